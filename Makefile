@@ -1,0 +1,230 @@
+# Husk's build: one makefile for everything. Sources are found by folder, so a new file needs no line here.
+#
+#   make            build/husk, build/libhusk.a, build/libhusk.so, build/husk-agent, build/examples/*
+#   make help       the other targets
+#
+# Anything that builds first makes sure that the Debian packages it needs are there (scripts/setup, once).
+# V=1 shows the commands. SANITIZE=1 builds the host side with ASan and UBSan, into build/asan.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+WERROR ?= -Werror
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+MUSL_CC ?= musl-gcc
+CLANG ?= clang
+V ?= 0
+Q := $(if $(filter 0,$(V)),@)
+
+# All cores unless told otherwise.
+ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+MAKEFLAGS += --jobs=$(shell nproc)
+endif
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+
+TOP := build
+BUILD := $(TOP)
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Wno-sign-conversion $(WERROR)
+CPPFLAGS := -Iinclude -Isrc -D_GNU_SOURCE -DHUSK_LIBDIR='"$(PREFIX)/lib/husk"' $(EXTRA_CPPFLAGS)
+LANGUAGE := -std=gnu17 -g -fno-strict-aliasing -MMD -MP $(WARNINGS)
+HARDENING := -fstack-protector-strong -fstack-clash-protection
+CFLAGS := $(LANGUAGE) -O2 -fPIC -D_FORTIFY_SOURCE=2 $(HARDENING) $(EXTRA_CFLAGS)
+LDFLAGS := -Wl,-z,relro,-z,now -Wl,--as-needed $(EXTRA_LDFLAGS)
+LIBRARIES := -ljansson -lsqlite3 -larchive -lcrypto -lseccomp -lzstd -lpthread
+
+# The agent must run in a root filesystem that may hold nothing else, so it is static and small.
+AGENT_CFLAGS := $(LANGUAGE) -Os -static -ffunction-sections -fdata-sections $(HARDENING)
+AGENT_LDFLAGS := -static -Wl,--gc-sections -Wl,-z,relro,-z,now
+
+ifeq ($(SANITIZE),1)
+BUILD := $(TOP)/asan
+CFLAGS := $(LANGUAGE) -O1 -fPIC -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
+	$(EXTRA_CFLAGS)
+LDFLAGS += -fsanitize=address,undefined
+# There is no sanitizer run-time for musl; traps need none.
+AGENT_CFLAGS += -fsanitize=undefined -fsanitize-undefined-trap-on-error
+endif
+
+# ---- what is built ---------------------------------------------------------------------------------------------------
+
+sources = $(foreach folder,$(1),$(wildcard $(folder)/*.c))
+objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
+
+KIT_SOURCES := $(call sources,src/base src/wire)
+LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox)
+CLI_SOURCES := $(call sources,src/cli)
+AGENT_SOURCES := $(call sources,src/agent)
+GUEST_SOURCES := $(call sources,guest)
+TEST_SOURCES := $(wildcard tests/unit/test_*.c)
+FUZZ_SOURCES := $(wildcard tests/fuzz/fuzz_*.c)
+EXAMPLE_SOURCES := $(wildcard examples/*.c)
+
+LIB_OBJECTS := $(call objects,host,$(LIB_SOURCES))
+CLI_OBJECTS := $(call objects,host,$(CLI_SOURCES))
+AGENT_OBJECTS := $(call objects,guest-side,$(AGENT_SOURCES) $(KIT_SOURCES))
+# The agent's code too: a fuzz target takes what it needs.
+FUZZ_OBJECTS := $(call objects,fuzz,$(LIB_SOURCES) $(filter-out src/agent/main.c,$(AGENT_SOURCES)))
+
+HUSK := $(if $(CLI_SOURCES),$(BUILD)/husk)
+AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
+# What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
+GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%)
+TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
+FUZZERS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
+EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
+
+say = @printf '  %-6s %s\n' '$(1)' '$(2)'
+
+.PHONY: all run test bench install format lint fuzz setup clean help tests fuzzers FORCE
+all: $(HUSK) $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(GUEST) $(EXAMPLES) ## build everything (the default)
+tests: $(TESTS)
+fuzzers: $(FUZZERS)
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+
+# A stamp each, remade when the list of packages changes. Order-only everywhere, so that it never rebuilds an object.
+$(TOP)/.setup: scripts/setup
+	@mkdir -p $(@D)
+	@scripts/setup build
+	@touch $@
+
+$(TOP)/.setup-%: scripts/setup | $(TOP)/.setup
+	@scripts/setup $*
+	@touch $@
+
+setup: $(TOP)/.setup ## install the Debian packages that are missing
+
+# ---- compiling and linking -------------------------------------------------------------------------------------------
+
+# Changes when the flags do (another PREFIX, another compiler), and with it everything that is compiled.
+export FLAGS_NOW := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) $(MUSL_CC) $(AGENT_CFLAGS) $(AGENT_LDFLAGS)
+$(BUILD)/.flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s' "$$FLAGS_NOW" | cmp -s - $@ || printf '%s' "$$FLAGS_NOW" >$@
+FORCE:
+
+$(BUILD)/host/%.o: %.c $(BUILD)/.flags | $(TOP)/.setup
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+$(BUILD)/guest-side/%.o: %.c $(BUILD)/.flags | $(TOP)/.setup
+	$(call say,MUSL,$<)
+	@mkdir -p $(@D)
+	$(Q)$(MUSL_CC) $(CPPFLAGS) $(AGENT_CFLAGS) -c $< -o $@
+
+$(BUILD)/libhusk.a: $(LIB_OBJECTS)
+%.a:
+	$(call say,AR,$@)
+	@mkdir -p $(@D)
+	@rm -f $@ # and append only: files of one name in two folders must both go in
+	$(Q)ar qcs $@ $^
+
+$(BUILD)/libhusk.so: $(LIB_OBJECTS) src/libhusk.map
+	$(call say,LD,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libhusk.so.0 -Wl,--version-script=src/libhusk.map $(LDFLAGS) \
+		$(LIB_OBJECTS) $(LIBRARIES) -o $@
+
+$(BUILD)/husk: $(CLI_OBJECTS) $(BUILD)/libhusk.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LIBRARIES) -o $@
+
+$(BUILD)/husk-agent: $(AGENT_OBJECTS)
+	$(call say,LD,$@)
+	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) $^ -o $@
+
+$(BUILD)/guest/%: $(BUILD)/guest-side/guest/%.o
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) $^ -o $@
+
+$(BUILD)/examples/%: examples/%.c $(BUILD)/libhusk.a
+	$(call say,CC,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) -Iinclude -D_GNU_SOURCE $(CFLAGS) $(LDFLAGS) $< $(BUILD)/libhusk.a $(LIBRARIES) -o $@
+
+$(BUILD)/tests/%: $(BUILD)/host/tests/unit/%.o $(BUILD)/libhusk.a
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
+$(TESTS:$(BUILD)/tests/%=$(BUILD)/host/tests/unit/%.o): | $(TOP)/.setup-test
+
+# ---- fuzzing: the same sources once more, instrumented by clang ------------------------------------------------------
+
+FUZZ_CFLAGS := -std=gnu17 -g -O1 -MMD -MP -fno-omit-frame-pointer -fsanitize=address,undefined \
+	-fno-sanitize-recover=all
+
+$(BUILD)/fuzz/%.o: %.c | $(TOP)/.setup-test
+	$(call say,CLANG,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CLANG) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
+
+$(BUILD)/fuzz/all.a: $(FUZZ_OBJECTS)
+
+$(BUILD)/fuzzers/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/all.a
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined $^ $(LIBRARIES) -o $@
+
+FUZZ_SECONDS ?= 60
+fuzz: $(FUZZERS) ## fuzz each target (FUZZ_SECONDS=60 each)
+	@HUSK_BUILD=$(BUILD) tests/run --fuzz-seconds $(FUZZ_SECONDS) fuzz/
+
+# ---- running ---------------------------------------------------------------------------------------------------------
+
+run: ## set up, build, bake the default template, run a first command in a sandbox
+	+@BUILD=$(BUILD) MAKE='$(MAKE) --no-print-directory SANITIZE=$(SANITIZE)' scripts/first-run
+
+test: all $(TESTS) $(FUZZERS) | $(TOP)/.setup-test ## run every test (TESTS_ONLY='unit/test_base e2e/files')
+	@HUSK_BUILD=$(BUILD) tests/run $(TESTS_ONLY)
+
+bench: all ## measure against peers; writes build/bench.json
+	@HUSK_BUILD=$(BUILD) bench/run
+
+# ---- installing ------------------------------------------------------------------------------------------------------
+
+ROOT := $(DESTDIR)$(PREFIX)
+install: all ## install under PREFIX (/usr/local), staged in DESTDIR
+	install -d '$(ROOT)/bin' '$(ROOT)/lib/husk/guest' '$(ROOT)/share/husk/templates' '$(ROOT)/include'
+	install -m 755 $(BUILD)/husk '$(ROOT)/bin/husk'
+	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
+	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
+	cp -R templates/. '$(ROOT)/share/husk/templates/'
+	ln -sfn ../../share/husk/templates '$(ROOT)/lib/husk/templates'
+	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'
+	install -m 644 $(BUILD)/libhusk.a '$(ROOT)/lib/libhusk.a'
+	install -m 755 $(BUILD)/libhusk.so '$(ROOT)/lib/libhusk.so.0'
+	ln -sfn libhusk.so.0 '$(ROOT)/lib/libhusk.so'
+	install -D -m 644 docs/husk.1 '$(ROOT)/share/man/man1/husk.1'
+	install -D -m 644 completion/husk.bash '$(ROOT)/share/bash-completion/completions/husk'
+
+# ---- keeping it in shape ---------------------------------------------------------------------------------------------
+
+C_FILES := $(LIB_SOURCES) $(CLI_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
+H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h guest/*.h)
+
+format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHECK=1: only tell)
+	clang-format $(if $(CHECK),--dry-run -Werror,-i) $(C_FILES) $(H_FILES)
+
+# gcc's analyzer on each host-side file, and clang-tidy's bug finders; each file bounded in time.
+lint: | $(TOP)/.setup-tools ## static analysis: gcc -fanalyzer and clang-tidy
+	@scripts/lint '$(CC)' $(LIB_SOURCES) $(CLI_SOURCES) $(AGENT_SOURCES)
+
+clean: ## remove everything that was built
+	rm -rf $(TOP)
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+		printf '  make %-9s %s\n' "$$target" "$$text"; done
+
+# ---- dependencies the compiler found ---------------------------------------------------------------------------------
+
+-include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
+-include $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
+.SECONDARY:

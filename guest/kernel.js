@@ -1,0 +1,198 @@
+// Runs the user's JavaScript for kernel_relay.py: node's own REPL evaluator, which has top-level await and keeps const and
+// let from call to call. Requests come as JSON lines on descriptor 3, events go out as JSON lines on descriptor 4;
+// descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is printed, never fatal.
+'use strict';
+
+const fs = require('fs');
+const net = require('net');
+const { PassThrough, Writable } = require('stream');
+const repl = require('repl');
+const util = require('util');
+
+const JSON_LIMIT = 1 << 20;
+const DISPLAY = Symbol.for('Jupyter.display');
+
+function emit(event) {
+	const data = Buffer.from(JSON.stringify(event) + '\n');
+	for (let sent = 0; sent < data.length;) {
+		sent += fs.writeSync(4, data, sent);
+	}
+}
+
+// What kind of thing can be given as JSON without losing anything: plain objects and arrays.
+function asJson(value) {
+	if (typeof value !== 'object' || value === null) {
+		return undefined;
+	}
+	const prototype = Object.getPrototypeOf(value);
+	if (!Array.isArray(value) && prototype !== null && prototype.constructor?.name !== 'Object') {
+		return undefined;
+	}
+	try {
+		const text = JSON.stringify(value);
+		return text !== undefined && text.length <= JSON_LIMIT ? JSON.parse(text) : undefined;
+	} catch {
+		return undefined;
+	}
+}
+
+async function showResult(value, main) {
+	let bundle = {};
+	if (typeof value?.[DISPLAY] === 'function') {
+		bundle = { ...(await value[DISPLAY]()) };
+	}
+	const json = asJson(value);
+	if (json !== undefined && !('application/json' in bundle)) {
+		bundle['application/json'] = json;
+	}
+	bundle['text/plain'] ??= util.inspect(value, { depth: 4 });
+	emit({ type: 'result', main, text: bundle['text/plain'], bundle });
+}
+
+// Writes to a pipe may still be queued inside node: they come before whatever is said next.
+async function flush() {
+	for (const stream of [process.stdout, process.stderr]) {
+		if (stream.writable && stream.writableLength > 0) {
+			await new Promise((resolve) => stream.write('', resolve));
+		}
+	}
+}
+
+// The stack as far as it is the user's own.
+function stackOf(error) {
+	const lines = String(error.stack).split('\n');
+	const end = lines.findIndex((line) => /\((node:vm|node:internal\/vm|node:repl|node:domain)|sigintHandlersWrap/.test(line));
+	return (end < 0 ? lines : lines.slice(0, end)).join('\n') + '\n';
+}
+
+function showError(error) {
+	if (error?.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED') {
+		emit({ type: 'error', name: 'KeyboardInterrupt', value: '', traceback: 'interrupted\n' });
+		return;
+	}
+	const isError = util.types.isNativeError(error);
+	emit({
+		type: 'error',
+		name: isError ? String(error.name) : 'Error',
+		value: isError ? String(error.message) : util.inspect(error),
+		traceback: isError ? stackOf(error) : `Uncaught ${util.inspect(error)}\n`,
+	});
+}
+
+// The REPL's terminal: it gets nothing to read, and what it prints by itself (an uncaught error) is the user's stderr.
+const output = new Writable({
+	write(chunk, encoding, done) {
+		fs.writeSync(2, chunk);
+		done();
+	},
+});
+const server = repl.start({
+	input: new PassThrough(),
+	output,
+	prompt: '',
+	terminal: false,
+	useGlobal: true,
+	breakEvalOnSigint: true,
+	ignoreUndefined: true,
+});
+globalThis.display = (value) => showResult(value, false);
+
+// What the user's code throws ends its call; what a callback throws after its call is over is only printed.
+let fail = null;
+function caught(error) {
+	if (fail) {
+		fail(error);
+	} else {
+		fs.writeSync(2, `Uncaught ${util.inspect(error)}\n`);
+	}
+}
+// The evaluator hands errors to the REPL's domain, whose own listener would print them; newer nodes have no domain.
+server._domain?.removeAllListeners('error');
+server._domain?.on('error', caught);
+process.on('uncaughtException', caught);
+process.on('unhandledRejection', (error) => fs.writeSync(2, `Unhandled rejection: ${util.inspect(error)}\n`));
+
+
+let running = false;
+let cells = 0;
+
+// Idle: nothing to interrupt. Waiting for a promise: the REPL's own queue gives up on it.
+function interrupt() {
+	if (running) {
+		server.emit('SIGINT');
+	}
+}
+process.on('SIGINT', interrupt);
+
+function evaluate(code) {
+	return new Promise((resolve, reject) => {
+		fail = reject;
+		// While code runs, the evaluator's own watchdog breaks it off; a listener would undo the watchdog's handler.
+		process.removeListener('SIGINT', interrupt);
+		try {
+			server.eval(code + '\n', server.context, `cell ${cells}`,
+				(error, value) => (error ? reject(error) : resolve(value)));
+		} finally {
+			process.on('SIGINT', interrupt);
+		}
+	});
+}
+
+// Static imports are for modules only; in a cell they become what they mean.
+function rewriteImports(code) {
+	return code.replace(/(?<=^|;)[ \t]*import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s+|\{([^}]*)\}\s*)?(?:from\s*)?(['"][^'"]+['"])[ \t]*;?/gm,
+		(line, main, all, names, module) => {
+			const parts = [];
+			if (main) {
+				parts.push(`${main} = (await import(${module})).default`);
+			}
+			if (all) {
+				parts.push(`${all} = await import(${module})`);
+			}
+			if (names !== undefined) {
+				parts.push(`{ ${names.replace(/\s+as\s+/g, ': ')} } = await import(${module})`);
+			}
+			return parts.length ? `const ${parts.join(', ')};` : `await import(${module});`;
+		});
+}
+
+function isImportError(error) {
+	return error instanceof SyntaxError && /import statement/.test(error.message);
+}
+
+async function run(code) {
+	running = true;
+	cells += 1;
+	try {
+		const value = await evaluate(code).catch((error) => {
+			if (!isImportError(error)) {
+				throw error;
+			}
+			return evaluate(rewriteImports(code));
+		});
+		await flush();
+		if (value !== undefined) {
+			await showResult(value, true);
+		}
+	} catch (error) {
+		await flush();
+		showError(error instanceof repl.Recoverable ? error.err : error);
+	}
+	running = false;
+	fail = null;
+	emit({ type: 'end' });
+}
+
+let pending = Promise.resolve();
+let partial = [];
+new net.Socket({ fd: 3, readable: true, writable: false }).on('data', (chunk) => {
+	let start = 0;
+	for (let end; (end = chunk.indexOf(10, start)) >= 0; start = end + 1) {
+		const line = Buffer.concat([...partial, chunk.subarray(start, end)]).toString();
+		partial = [];
+		const { code } = JSON.parse(line);
+		pending = pending.then(() => run(code));
+	}
+	partial.push(chunk.subarray(start));
+}).on('end', () => process.exit(0));
+emit({ type: 'ready' });

@@ -1,0 +1,367 @@
+/*
+ * libhusk: throwaway computers from C.
+ *
+ * No daemon is needed. A `struct husk` is a handle on one Husk instance of this host (its state directory); each sandbox
+ * is looked after by a small process of its own, so it outlives the program that made it, until its TTL.
+ *
+ * Every call blocks, may be made from any thread, and returns 0 on success or -1 with the reason in `err` (which may be
+ * NULL). Strings inside returned structures belong to the structure; free it with the function named beside it.
+ * A sandbox is named by its id or its name. A hibernated sandbox is woken by the calls that need it running.
+ */
+#ifndef HUSK_H
+#define HUSK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "husk_error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HUSK_VERSION "0.1.0"
+
+struct husk;
+
+/* `home` NULL: $HUSK_HOME, else /var/lib/husk (with /run/husk for what lives until reboot). Opening it also clears what
+ * killed supervisors left behind, and says so in the events. */
+int husk_open(const char *home, struct husk **out, struct husk_error *err);
+void husk_close(struct husk *husk);
+
+/* ---- sandboxes ---- */
+
+struct husk_pair { /* one "key=value" of metadata or environment */
+	const char *key;
+	const char *value;
+};
+
+struct husk_create_options {
+	const char *template_name; /* NULL: "base" */
+	const char *snapshot;      /* id or name: create from it instead of from a template */
+	const char *name;          /* NULL: none */
+	const char *isolation;     /* NULL or "auto": the strongest that works here */
+	int64_t ttl_seconds;       /* 0: 3600. Ignored when persistent */
+	bool persistent;           /* not reaped by TTL or idle time */
+	int64_t idle_seconds;      /* hibernate after this long without a call; 0: never */
+	uint64_t memory_bytes;     /* 0: 1 GiB */
+	uint64_t disk_bytes;       /* 0: the template's (8 GiB unless it says otherwise) */
+	uint32_t cpu_milli;        /* 0: 2000, two CPUs */
+	uint32_t pids;             /* 0: 512 */
+	const struct husk_pair *metadata;
+	size_t metadata_count;
+	const struct husk_pair *environment; /* given to every process started in it */
+	size_t environment_count;
+};
+
+enum husk_state { HUSK_CREATING = 1, HUSK_RUNNING, HUSK_PAUSED, HUSK_HIBERNATED, HUSK_ENDED };
+const char *husk_state_name(enum husk_state state);
+
+struct husk_sandbox {
+	char *id;
+	char *name; /* NULL: none */
+	char *template_name;
+	char *parent;    /* the sandbox or snapshot it came from; NULL: straight from the template */
+	char *isolation; /* "gvisor" … */
+	char *boundary;  /* one phrase: what stands between it and the host */
+	enum husk_state state;
+	char *end_reason; /* HUSK_ENDED: killed, ttl, oom, crashed */
+	int64_t created_ms, expires_ms, ended_ms; /* wall clock; expires_ms 0: persistent */
+	int64_t idle_seconds;
+	bool persistent;
+	uint64_t memory_bytes, disk_bytes;
+	uint32_t cpu_milli, pids;
+	struct husk_pair *metadata; /* environment values are never given back, only their names */
+	size_t metadata_count;
+	char **environment_names;
+};
+void husk_sandbox_free(struct husk_sandbox *sandbox);
+void husk_sandbox_list_free(struct husk_sandbox **list); /* NULL-terminated list */
+
+int husk_create(struct husk *husk, const struct husk_create_options *options, struct husk_sandbox **out,
+		struct husk_error *err);
+int husk_inspect(struct husk *husk, const char *sandbox, struct husk_sandbox **out, struct husk_error *err);
+
+struct husk_filter {
+	enum husk_state state; /* 0: every live state (not ended) */
+	bool with_ended;
+	const struct husk_pair *metadata; /* all must match */
+	size_t metadata_count;
+};
+int husk_list(struct husk *husk, const struct husk_filter *filter, struct husk_sandbox ***out, struct husk_error *err);
+int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err);
+/* New TTL counted from now; `persistent` takes it off the clock. */
+int husk_extend(struct husk *husk, const char *sandbox, int64_t ttl_seconds, bool persistent, int64_t *expires_ms,
+		struct husk_error *err);
+int husk_set_metadata(struct husk *husk, const char *sandbox, const struct husk_pair *pairs, size_t count,
+		      struct husk_error *err);
+int husk_pause(struct husk *husk, const char *sandbox, struct husk_error *err);
+int husk_resume(struct husk *husk, const char *sandbox, struct husk_error *err);
+int husk_hibernate(struct husk *husk, const char *sandbox, struct husk_error *err);
+int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err);
+/* `count` children from one pause of the parent. `options` may be NULL; of it name (count 1 only), ttl, persistent,
+ * idle, memory, cpu, pids, metadata and environment count, the rest is inherited. All or none. */
+int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
+	      struct husk_sandbox ***out, struct husk_error *err);
+
+struct husk_stats {
+	uint64_t cpu_us;                   /* used since it started */
+	uint64_t memory_bytes, memory_limit; /* what the host accounts to it */
+	uint64_t disk_bytes, disk_limit;
+	uint64_t processes;
+};
+int husk_stats(struct husk *husk, const char *sandbox, struct husk_stats *out, struct husk_error *err);
+
+/* ---- snapshots ---- */
+
+struct husk_snapshot {
+	char *id;
+	char *name;
+	char *sandbox; /* taken from */
+	char *template_name;
+	char *isolation;
+	int64_t created_ms;
+	uint64_t bytes; /* on disk */
+	uint64_t memory_bytes, disk_bytes;
+};
+void husk_snapshot_free(struct husk_snapshot *snapshot);
+void husk_snapshot_list_free(struct husk_snapshot **list);
+int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *name, struct husk_snapshot **out,
+			 struct husk_error *err);
+int husk_snapshot_list(struct husk *husk, struct husk_snapshot ***out, struct husk_error *err);
+int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_error *err);
+
+/* ---- processes ---- */
+
+struct husk_exec_options {
+	const char *const *argv; /* NULL-terminated; or */
+	const char *shell;       /* a string for /bin/sh -c */
+	const struct husk_pair *environment;
+	size_t environment_count;
+	const char *cwd;   /* NULL: the user's home, or / */
+	const char *user;  /* NULL: root */
+	const char *label; /* shown in the process list */
+	int64_t timeout_ms; /* 0: none; on expiry its whole process group is killed */
+	bool keep_stdin;    /* else it reads /dev/null */
+	bool detach;        /* do not follow it: husk_exec returns once it has started, *out is left alone unless asked */
+	uint16_t rows, columns; /* both set: on a terminal */
+};
+
+/* A process one is attached to. One thread may read events while another writes. */
+struct husk_process;
+
+enum husk_event_kind { HUSK_STDOUT = 1, HUSK_STDERR, HUSK_EXIT };
+struct husk_process_event {
+	enum husk_event_kind kind;
+	const char *data; /* output; valid until the next call */
+	size_t size;
+	/* HUSK_EXIT: */
+	int exit_code; /* 128+n when signalled, 127 not found, 126 not executable, 124 timed out */
+	int signal;    /* 0: none */
+	bool timed_out, out_of_memory;
+	int64_t duration_ms;
+};
+
+int husk_exec(struct husk *husk, const char *sandbox, const struct husk_exec_options *options, struct husk_process **out,
+	      int64_t *pid, struct husk_error *err);
+struct husk_attach_options {
+	int64_t offset_stdout, offset_stderr; /* absolute; -1: the oldest byte still buffered */
+	bool keep_stdin;
+};
+/* What was really given: where the stream starts, and what was lost before it. */
+struct husk_attach_result {
+	int64_t offset_stdout, offset_stderr, dropped_stdout, dropped_stderr;
+};
+int husk_attach(struct husk *husk, const char *sandbox, int64_t pid, const struct husk_attach_options *options,
+		struct husk_process **out, struct husk_attach_result *result, struct husk_error *err);
+/* Blocks for the next event. After HUSK_EXIT there is none: 0 events left is an error. */
+int husk_process_next(struct husk_process *process, struct husk_process_event *event, struct husk_error *err);
+/* The descriptor to poll before husk_process_next when other things must be watched too. That it is readable does not
+ * promise an event: ask husk_process_pending, which takes in what has come and tells whether one is waiting. */
+int husk_process_fd(struct husk_process *process);
+bool husk_process_pending(struct husk_process *process);
+/* Blocks while the process is slow to read. */
+int husk_process_write(struct husk_process *process, const void *data, size_t size, struct husk_error *err);
+int husk_process_close_stdin(struct husk_process *process, struct husk_error *err);
+int husk_process_signal(struct husk_process *process, int signal, struct husk_error *err);
+int husk_process_resize(struct husk_process *process, uint16_t rows, uint16_t columns, struct husk_error *err);
+/* Detaches: the process goes on. */
+void husk_process_free(struct husk_process *process);
+
+/* The whole thing in one call: output collected (each stream bounded to 16 MiB, the rest counted). */
+struct husk_result {
+	char *output, *error_output; /* NUL-terminated; may hold NULs inside */
+	size_t output_size, error_output_size;
+	uint64_t output_lost, error_output_lost;
+	int exit_code, signal;
+	bool timed_out, out_of_memory;
+	int64_t duration_ms;
+};
+void husk_result_free(struct husk_result *result);
+int husk_run(struct husk *husk, const char *sandbox, const struct husk_exec_options *options, struct husk_result *out,
+	     struct husk_error *err);
+
+struct husk_process_info {
+	int64_t pid;
+	char *label;
+	char **argv;
+	char *cwd, *user;
+	int64_t started_ms;
+	bool running, timed_out, out_of_memory, terminal;
+	int exit_code;
+	int64_t stdout_bytes, stderr_bytes; /* produced so far */
+};
+void husk_process_list_free(struct husk_process_info *list, size_t count);
+int husk_process_list(struct husk *husk, const char *sandbox, struct husk_process_info **out, size_t *count,
+		      struct husk_error *err);
+int husk_process_kill(struct husk *husk, const char *sandbox, int64_t pid, int signal, struct husk_error *err);
+
+/* ---- files ---- */
+
+/* A sink takes bytes as they come; a non-zero return stops the call. A source fills up to `size` and returns the count,
+ * 0 at the end, -1 to give up (nothing is changed in the guest then). */
+typedef int (*husk_sink)(void *data, const void *bytes, size_t size);
+typedef ssize_t (*husk_source)(void *data, void *bytes, size_t size);
+
+enum husk_file_type { HUSK_FILE = 1, HUSK_DIRECTORY, HUSK_SYMLINK, HUSK_OTHER };
+struct husk_file {
+	char *path;
+	enum husk_file_type type;
+	uint64_t size;
+	uint32_t mode, uid, gid;
+	char *user, *group, *target; /* NULL: unknown, or not a link */
+	int64_t mtime_ms;
+};
+void husk_file_free(struct husk_file *file); /* frees the fields, not the structure */
+void husk_file_list_free(struct husk_file *list, size_t count);
+
+int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length /* 0: all */,
+		   husk_sink sink, void *data, struct husk_error *err);
+int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode /* 0: 0644 */,
+		    const char *user, husk_source source, void *data, struct husk_error *err);
+int husk_file_stat(struct husk *husk, const char *sandbox, const char *path, bool follow, struct husk_file *out,
+		   struct husk_error *err);
+int husk_file_list(struct husk *husk, const char *sandbox, const char *path, uint32_t depth, struct husk_file **out,
+		   size_t *count, struct husk_error *err);
+int husk_file_mkdir(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
+		    struct husk_error *err);
+int husk_file_move(struct husk *husk, const char *sandbox, const char *path, const char *target, struct husk_error *err);
+int husk_file_remove(struct husk *husk, const char *sandbox, const char *path, struct husk_error *err);
+int husk_file_chmod(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, struct husk_error *err);
+/* A directory (or file) out as a tar stream, and a tar stream into a directory. */
+int husk_tar_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
+		  struct husk_error *err);
+int husk_tar_write(struct husk *husk, const char *sandbox, const char *path, const char *user, husk_source source,
+		   void *data, struct husk_error *err);
+
+struct husk_watch_event {
+	const char *kind; /* create, write, remove, rename, chmod, overflow */
+	const char *path;
+};
+/* Blocks, calling back for each event, until the callback returns non-zero. */
+int husk_watch(struct husk *husk, const char *sandbox, const char *path, bool recursive,
+	       int (*callback)(void *data, const struct husk_watch_event *event), void *data, struct husk_error *err);
+
+/* A connected stream to a TCP port inside the sandbox, as a socket the caller closes. */
+int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err);
+
+/* ---- code ---- */
+
+struct husk_code_options {
+	const char *language; /* python (default), javascript, bash */
+	const char *context;  /* NULL: "default"; state lasts between calls of one context */
+	const char *code;
+	const struct husk_pair *environment; /* only when this call starts the context */
+	size_t environment_count;
+	const char *cwd;
+	int64_t timeout_ms; /* 0: none; on expiry the context is interrupted, then restarted */
+};
+enum husk_code_kind { HUSK_CODE_STDOUT = 1, HUSK_CODE_STDERR, HUSK_CODE_RESULT, HUSK_CODE_ERROR };
+struct husk_code_event {
+	enum husk_code_kind kind;
+	const char *text; /* output; plain form of a result; traceback of an error */
+	/* HUSK_CODE_RESULT: JSON object of representations by MIME type ({"image/png": base64, "text/html": …}) */
+	const char *bundle;
+	bool main_result;        /* the value of the last expression */
+	const char *name, *value; /* HUSK_CODE_ERROR */
+};
+/* Calls back as things happen; 0 when the code ran, also when it raised (then an error event was given). */
+int husk_code_run(struct husk *husk, const char *sandbox, const struct husk_code_options *options,
+		  void (*callback)(void *data, const struct husk_code_event *event), void *data, bool *timed_out,
+		  struct husk_error *err);
+struct husk_code_context {
+	char *name, *language, *cwd;
+	int64_t pid;
+};
+void husk_code_context_list_free(struct husk_code_context *list, size_t count);
+int husk_code_contexts(struct husk *husk, const char *sandbox, struct husk_code_context **out, size_t *count,
+		       struct husk_error *err);
+int husk_code_restart(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
+int husk_code_remove(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
+
+/* ---- templates ---- */
+
+struct husk_template {
+	char *name, *digest, *description;
+	int64_t created_ms;
+	uint64_t bytes, disk_bytes;
+	char *isolation; /* of the baked snapshot */
+};
+void husk_template_list_free(struct husk_template **list);
+int husk_template_list(struct husk *husk, struct husk_template ***out, struct husk_error *err);
+struct husk_build_options {
+	const char *name;
+	const char *definition; /* directory with a `template` file; or */
+	const char *tar;        /* a rootfs tar; or */
+	const char *directory;  /* a rootfs directory */
+	const char *isolation;
+	bool force; /* also when nothing changed */
+	/* One line of progress at a time; may be NULL. */
+	void (*progress)(void *data, const char *line);
+	void *data;
+};
+/* Does nothing when the same content is baked already (*fresh says which). */
+int husk_template_build(struct husk *husk, const struct husk_build_options *options, struct husk_template **out,
+			bool *fresh, struct husk_error *err);
+int husk_template_remove(struct husk *husk, const char *name, struct husk_error *err);
+void husk_template_free(struct husk_template *value);
+
+/* ---- the instance ---- */
+
+struct husk_event {
+	int64_t sequence, at_ms;
+	char *sandbox; /* NULL: of the instance */
+	char *kind;    /* created, forked, snapshot, hibernated, woken, extended, oom, ended, recovered, template, … */
+	char *detail;  /* JSON object */
+};
+void husk_event_list_free(struct husk_event *list, size_t count);
+/* Events after `after`, oldest first, at most `limit`; of one sandbox when given. Waits up to wait_ms for the first. */
+int husk_events(struct husk *husk, const char *sandbox, int64_t after, size_t limit, int wait_ms, struct husk_event **out,
+		size_t *count, struct husk_error *err);
+
+/* What the supervisor and the engine of a sandbox logged (also after its end); caller frees. */
+int husk_logs(struct husk *husk, const char *sandbox, char **out, struct husk_error *err);
+
+struct husk_check {
+	char *name;
+	enum { HUSK_CHECK_OK = 1, HUSK_CHECK_WARN, HUSK_CHECK_FAIL } result;
+	char *text; /* what was found, and the fix */
+};
+void husk_check_list_free(struct husk_check *list, size_t count);
+/* What works on this host, what does not, and why. Each engine's probe really runs something. */
+int husk_doctor(struct husk *husk, struct husk_check **out, size_t *count, struct husk_error *err);
+/* Processes, mounts, cgroups, directories and sockets of this instance that belong to no live sandbox: one check each. */
+int husk_leaks(struct husk *husk, struct husk_check **out, size_t *count, struct husk_error *err);
+struct husk_gc_result {
+	size_t sandboxes, snapshots, templates, pool;
+	uint64_t bytes;
+};
+/* Clears remains, expired hibernated sandboxes, unused template versions; with `all` also the pool and old events. */
+int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

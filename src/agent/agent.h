@@ -1,0 +1,203 @@
+/*
+ * What the files of husk-agent share. The agent is one thread: a loop over epoll that only notes which descriptors are
+ * ready, then lets every process and every channel do a bounded piece of work ("pump"), then flushes the link.
+ *
+ * Two rules keep it simple. Only the link stage and the pumps send frames, and neither runs while the machine is
+ * frozen for a checkpoint, so nothing leaves then. And nothing is freed while ready descriptors are being noted, so no
+ * pointer in an epoll event is ever stale.
+ */
+#ifndef HUSK_AGENT_H
+#define HUSK_AGENT_H
+
+#include "base/base.h"
+#include "wire/wire.h"
+
+struct agent;
+struct channel;
+struct process;
+struct user;
+
+#define CHUNK_SIZE (64u * 1024u) /* bytes moved per stream and turn of the loop: fairness between channels */
+
+/* ---- loop.c: descriptors and time ------------------------------------------------------------------------------ */
+
+/* A descriptor in the loop. Registered edge-triggered: the flags stay up until a read or write says EAGAIN. */
+struct source {
+	int fd; /* -1: none */
+	bool readable, writable;
+};
+
+int source_open(struct agent *agent, struct source *source, int fd, uint32_t events, struct husk_error *err);
+void source_close(struct agent *agent, struct source *source);
+/* read and write that keep the flags true: -1 with EAGAIN once drained or full. EINTR never shows. */
+ssize_t source_read(struct source *source, void *data, size_t size);
+ssize_t source_write(struct source *source, const void *data, size_t size);
+/* Blocks until something is ready, a child ended or `timeout_ms` passed (-1: for ever), and raises the flags. */
+void loop_wait(struct agent *agent, int timeout_ms);
+/* Runs until the link ends. */
+void loop_run(struct agent *agent);
+
+/* ---- link.c: frames and channels ------------------------------------------------------------------------------- */
+
+/* The arguments of a call: well-formed fields, checked on arrival. */
+struct request {
+	const char *data;
+	size_t size;
+};
+
+int64_t request_int(const struct request *request, uint16_t tag, int64_t fallback);
+/* A path argument, absolute and without NUL, that the caller frees. */
+int request_path(const struct request *request, uint16_t tag, char **out, struct husk_error *err);
+
+struct channel_ops {
+	/* Bytes on STREAM_IN. They count as consumed (and are credited) when channel_consumed says so. NULL: discarded. */
+	void (*data)(struct agent *agent, struct channel *channel, const char *bytes, size_t size);
+	void (*eof)(struct agent *agent, struct channel *channel);
+	void (*message)(struct agent *agent, struct channel *channel, const struct request *request);
+	/* The host lost interest: must end the channel now. */
+	void (*cancel)(struct agent *agent, struct channel *channel);
+	/* A bounded piece of work; true when anything moved, so that there may be more. May end the channel. */
+	bool (*pump)(struct agent *agent, struct channel *channel);
+	/* Lets go of what the method holds, the channel structure excepted. Also runs when the channel is dropped. */
+	void (*release)(struct agent *agent, struct channel *channel);
+};
+
+/* First member of what each method with a life of its own allocates (with calloc). */
+struct channel {
+	struct channel *next;
+	uint32_t number;
+	const struct channel_ops *ops;
+	uint32_t credit[STREAM_COUNT]; /* what we may still send */
+	uint32_t window;               /* what the host may still send */
+	uint32_t consumed;             /* taken in, not given back yet */
+};
+
+struct link {
+	struct source in, out;
+	char *input; /* the frame being received, and what came with it */
+	size_t input_size;
+	struct buf queue; /* frames going out */
+	size_t sent;      /* of queue */
+	bool out_armed;   /* epoll watches for room */
+	struct buf deferred; /* frames that arrived while frozen */
+	bool ended;
+};
+
+int link_open(struct agent *agent, int in, int out, struct husk_error *err);
+/* Reads once and acts on the whole frames that are there. Malformed bytes end the agent. */
+void link_receive(struct agent *agent);
+void link_replay_deferred(struct agent *agent);
+void link_flush(struct agent *agent);
+/* Pumps ask before they send anything but an END. */
+bool link_has_room(const struct agent *agent);
+void link_send(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
+	       size_t size);
+/* A DATA frame filled in place: room for `size` bytes, then commit what there is. Nothing may be sent in between. */
+char *link_data_begin(struct agent *agent, size_t size);
+void link_data_commit(struct agent *agent, struct channel *channel, uint8_t stream, size_t size);
+void link_end(struct agent *agent, uint32_t number, const struct husk_error *e, const struct buf *results);
+
+void channel_add(struct agent *agent, struct channel *channel, uint32_t number, const struct channel_ops *ops);
+/* How much DATA may go out on this stream now: 0 when there is no credit, or no room on the link. */
+size_t channel_allowance(const struct agent *agent, const struct channel *channel, uint8_t stream);
+void channel_consumed(struct channel *channel, size_t size);
+void channel_message(struct agent *agent, const struct channel *channel, const struct buf *message);
+/* END, then frees it. `e` NULL: success. */
+void channel_end(struct agent *agent, struct channel *channel, const struct husk_error *e, const struct buf *results);
+/* Without END: it has been sent, or the channel is of a past life. */
+void channel_free(struct agent *agent, struct channel *channel);
+void channel_end_cancelled(struct agent *agent, struct channel *channel);
+void channel_drop_all(struct agent *agent);
+bool channel_pump_all(struct agent *agent);
+
+/* ---- methods.c: which function answers which method ------------------------------------------------------------ */
+
+struct method {
+	enum wire_method number;
+	/* Answers at once: END follows with `results`, or with err when it returns -1. Or: */
+	int (*answer)(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err);
+	/* Opens a channel of its own; on -1 END follows with err. */
+	int (*open)(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+};
+const struct method *method_find(int64_t number);
+
+int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int attach_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int process_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int process_signal_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int process_forget_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int file_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int file_write_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int file_stat_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int file_mkdir_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int file_move_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int file_chmod_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int file_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int file_remove_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int tar_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int tar_write_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int dial_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int stats_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int oom_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int freeze_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int thaw_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+
+/* ---- worker.c: long file work in a forked child ---------------------------------------------------------------- */
+
+/* What runs in the child. It talks wire frames to the agent, which relays them against credit. */
+struct job {
+	struct request request;
+	uint32_t channel;
+	int in;  /* what the host sends on STREAM_IN */
+	int out; /* frames */
+	struct buf results;
+};
+typedef int (*job_function)(struct job *job, struct husk_error *err);
+int job_data(struct job *job, const void *data, size_t size, struct husk_error *err);
+int job_message(struct job *job, const struct buf *message, struct husk_error *err);
+
+int worker_open(struct agent *agent, uint32_t number, const struct request *request, job_function run,
+		struct husk_error *err);
+/* A child ended: true when it was a worker. */
+bool worker_exited(struct agent *agent, pid_t pid);
+
+/* ---- boot.c ---------------------------------------------------------------------------------------------------- */
+
+/* PID 1 in a template image: makes the writable root and moves into it. */
+int boot_root(struct husk_error *err);
+/* The group that holds the workload, so that a process limit binds it and never the agent. */
+int boot_process_group(struct agent *agent, struct husk_error *err);
+
+/* ---- freeze.c -------------------------------------------------------------------------------------------------- */
+
+/* Lets go what the freeze stopped, children first, and takes the frames that waited. */
+void freeze_end(struct agent *agent);
+
+/* ---- the agent itself ------------------------------------------------------------------------------------------ */
+
+struct agent {
+	int epoll;
+	struct link link;
+	struct channel *channels;
+	struct process *processes; /* oldest first */
+	char chunk[CHUNK_SIZE];    /* scratch of whoever is moving bytes */
+
+	int group_tasks; /* workload group: writing "0" moves the writer in; -1: none */
+	int group_max;   /* its limit */
+
+	char **image_environment;    /* K=V of the template */
+	char **identity_environment; /* K=V of this sandbox */
+	int64_t memory_limit;        /* 0: unknown */
+
+	bool frozen;
+	int64_t frozen_at_ms;
+	pid_t *stopped; /* by the freeze, parents first */
+	size_t stopped_count;
+};
+
+/* Says why on the console and ends the agent, and with it the machine. */
+void agent_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+
+#endif

@@ -1,0 +1,272 @@
+/*
+ * The channels of EXEC and ATTACH: output to the host from each one's own offset, input and signals to the process, and
+ * the END when it is over; and the small methods on processes. Detaching (CANCEL, a dropped channel) must never touch
+ * the process: it lives on, and another ATTACH continues.
+ */
+#include <signal.h>
+
+#include "agent/process.h"
+
+static void attachment_data(struct agent *agent, struct channel *channel, const char *bytes, size_t size)
+{
+	struct attachment *at = (struct attachment *)channel;
+
+	(void)agent;
+	if (!at->feeds)
+		channel_consumed(channel, size);
+	else if (buf_append(&at->input, bytes, size) < 0)
+		agent_die("out of memory for the input of process %d", at->process->pid);
+}
+
+static void attachment_eof(struct agent *agent, struct channel *channel)
+{
+	struct attachment *at = (struct attachment *)channel;
+
+	(void)agent;
+	at->input_ended = at->feeds;
+}
+
+static void attachment_message(struct agent *agent, struct channel *channel, const struct request *request)
+{
+	struct process *process = ((struct attachment *)channel)->process;
+	struct wire_field field;
+	struct husk_error err;
+	int failed = 0;
+
+	(void)agent;
+	if (wire_find(request->data, request->size, TAG_SIGNAL, &field))
+		failed = process_signal(process, request_int(request, TAG_SIGNAL, 0), &err);
+	if (wire_find(request->data, request->size, TAG_ROWS, &field))
+		failed |= process_resize(process, request_int(request, TAG_ROWS, 0),
+					 request_int(request, TAG_COLUMNS, 0), &err);
+	/* A message has no answer; a signal that crosses the end of its process is nobody's fault. */
+	if (failed)
+		log_line(LOG_DEBUG, "%s", err.message);
+}
+
+static void attachment_release(struct agent *agent, struct channel *channel)
+{
+	struct attachment *gone = (struct attachment *)channel;
+	struct attachment **at = &gone->process->attachments;
+
+	(void)agent;
+	while (*at != gone)
+		at = &(*at)->next;
+	*at = gone->next;
+	process_adopt_input(gone->process, gone);
+	buf_free(&gone->input);
+}
+
+static void attachment_end(struct agent *agent, struct attachment *at)
+{
+	cleanup_buf struct buf results = { 0 };
+
+	if (process_put_end(at->process, &results) < 0)
+		agent_die("out of memory for an answer");
+	channel_end(agent, &at->channel, NULL, &results);
+}
+
+static void attachment_cancel(struct agent *agent, struct channel *channel)
+{
+	attachment_end(agent, (struct attachment *)channel);
+}
+
+static void attachment_announce(struct agent *agent, struct attachment *at)
+{
+	cleanup_buf struct buf message = { 0 };
+	int failed = wire_put_int(&message, TAG_PID, at->process->pid);
+
+	if (at->from_attach) {
+		failed |= wire_put_int(&message, TAG_OFFSET_OUT, (int64_t)at->offset[0]);
+		failed |= wire_put_int(&message, TAG_OFFSET_ERR, (int64_t)at->offset[1]);
+		failed |= wire_put_int(&message, TAG_DROPPED_OUT, (int64_t)at->dropped[0]);
+		failed |= wire_put_int(&message, TAG_DROPPED_ERR, (int64_t)at->dropped[1]);
+	}
+	if (failed)
+		agent_die("out of memory for a message");
+	channel_message(agent, &at->channel, &message);
+	at->announced = true;
+}
+
+static bool attachment_send(struct agent *agent, struct attachment *at, int index)
+{
+	const struct ring *ring = &at->process->output[index].ring;
+	uint8_t stream = index == 0 ? STREAM_OUT : STREAM_ERR;
+	const char *run;
+
+	at->offset[index] = MAX(at->offset[index], ring->start);
+	size_t size = ring_peek(ring, at->offset[index], &run);
+	size = MIN(size, channel_allowance(agent, &at->channel, stream));
+	if (size == 0)
+		return false;
+	memcpy(link_data_begin(agent, size), run, size);
+	link_data_commit(agent, &at->channel, stream, size);
+	at->offset[index] += size;
+	return true;
+}
+
+static bool attachment_pump(struct agent *agent, struct channel *channel)
+{
+	struct attachment *at = (struct attachment *)channel;
+	const struct process *process = at->process;
+
+	if (!at->announced)
+		attachment_announce(agent, at);
+	bool moved = attachment_send(agent, at, 0);
+	moved |= attachment_send(agent, at, 1);
+	if (process->settled && at->offset[0] == process->output[0].ring.end &&
+	    at->offset[1] == process->output[1].ring.end)
+		attachment_end(agent, at);
+	return moved;
+}
+
+static const struct channel_ops attachment_ops = {
+	.data = attachment_data,
+	.eof = attachment_eof,
+	.message = attachment_message,
+	.cancel = attachment_cancel,
+	.pump = attachment_pump,
+	.release = attachment_release,
+};
+
+static struct attachment *attachment_new(struct agent *agent, uint32_t number, struct process *process, bool feeds,
+					 struct husk_error *err)
+{
+	struct attachment *at = calloc(1, sizeof(*at));
+
+	if (!at) {
+		husk_fail_memory(err);
+		return NULL;
+	}
+	at->process = process;
+	at->feeds = feeds;
+	at->next = process->attachments;
+	process->attachments = at;
+	channel_add(agent, &at->channel, number, &attachment_ops);
+	return at;
+}
+
+/* ---- methods ---- */
+
+int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	struct process *process = process_start(agent, request, err);
+
+	if (!process)
+		return -1;
+	if (!(process->flags & EXEC_DETACH))
+		return attachment_new(agent, number, process, process->input.fd >= 0, err) ? 0 : -1;
+	if (wire_put_int(&message, TAG_PID, process->pid) < 0)
+		return husk_fail_memory(err);
+	link_send(agent, number, WIRE_MSG, 0, message.data, message.size);
+	link_end(agent, number, NULL, &message);
+	return 0;
+}
+
+static struct process *request_process(struct agent *agent, const struct request *request, struct husk_error *err)
+{
+	int64_t pid = request_int(request, TAG_PID, 0);
+	struct process *process = process_find(agent, pid);
+
+	if (!process)
+		husk_fail(err, HUSK_NOT_FOUND, "no process %lld was started here, or it is long over (see the process list)",
+			  (long long)pid);
+	return process;
+}
+
+/* Where an ATTACH starts: what it asked for, as far as it is still held. */
+static int attachment_seek(struct attachment *at, int index, int64_t wanted, struct husk_error *err)
+{
+	const struct ring *ring = &at->process->output[index].ring;
+
+	if (wanted < -1 || (wanted > 0 && (uint64_t)wanted > ring->end))
+		return husk_fail(err, HUSK_INVALID, "offset %lld is past the %llu bytes written so far", (long long)wanted,
+				 (unsigned long long)ring->end);
+	uint64_t from = wanted < 0 ? 0 : (uint64_t)wanted;
+	at->offset[index] = MAX(from, ring->start);
+	at->dropped[index] = at->offset[index] - from;
+	return 0;
+}
+
+int attach_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	struct process *process = request_process(agent, request, err);
+	bool feeds = request_int(request, TAG_FLAGS, 0) & EXEC_STDIN;
+
+	if (!process)
+		return -1;
+	if (feeds && process->running && !process->terminal && !(process->flags & EXEC_STDIN))
+		return husk_fail(err, HUSK_CONFLICT, "process %d was started without stdin", process->pid);
+	struct attachment probe = { .process = process };
+	if (attachment_seek(&probe, 0, request_int(request, TAG_OFFSET_OUT, -1), err) < 0 ||
+	    attachment_seek(&probe, 1, request_int(request, TAG_OFFSET_ERR, -1), err) < 0)
+		return -1;
+	struct attachment *at = attachment_new(agent, number, process, feeds, err);
+	if (!at)
+		return -1;
+	at->from_attach = true;
+	memcpy(at->offset, probe.offset, sizeof(at->offset));
+	memcpy(at->dropped, probe.dropped, sizeof(at->dropped));
+	return 0;
+}
+
+int process_signal_answer(struct agent *agent, const struct request *request, struct buf *results,
+			  struct husk_error *err)
+{
+	struct process *process = request_process(agent, request, err);
+
+	(void)results;
+	return process ? process_signal(process, request_int(request, TAG_SIGNAL, 0), err) : -1;
+}
+
+int process_forget_answer(struct agent *agent, const struct request *request, struct buf *results,
+			  struct husk_error *err)
+{
+	struct process *process = request_process(agent, request, err);
+
+	(void)results;
+	if (!process)
+		return -1;
+	if (process->running && kill(-process->pid, SIGKILL) < 0)
+		return husk_fail_errno(err, "cannot kill process %d", process->pid);
+	process->forgotten = true;
+	return 0;
+}
+
+static int process_put_entry(const struct process *process, struct buf *message)
+{
+	if (process_put_end(process, message) < 0 || wire_put_string(message, TAG_NAME, process->name) < 0 ||
+	    wire_put_string(message, TAG_CWD, process->cwd) < 0 ||
+	    wire_put_string(message, TAG_USER, process->user) < 0 ||
+	    wire_put_int(message, TAG_STARTED_MS, process->started_ms) < 0 ||
+	    (!process->running && wire_put_int(message, TAG_RUNNING, 0) < 0) ||
+	    wire_put_int(message, TAG_OFFSET_OUT, (int64_t)process->output[0].ring.end) < 0 ||
+	    wire_put_int(message, TAG_OFFSET_ERR, (int64_t)process->output[1].ring.end) < 0 ||
+	    wire_put_int(message, TAG_FLAGS, process->flags) < 0)
+		return -1;
+	if (process->terminal && (wire_put_int(message, TAG_ROWS, process->rows) < 0 ||
+				  wire_put_int(message, TAG_COLUMNS, process->columns) < 0))
+		return -1;
+	for (char **argument = process->argv; *argument; argument++) {
+		/* A command line of nearly a whole frame is cut short rather than lost with the rest. */
+		if (wire_put_string(message, TAG_ARG, *argument) < 0)
+			break;
+	}
+	return 0;
+}
+
+int process_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	(void)request;
+	for (const struct process *process = agent->processes; process; process = process->next) {
+		cleanup_buf struct buf message = { 0 };
+		if (process->forgotten)
+			continue;
+		if (process_put_entry(process, &message) < 0)
+			return husk_fail_memory(err);
+		link_send(agent, number, WIRE_MSG, 0, message.data, message.size);
+	}
+	link_end(agent, number, NULL, NULL);
+	return 0;
+}

@@ -1,0 +1,15 @@
+/*
+ * How a file looks on the wire: the fields of an entry, for FILE_STAT and FILE_LIST.
+ */
+#ifndef HUSK_AGENT_ENTRY_H
+#define HUSK_AGENT_ENTRY_H
+
+#include <sys/stat.h>
+
+#include "wire/wire.h"
+
+/* Appends the fields of the entry that is called `path` by the caller and `name` under `directory`. */
+int entry_put(struct buf *message, const char *path, int directory, const char *name, const struct stat *status,
+	      struct husk_error *err);
+
+#endif

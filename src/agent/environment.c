@@ -1,0 +1,113 @@
+/*
+ * Builds environments out of their four layers. Called for every process start and at boot. It must never let anything
+ * of the agent's own environment (which is the engine's) through.
+ */
+#include "agent/environment.h"
+
+#define ENVIRONMENT_FILE_MAX (256u * 1024u)
+
+static size_t key_length(const char *pair)
+{
+	return strcspn(pair, "=");
+}
+
+static int environment_set(char ***list, const char *pair)
+{
+	size_t length = key_length(pair);
+
+	for (char **at = *list; at && *at; at++) {
+		if (strncmp(*at, pair, length + 1) != 0)
+			continue;
+		char *copy = strdup(pair);
+		if (!copy)
+			return -1;
+		free(*at);
+		*at = copy;
+		return 0;
+	}
+	return strv_add(list, pair);
+}
+
+static int environment_set_value(char ***list, const char *key, const char *value)
+{
+	cleanup_free char *pair = str_format("%s=%s", key, value);
+	return pair ? environment_set(list, pair) : -1;
+}
+
+static int environment_merge(char ***list, char *const *pairs)
+{
+	for (; pairs && *pairs; pairs++) {
+		if (environment_set(list, *pairs) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+char **environment_build(const struct agent *agent, const struct user *user, char *const *call, bool terminal,
+			 struct husk_error *err)
+{
+	cleanup_strv char **list = NULL;
+
+	if (environment_set(&list, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") < 0 ||
+	    environment_set_value(&list, "HOME", user->home) < 0 ||
+	    environment_set_value(&list, "USER", user->name) < 0 ||
+	    environment_set_value(&list, "LOGNAME", user->name) < 0 ||
+	    environment_set_value(&list, "SHELL", user->shell) < 0 || environment_set(&list, "LANG=C.UTF-8") < 0 ||
+	    (terminal && environment_set(&list, "TERM=xterm-256color") < 0) ||
+	    environment_merge(&list, agent->image_environment) < 0 ||
+	    environment_merge(&list, agent->identity_environment) < 0 || environment_merge(&list, call) < 0) {
+		husk_fail_memory(err);
+		return NULL;
+	}
+	return steal_pointer(list);
+}
+
+const char *environment_get(char *const *list, const char *key)
+{
+	size_t length = strlen(key);
+
+	for (; list && *list; list++) {
+		if (strncmp(*list, key, length) == 0 && (*list)[length] == '=')
+			return *list + length + 1;
+	}
+	return NULL;
+}
+
+int environment_check(char *const *pairs, struct husk_error *err)
+{
+	for (; pairs && *pairs; pairs++) {
+		size_t length = key_length(*pairs);
+		if (length == 0 || (*pairs)[length] != '=')
+			return husk_fail(err, HUSK_INVALID, "environment '%.80s' does not read KEY=VALUE", *pairs);
+	}
+	return 0;
+}
+
+char **environment_load(const char *path, struct husk_error *err)
+{
+	cleanup_strv char **list = calloc(1, sizeof(*list));
+	struct husk_error why;
+
+	if (!list) {
+		husk_fail_memory(err);
+		return NULL;
+	}
+	if (access(path, F_OK) < 0)
+		return steal_pointer(list);
+	cleanup_free char *text = file_read(path, ENVIRONMENT_FILE_MAX, NULL, &why);
+	if (!text) {
+		husk_fail(err, why.code, "%s", why.message);
+		return NULL;
+	}
+	char *rest = text;
+	for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n")) {
+		size_t length = key_length(line);
+		if (line[0] == '#' || length == 0 || line[length] != '=')
+			continue;
+		if (environment_set(&list, line) < 0) {
+			husk_fail_memory(err);
+			return NULL;
+		}
+	}
+	return steal_pointer(list);
+}

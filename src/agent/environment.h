@@ -1,0 +1,20 @@
+/*
+ * The environment a process of the guest starts with.
+ */
+#ifndef HUSK_AGENT_ENVIRONMENT_H
+#define HUSK_AGENT_ENVIRONMENT_H
+
+#include "agent/agent.h"
+#include "agent/users.h"
+
+/* Defaults, then the template's, then the sandbox's, then the call's pairs (later wins). Caller frees the list. */
+char **environment_build(const struct agent *agent, const struct user *user, char *const *call, bool terminal,
+			 struct husk_error *err);
+/* The value of a variable in a list, or NULL. */
+const char *environment_get(char *const *list, const char *key);
+/* Each pair must read KEY=VALUE. */
+int environment_check(char *const *pairs, struct husk_error *err);
+/* The lines of a file that read KEY=VALUE; blank lines and # comments are skipped. An absent file is an empty list. */
+char **environment_load(const char *path, struct husk_error *err);
+
+#endif

@@ -1,0 +1,395 @@
+/*
+ * Files, streamed: FILE_READ and FILE_WRITE, and the small methods that answer at once. A write goes beside its target
+ * and is renamed over it at the end of the stream, so whatever breaks before that must leave the target as it was and
+ * no temporary file.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "agent/agent.h"
+#include "agent/entry.h"
+#include "agent/users.h"
+
+/* ---- read ---- */
+
+struct file_read {
+	struct channel channel;
+	int fd;
+	char *path;
+	uint64_t left; /* bytes still wanted */
+	int64_t size;
+};
+
+static void file_read_release(struct agent *agent, struct channel *channel)
+{
+	struct file_read *call = (struct file_read *)channel;
+
+	(void)agent;
+	close(call->fd);
+	free(call->path);
+}
+
+static void file_read_done(struct agent *agent, struct file_read *call)
+{
+	cleanup_buf struct buf results = { 0 };
+
+	link_send(agent, call->channel.number, WIRE_EOF, STREAM_OUT, NULL, 0);
+	if (wire_put_int(&results, TAG_SIZE, call->size) < 0)
+		agent_die("out of memory for an answer");
+	channel_end(agent, &call->channel, NULL, &results);
+}
+
+static bool file_read_pump(struct agent *agent, struct channel *channel)
+{
+	struct file_read *call = (struct file_read *)channel;
+	struct husk_error err;
+
+	if (call->left == 0) {
+		file_read_done(agent, call);
+		return true;
+	}
+	size_t size = (size_t)MIN(call->left, channel_allowance(agent, channel, STREAM_OUT));
+	if (size == 0)
+		return false;
+	ssize_t count = read(call->fd, link_data_begin(agent, size), size);
+	if (count < 0) {
+		husk_fail_errno(&err, "cannot read '%s'", call->path);
+		channel_end(agent, channel, &err, NULL);
+	} else if (count == 0) {
+		file_read_done(agent, call);
+	} else {
+		link_data_commit(agent, channel, STREAM_OUT, (size_t)count);
+		call->left -= (uint64_t)count;
+	}
+	return true;
+}
+
+static const struct channel_ops file_read_ops = {
+	.cancel = channel_end_cancelled,
+	.pump = file_read_pump,
+	.release = file_read_release,
+};
+
+int file_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	int64_t offset = request_int(request, TAG_OFFSET, 0), length = request_int(request, TAG_LENGTH, 0);
+	cleanup_free char *path = NULL;
+	struct stat status;
+
+	if (request_path(request, TAG_PATH, &path, err) < 0)
+		return -1;
+	if (offset < 0 || length < 0)
+		return husk_fail(err, HUSK_INVALID, "a range cannot be negative");
+	/* O_NONBLOCK so that a FIFO nobody writes cannot hold the agent; it is refused below. */
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	if (fd < 0 || fstat(fd, &status) < 0)
+		return husk_fail_errno(err, "cannot read '%s'", path);
+	if (S_ISDIR(status.st_mode))
+		return husk_fail(err, HUSK_INVALID, "cannot read '%s': it is a directory", path);
+	if (!S_ISREG(status.st_mode))
+		return husk_fail(err, HUSK_INVALID, "cannot read '%s': it is not a regular file", path);
+	if (offset > 0 && lseek(fd, offset, SEEK_SET) < 0)
+		return husk_fail_errno(err, "cannot read '%s' from byte %lld", path, (long long)offset);
+
+	struct file_read *call = calloc(1, sizeof(*call));
+	if (!call)
+		return husk_fail_memory(err);
+	call->fd = steal_fd(&fd);
+	call->path = steal_pointer(path);
+	call->left = length > 0 ? (uint64_t)length : UINT64_MAX;
+	call->size = status.st_size;
+	channel_add(agent, &call->channel, number, &file_read_ops);
+	return 0;
+}
+
+/* ---- write ---- */
+
+struct file_write {
+	struct channel channel;
+	int fd;
+	char *path;
+	char *temporary; /* NULL: appends to the file itself, or is done */
+	int64_t size;
+};
+
+static void file_write_release(struct agent *agent, struct channel *channel)
+{
+	struct file_write *call = (struct file_write *)channel;
+
+	(void)agent;
+	close(call->fd);
+	if (call->temporary && unlink(call->temporary) < 0)
+		log_line(LOG_WARN, "cannot remove '%s': %s", call->temporary, strerror(errno));
+	free(call->temporary);
+	free(call->path);
+}
+
+static void file_write_data(struct agent *agent, struct channel *channel, const char *bytes, size_t size)
+{
+	struct file_write *call = (struct file_write *)channel;
+	struct husk_error err;
+
+	if (write_full(call->fd, bytes, size) < 0) {
+		husk_fail_errno(&err, "cannot write '%s'", call->path);
+		channel_end(agent, channel, &err, NULL);
+		return;
+	}
+	call->size += (int64_t)size;
+	channel_consumed(channel, size);
+}
+
+static void file_write_eof(struct agent *agent, struct channel *channel)
+{
+	struct file_write *call = (struct file_write *)channel;
+	cleanup_buf struct buf results = { 0 };
+	struct husk_error err;
+
+	if (call->temporary) {
+		if (rename(call->temporary, call->path) < 0) {
+			husk_fail_errno(&err, "cannot put '%s' in place", call->path);
+			channel_end(agent, channel, &err, NULL);
+			return;
+		}
+		free(call->temporary);
+		call->temporary = NULL;
+	}
+	if (wire_put_int(&results, TAG_SIZE, call->size) < 0)
+		agent_die("out of memory for an answer");
+	channel_end(agent, channel, NULL, &results);
+}
+
+static bool file_write_pump(struct agent *agent, struct channel *channel)
+{
+	(void)agent;
+	(void)channel;
+	return false; /* everything happens as data comes in */
+}
+
+static const struct channel_ops file_write_ops = {
+	.data = file_write_data,
+	.eof = file_write_eof,
+	.cancel = channel_end_cancelled,
+	.pump = file_write_pump,
+	.release = file_write_release,
+};
+
+/* Makes the parents of a path, owned by `owner` where they are new. */
+static int make_parents(const char *path, const struct user *owner, struct husk_error *err)
+{
+	cleanup_free char *copy = strdup(path);
+
+	if (!copy)
+		return husk_fail_memory(err);
+	for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdir(copy, 0755) == 0) {
+			if (owner->uid && chown(copy, owner->uid, owner->gid) < 0)
+				return husk_fail_errno(err, "cannot give '%s' to '%s'", copy, owner->name);
+		} else if (errno != EEXIST) {
+			return husk_fail_errno(err, "cannot make directory '%s'", copy);
+		}
+		*slash = '/';
+	}
+	return 0;
+}
+
+struct file_target {
+	struct stat before;
+	bool exists;
+	bool has_mode, has_user;
+	mode_t mode;
+	struct user user;
+};
+
+/* Mode and owner: the caller's word, else what the file has, else 0644 of root. */
+static int file_target_apply(int fd, const char *path, const struct file_target *target, struct husk_error *err)
+{
+	uid_t uid = target->user.uid;
+	gid_t gid = target->user.gid;
+	mode_t mode = target->mode;
+
+	if (target->exists && !target->has_user) {
+		uid = target->before.st_uid;
+		gid = target->before.st_gid;
+	}
+	if (target->exists && !target->has_mode)
+		mode = target->before.st_mode & 07777;
+	/* Owner first: a change of owner clears the set-uid bits. */
+	if ((uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid) < 0)
+		return husk_fail_errno(err, "cannot give '%s' its owner", path);
+	if (fchmod(fd, mode) < 0)
+		return husk_fail_errno(err, "cannot set the mode of '%s'", path);
+	return 0;
+}
+
+static int request_owner(const struct request *request, bool *given, struct user *out, struct husk_error *err)
+{
+	cleanup_free char *who = wire_get_string(request->data, request->size, TAG_USER);
+
+	*given = who && who[0];
+	return user_lookup(who, out, err);
+}
+
+/* 0, or the mode asked for; more than permission bits is refused. */
+static int request_mode(const struct request *request, int64_t fallback, mode_t *out, struct husk_error *err)
+{
+	int64_t mode = request_int(request, TAG_MODE, fallback);
+
+	if (mode < 0 || mode > 07777)
+		return husk_fail(err, HUSK_INVALID, "mode %llo is not within 0 to 7777 (octal)", (long long)mode);
+	*out = (mode_t)mode;
+	return 0;
+}
+
+static int file_write_examine(const struct request *request, char **path, struct file_target *target,
+			      struct husk_error *err)
+{
+	struct wire_field field;
+
+	if (request_path(request, TAG_PATH, path, err) < 0 || request_mode(request, 0644, &target->mode, err) < 0 ||
+	    request_owner(request, &target->has_user, &target->user, err) < 0)
+		return -1;
+	target->has_mode = wire_find(request->data, request->size, TAG_MODE, &field);
+	if (str_ends(*path, "/"))
+		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it names a directory", *path);
+	if (make_parents(*path, &target->user, err) < 0)
+		return -1;
+	/* Through a link to the file it stands for: a rename must not replace the link. */
+	char *real = realpath(*path, NULL);
+	if (real) {
+		free(*path);
+		*path = real;
+	}
+	target->exists = lstat(*path, &target->before) == 0;
+	if (target->exists && S_ISDIR(target->before.st_mode))
+		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is a directory", *path);
+	if (target->exists && S_ISLNK(target->before.st_mode))
+		target->exists = false; /* leads nowhere: replaced */
+	else if (target->exists && !S_ISREG(target->before.st_mode))
+		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is not a regular file", *path);
+	return 0;
+}
+
+static int file_write_create(struct file_write *call, bool append, const struct file_target *target,
+			     struct husk_error *err)
+{
+	char suffix[16];
+
+	if (append) {
+		call->fd = open(call->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+	} else {
+		if (random_id(".husk-", 8, suffix) < 0)
+			return husk_fail_errno(err, "no random numbers");
+		char *slash = strrchr(call->path, '/');
+		call->temporary = str_format("%.*s/%s", (int)(slash - call->path), call->path, suffix);
+		if (!call->temporary)
+			return husk_fail_memory(err);
+		call->fd = open(call->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	}
+	if (call->fd < 0) {
+		husk_fail_errno(err, "cannot write '%s'", call->path);
+		free(steal_pointer(call->temporary));
+		return -1;
+	}
+	if (append && target->exists && !target->has_mode && !target->has_user)
+		return 0;
+	return file_target_apply(call->fd, call->path, target, err);
+}
+
+int file_write_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	cleanup_free char *path = NULL;
+	struct file_target target = { 0 };
+	bool append = request_int(request, TAG_FLAGS, 0) & FILE_APPEND;
+
+	if (file_write_examine(request, &path, &target, err) < 0)
+		return -1;
+	struct file_write *call = calloc(1, sizeof(*call));
+	if (!call)
+		return husk_fail_memory(err);
+	call->fd = -1;
+	call->path = steal_pointer(path);
+	if (file_write_create(call, append, &target, err) < 0) {
+		file_write_release(agent, &call->channel);
+		free(call);
+		return -1;
+	}
+	channel_add(agent, &call->channel, number, &file_write_ops);
+	return 0;
+}
+
+/* ---- at once ---- */
+
+int file_stat_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	bool follow = request_int(request, TAG_FLAGS, 0) & FILE_FOLLOW;
+	cleanup_free char *path = NULL;
+	struct stat status;
+
+	(void)agent;
+	if (request_path(request, TAG_PATH, &path, err) < 0)
+		return -1;
+	if (fstatat(AT_FDCWD, path, &status, follow ? 0 : AT_SYMLINK_NOFOLLOW) < 0)
+		return husk_fail_errno(err, "cannot look at '%s'", path);
+	return entry_put(results, path, AT_FDCWD, path, &status, err);
+}
+
+int file_mkdir_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	cleanup_free char *path = NULL;
+	struct user owner;
+	struct stat status;
+	mode_t mode;
+	bool given;
+
+	(void)agent;
+	(void)results;
+	if (request_path(request, TAG_PATH, &path, err) < 0 || request_mode(request, 0755, &mode, err) < 0 ||
+	    request_owner(request, &given, &owner, err) < 0 || make_parents(path, &owner, err) < 0)
+		return -1;
+	if (mkdir(path, mode) < 0) {
+		int why = errno;
+		if (stat(path, &status) == 0 && S_ISDIR(status.st_mode))
+			return 0;
+		errno = why;
+		return husk_fail_errno(err, "cannot make directory '%s'", path);
+	}
+	if (owner.uid && chown(path, owner.uid, owner.gid) < 0)
+		return husk_fail_errno(err, "cannot give '%s' to '%s'", path, owner.name);
+	if (chmod(path, mode) < 0) /* what mkdir gives went through the umask */
+		return husk_fail_errno(err, "cannot set the mode of '%s'", path);
+	return 0;
+}
+
+int file_move_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	cleanup_free char *path = NULL, *target = NULL;
+
+	(void)agent;
+	(void)results;
+	if (request_path(request, TAG_PATH, &path, err) < 0)
+		return -1;
+	if (request_path(request, TAG_TARGET, &target, err) < 0)
+		return husk_wrap(err, "target");
+	if (rename(path, target) == 0)
+		return 0;
+	if (errno == EXDEV)
+		return husk_fail(err, HUSK_INVALID, "cannot move '%s' to '%s': they are on different filesystems; copy it",
+				 path, target);
+	return husk_fail_errno(err, "cannot move '%s' to '%s'", path, target);
+}
+
+int file_chmod_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	cleanup_free char *path = NULL;
+	mode_t mode;
+
+	(void)agent;
+	(void)results;
+	if (request_path(request, TAG_PATH, &path, err) < 0 || request_mode(request, -1, &mode, err) < 0)
+		return -1;
+	if (chmod(path, mode) < 0)
+		return husk_fail_errno(err, "cannot change the mode of '%s'", path);
+	return 0;
+}

@@ -1,0 +1,198 @@
+/*
+ * Reads /proc: the processes of the guest, and what the machine uses (STATS), and kills the largest process when memory
+ * is short (OOM). What /proc says about a process was partly chosen by it (its name), so it is parsed with care.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/statvfs.h>
+
+#include "agent/agent.h"
+#include "agent/guest.h"
+#include "agent/process.h"
+
+/* The fields of /proc/<pid>/stat after the name, counted from the state. */
+enum { STAT_PARENT = 1, STAT_GROUP, STAT_SESSION, STAT_UTIME = 11, STAT_STIME, STAT_CUTIME, STAT_CSTIME, STAT_RSS = 21,
+       STAT_FIELDS = 22 };
+
+static int stat_parse(char *text, struct guest_process *out)
+{
+	char *open = strchr(text, '('), *close = strrchr(text, ')'); /* a name may hold anything, brackets too */
+	long long field[STAT_FIELDS] = { 0 };
+	char *rest;
+
+	if (!open || !close || close < open || close[1] != ' ' || close[2] == '\0')
+		return -1;
+	snprintf(out->name, sizeof(out->name), "%.*s", (int)(close - open - 1), open + 1);
+	out->state = close[2];
+	rest = close + 3;
+	for (int i = 1; i < STAT_FIELDS; i++)
+		field[i] = strtoll(rest, &rest, 10);
+	out->parent = (pid_t)field[STAT_PARENT];
+	out->group = (pid_t)field[STAT_GROUP];
+	out->session = (pid_t)field[STAT_SESSION];
+	out->ticks = field[STAT_UTIME] + field[STAT_STIME] + field[STAT_CUTIME] + field[STAT_CSTIME];
+	out->rss_bytes = field[STAT_RSS] * sysconf(_SC_PAGESIZE);
+	return 0;
+}
+
+/* 1: read; 0: it has ended meanwhile. */
+static int guest_read(pid_t pid, struct guest_process *out)
+{
+	char path[32], text[1024];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (size <= 0)
+		return 0;
+	text[size] = '\0';
+	*out = (struct guest_process){ .pid = pid };
+	return stat_parse(text, out) == 0;
+}
+
+static const struct guest_process *find_pid(const struct guest_process *list, size_t count, pid_t pid)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (list[i].pid == pid)
+			return &list[i];
+	}
+	return NULL;
+}
+
+/* Steps up to the agent; -1 when the way does not lead there. Bounded, because the list is not of one moment. */
+static int depth_below(const struct guest_process *list, size_t count, const struct guest_process *at, pid_t self)
+{
+	for (int depth = 1; at && depth <= (int)count + 1; depth++) {
+		if (at->parent == self)
+			return depth;
+		at = find_pid(list, count, at->parent);
+	}
+	return -1;
+}
+
+static int by_depth(const void *a, const void *b)
+{
+	const struct guest_process *left = a, *right = b;
+	return left->depth != right->depth ? left->depth - right->depth : left->pid - right->pid;
+}
+
+/* Keeps what is ours, with depths. A guest process whose parents are unclear counts as a child of the agent. */
+static size_t guest_filter(struct guest_process *list, size_t count)
+{
+	pid_t self = getpid();
+	size_t kept = 0;
+
+	for (size_t i = 0; i < count; i++)
+		list[i].depth = depth_below(list, count, &list[i], self);
+	for (size_t i = 0; i < count; i++) {
+		if (list[i].depth < 0 && self != 1)
+			continue;
+		list[kept] = list[i];
+		list[kept].depth = MAX(list[kept].depth, 1);
+		kept++;
+	}
+	qsort(list, kept, sizeof(*list), by_depth);
+	return kept;
+}
+
+ssize_t guest_scan(struct guest_process **out, struct husk_error *err)
+{
+	cleanup_dir DIR *proc = opendir("/proc");
+	cleanup_free struct guest_process *list = NULL;
+	const struct dirent *entry;
+	size_t count = 0, capacity = 0;
+	int64_t pid;
+
+	*out = NULL;
+	if (!proc)
+		return husk_fail_errno(err, "cannot list '/proc'");
+	while ((errno = 0, entry = readdir(proc))) {
+		if (str_to_int64(entry->d_name, 1, INT32_MAX, &pid) < 0 || pid == getpid())
+			continue;
+		if (count == capacity) {
+			capacity = capacity ? capacity * 2 : 64;
+			struct guest_process *bigger = reallocarray(list, capacity, sizeof(*list));
+			if (!bigger)
+				return husk_fail_memory(err);
+			list = bigger;
+		}
+		count += (size_t)guest_read((pid_t)pid, &list[count]);
+	}
+	if (errno)
+		return husk_fail_errno(err, "cannot list '/proc'");
+	count = guest_filter(list, count);
+	*out = steal_pointer(list);
+	return (ssize_t)count;
+}
+
+int guest_self(struct guest_process *out, struct husk_error *err)
+{
+	return guest_read(getpid(), out) ? 0 : husk_fail(err, HUSK_INTERNAL, "cannot read the agent's own '/proc' entry");
+}
+
+/* ---- stats ---- */
+
+/* A "Name:   123 kB" line, in bytes; 0 when it is not there. */
+static int64_t meminfo_bytes(const char *text, const char *name)
+{
+	const char *line = strstr(text, name);
+	return line ? strtoll(line + strlen(name), NULL, 10) * 1024 : 0;
+}
+
+int stats_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	cleanup_free struct guest_process *list = NULL;
+	struct guest_process self;
+	struct statvfs disk;
+	ssize_t count = guest_scan(&list, err);
+
+	(void)request;
+	if (count < 0 || guest_self(&self, err) < 0)
+		return -1;
+	cleanup_free char *meminfo = file_read("/proc/meminfo", 64 * 1024, NULL, err);
+	if (!meminfo)
+		return -1;
+	if (statvfs("/", &disk) < 0)
+		return husk_fail_errno(err, "cannot ask for the size of '/'");
+	int64_t ticks = self.ticks, total = meminfo_bytes(meminfo, "MemTotal:");
+	for (ssize_t i = 0; i < count; i++)
+		ticks += list[i].ticks;
+	int64_t used = total - meminfo_bytes(meminfo, "MemAvailable:");
+	int64_t unit = (int64_t)disk.f_frsize;
+	if (wire_put_int(results, TAG_CPU_US, ticks * (1000000 / sysconf(_SC_CLK_TCK))) < 0 ||
+	    wire_put_int(results, TAG_MEMORY, used) < 0 ||
+	    wire_put_int(results, TAG_MEMORY_TOTAL, agent->memory_limit ? agent->memory_limit : total) < 0 ||
+	    wire_put_int(results, TAG_DISK, (int64_t)(disk.f_blocks - disk.f_bfree) * unit) < 0 ||
+	    wire_put_int(results, TAG_DISK_TOTAL, (int64_t)disk.f_blocks * unit) < 0 ||
+	    wire_put_int(results, TAG_COUNT, count) < 0)
+		return husk_fail_memory(err);
+	return 0;
+}
+
+/* ---- out of memory ---- */
+
+int oom_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	cleanup_free struct guest_process *list = NULL;
+	const struct guest_process *largest = NULL;
+	ssize_t count = guest_scan(&list, err);
+
+	(void)request;
+	if (count < 0)
+		return -1;
+	for (ssize_t i = 0; i < count; i++) {
+		if (list[i].state != 'Z' && (!largest || list[i].rss_bytes > largest->rss_bytes))
+			largest = &list[i];
+	}
+	if (!largest) /* nothing runs: the answer without a PID says so */
+		return 0;
+	/* Marked before it is killed, so that its end cannot come in between unmarked. */
+	process_mark_oom(agent, largest->pid, largest->group, largest->session);
+	if (kill(largest->pid, SIGKILL) < 0 && errno != ESRCH)
+		return husk_fail_errno(err, "cannot kill process %d", largest->pid);
+	log_line(LOG_WARN, "memory is short: killed process %d (%s), %lld bytes", largest->pid, largest->name,
+		 (long long)largest->rss_bytes);
+	if (wire_put_int(results, TAG_PID, largest->pid) < 0 || wire_put_string(results, TAG_NAME, largest->name) < 0)
+		return husk_fail_memory(err);
+	return 0;
+}

@@ -1,0 +1,166 @@
+/*
+ * IDENTITY: makes a restored machine its own before any of its processes goes on: name, machine-id, entropy, clock,
+ * limits, environment; the channels of the life it was copied from are dropped. It must never let a process go while
+ * any of that does not hold.
+ */
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include "agent/agent.h"
+#include "agent/environment.h"
+
+/* From <linux/random.h>, which the small C library comes without. */
+#define RNDADDENTROPY _IOW('R', 0x03, int[2])
+#define RNDRESEEDCRNG _IO('R', 0x07)
+
+#define HOSTS_MAX (1024u * 1024u)
+#define HOSTS_ADDRESS "127.0.1.1"
+#define CLOCK_CLOSE_MS 50
+#define CLOCK_WRONG_MS 2000
+
+static int set_machine_id(const char *id, struct husk_error *err)
+{
+	char line[34];
+
+	if (strlen(id) != 32 || strspn(id, "0123456789abcdef") != 32)
+		return husk_fail(err, HUSK_INVALID, "machine-id '%.40s' is not 32 hex digits", id);
+	snprintf(line, sizeof(line), "%s\n", id);
+	if (file_write_atomic("/etc/machine-id", line, 33, 0444, err) < 0)
+		return -1;
+	/* Usually a link to the other; where it is a file of its own it must not keep the old one. */
+	if (access("/var/lib/dbus", F_OK) == 0) {
+		unlink("/var/lib/dbus/machine-id");
+		if (symlink("/etc/machine-id", "/var/lib/dbus/machine-id") < 0)
+			return husk_fail_errno(err, "cannot renew '/var/lib/dbus/machine-id'");
+	}
+	return 0;
+}
+
+/* /etc/hosts with our line in the place of the old one, or at the end. */
+static int set_hosts(const char *name, struct husk_error *err)
+{
+	cleanup_buf struct buf hosts = { 0 };
+	cleanup_free char *before = NULL;
+
+	if (access("/etc/hosts", F_OK) == 0) {
+		before = file_read("/etc/hosts", HOSTS_MAX, NULL, err);
+		if (!before)
+			return -1;
+	} else if (buf_append_string(&hosts, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n") < 0) {
+		return husk_fail_memory(err);
+	}
+	char *rest = before;
+	for (char *line = before ? strsep(&rest, "\n") : NULL; line; line = strsep(&rest, "\n")) {
+		if (line[0] != '\0' && !str_starts(line, HOSTS_ADDRESS) && buf_printf(&hosts, "%s\n", line) < 0)
+			return husk_fail_memory(err);
+	}
+	if (buf_printf(&hosts, HOSTS_ADDRESS "\t%s\n", name) < 0)
+		return husk_fail_memory(err);
+	return file_write_atomic("/etc/hosts", hosts.data, hosts.size, 0644, err);
+}
+
+static int set_hostname(const char *name, struct husk_error *err)
+{
+	cleanup_free char *line = str_format("%s\n", name);
+
+	if (!line)
+		return husk_fail_memory(err);
+	if (name[0] == '\0' || strlen(name) > 63 ||
+	    strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") != strlen(name))
+		return husk_fail(err, HUSK_INVALID, "host name '%.80s' is not a name of 1 to 63 letters, digits, - and .",
+				 name);
+	if (sethostname(name, strlen(name)) < 0)
+		return husk_fail_errno(err, "cannot set the host name");
+	if (file_write_atomic("/etc/hostname", line, strlen(line), 0644, err) < 0)
+		return -1;
+	return set_hosts(name, err);
+}
+
+/* Into the pool, and counted where there is a real kernel; where the kernel takes its randomness from the host it is the
+ * host's already, and those requests do not exist. */
+static int mix_entropy(const struct wire_field *seed, struct husk_error *err)
+{
+	struct {
+		int bits, bytes;
+		char data[256];
+	} pool = { 0 };
+	cleanup_close int fd = open("/dev/urandom", O_RDWR | O_CLOEXEC);
+
+	if (fd < 0 || write_full(fd, seed->data, seed->size) < 0)
+		return husk_fail_errno(err, "cannot add entropy");
+	pool.bytes = (int)MIN(seed->size, sizeof(pool.data));
+	pool.bits = 8 * pool.bytes;
+	memcpy(pool.data, seed->data, (size_t)pool.bytes);
+	if (ioctl(fd, RNDADDENTROPY, &pool) < 0 && errno != ENOTTY && errno != EPERM && errno != EINVAL)
+		return husk_fail_errno(err, "cannot add entropy");
+	if (ioctl(fd, RNDRESEEDCRNG) < 0 && errno != ENOTTY && errno != EPERM && errno != EINVAL && errno != ENODATA)
+		return husk_fail_errno(err, "cannot renew the random generator");
+	return 0;
+}
+
+static int set_clock(int64_t wall_ms, struct husk_error *err)
+{
+	int64_t off = time_wall_ms() - wall_ms;
+	const struct timespec now = { .tv_sec = wall_ms / 1000, .tv_nsec = wall_ms % 1000 * 1000000 };
+
+	if (off <= CLOCK_CLOSE_MS && off >= -CLOCK_CLOSE_MS)
+		return 0;
+	/* Where the clock is the host's own it may not be set, and need not be. */
+	if (clock_settime(CLOCK_REALTIME, &now) == 0 || (off < CLOCK_WRONG_MS && off > -CLOCK_WRONG_MS))
+		return 0;
+	return husk_fail_errno(err, "the clock is off by %lld ms and cannot be set", (long long)off);
+}
+
+static int set_process_limit(const struct agent *agent, int64_t limit, struct husk_error *err)
+{
+	char text[32];
+	int size = snprintf(text, sizeof(text), "%lld\n", (long long)limit);
+
+	if (limit < 1)
+		return husk_fail(err, HUSK_INVALID, "a limit of %lld processes", (long long)limit);
+	if (agent->group_max < 0) /* not PID 1: there is no group to limit */
+		return 0;
+	if (pwrite(agent->group_max, text, (size_t)size, 0) != size)
+		return husk_fail_errno(err, "cannot limit the number of processes");
+	return 0;
+}
+
+/* What the machine itself is told; as not PID 1 (tests on a host) that machine is not ours. */
+static int set_machine(const struct request *request, struct husk_error *err)
+{
+	cleanup_free char *hostname = wire_get_string(request->data, request->size, TAG_HOSTNAME);
+	cleanup_free char *machine_id = wire_get_string(request->data, request->size, TAG_MACHINE_ID);
+	int64_t wall_ms = request_int(request, TAG_TIME_MS, 0);
+	struct wire_field seed;
+
+	if (getpid() != 1)
+		return 0;
+	if (wall_ms && set_clock(wall_ms, err) < 0)
+		return -1;
+	if (wire_find(request->data, request->size, TAG_ENTROPY, &seed) && mix_entropy(&seed, err) < 0)
+		return -1;
+	if (hostname && set_hostname(hostname, err) < 0)
+		return -1;
+	return machine_id ? set_machine_id(machine_id, err) : 0;
+}
+
+int identity_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	cleanup_strv char **environment = wire_get_strings(request->data, request->size, TAG_ENV);
+	int64_t limit = request_int(request, TAG_PIDS, 0);
+
+	if (!environment)
+		return husk_fail(err, HUSK_INVALID, "an environment variable holds a NUL byte");
+	if (environment_check(environment, err) < 0 || set_machine(request, err) < 0 ||
+	    (limit && set_process_limit(agent, limit, err) < 0))
+		return -1;
+	agent->memory_limit = request_int(request, TAG_MEMORY, agent->memory_limit);
+	strv_free(agent->identity_environment);
+	agent->identity_environment = steal_pointer(environment);
+
+	channel_drop_all(agent);
+	buf_free(&agent->link.deferred); /* frames of the past life, too */
+	freeze_end(agent);
+	return wire_put_int(results, TAG_VERSION, WIRE_VERSION) < 0 ? husk_fail_memory(err) : 0;
+}

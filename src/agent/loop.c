@@ -1,0 +1,107 @@
+/*
+ * The agent's event loop: descriptors, the wait, and the order of work in a turn. Called by main; every other file
+ * registers its descriptors here. It must never block anywhere but in loop_wait.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/epoll.h>
+
+#include "agent/agent.h"
+#include "agent/process.h"
+
+int source_open(struct agent *agent, struct source *source, int fd, uint32_t events, struct husk_error *err)
+{
+	struct epoll_event event = { .events = events, .data.ptr = source };
+
+	if (fd_set_nonblocking(fd, true) < 0 || epoll_ctl(agent->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+		source->fd = -1;
+		return husk_fail_errno(err, "cannot watch descriptor %d", fd);
+	}
+	*source = (struct source){ .fd = fd };
+	return 0;
+}
+
+void source_close(struct agent *agent, struct source *source)
+{
+	if (source->fd < 0)
+		return;
+	/* Closing alone is not enough: a worker that was forked a moment ago may still hold the same open file. */
+	if (epoll_ctl(agent->epoll, EPOLL_CTL_DEL, source->fd, NULL) < 0)
+		log_line(LOG_ERROR, "cannot forget descriptor %d: %s", source->fd, strerror(errno));
+	close(source->fd);
+	*source = (struct source){ .fd = -1 };
+}
+
+ssize_t source_read(struct source *source, void *data, size_t size)
+{
+	ssize_t count;
+
+	do
+		count = read(source->fd, data, size);
+	while (count < 0 && errno == EINTR);
+	if (count < 0 && errno == EAGAIN)
+		source->readable = false;
+	return count;
+}
+
+ssize_t source_write(struct source *source, const void *data, size_t size)
+{
+	ssize_t count;
+
+	do
+		count = write(source->fd, data, size);
+	while (count < 0 && errno == EINTR);
+	if (count < 0 && errno == EAGAIN)
+		source->writable = false;
+	return count;
+}
+
+void loop_wait(struct agent *agent, int timeout_ms)
+{
+	struct epoll_event events[64];
+	sigset_t open_mask;
+
+	/* SIGCHLD is blocked but for this moment, so a child's end either interrupts the wait or is seen before it. */
+	sigemptyset(&open_mask);
+	int count = epoll_pwait(agent->epoll, events, (int)ARRAY_SIZE(events), timeout_ms, &open_mask);
+	if (count < 0 && errno != EINTR)
+		agent_die("epoll: %s", strerror(errno));
+	for (int i = 0; i < count; i++) {
+		struct source *source = events[i].data.ptr;
+		uint32_t ready = events[i].events;
+		source->readable |= (ready & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
+		source->writable |= (ready & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+	}
+}
+
+static int loop_timeout(const struct agent *agent, bool busy)
+{
+	if (busy)
+		return 0;
+	int64_t deadline = agent->frozen ? 0 : process_next_deadline(agent);
+	if (!deadline)
+		return -1;
+	int64_t left = deadline - time_monotonic_ms();
+	return left <= 0 ? 0 : (int)MIN(left, INT_MAX);
+}
+
+void loop_run(struct agent *agent)
+{
+	bool busy = false;
+
+	while (!agent->link.ended) {
+		loop_wait(agent, loop_timeout(agent, busy));
+		if (agent->link.in.readable)
+			link_receive(agent);
+		process_reap(agent);
+		busy = false;
+		if (!agent->frozen) {
+			process_run_timers(agent);
+			busy = process_pump_all(agent);
+			busy |= channel_pump_all(agent);
+			process_trim(agent);
+		}
+		link_flush(agent);
+	}
+}

@@ -1,0 +1,91 @@
+/*
+ * husk-agent: PID 1 inside every sandbox. The host talks to it over its stdin and stdout; everything else it does is in
+ * the files beside this one. Run outside of a sandbox (tests) it skips the boot and leaves the machine alone.
+ * It must never let a child see the link.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+
+#include "agent/agent.h"
+#include "agent/environment.h"
+#include "agent/process.h"
+
+void agent_die(const char *format, ...)
+{
+	char text[1024];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	log_line(LOG_ERROR, "agent: %s", text);
+	_exit(1);
+}
+
+/* The link moves away from 0 and 1, to where a child never looks, and /dev/null takes its place. */
+static int take_link(int *in, int *out, struct husk_error *err)
+{
+	cleanup_close int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	*in = fcntl(0, F_DUPFD_CLOEXEC, 64);
+	*out = fcntl(1, F_DUPFD_CLOEXEC, 64);
+	if (null < 0 || *in < 0 || *out < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
+		return husk_fail_errno(err, "cannot take the link");
+	return 0;
+}
+
+static void on_signal(int number)
+{
+	(void)number; /* SIGCHLD only has to interrupt the wait, SIGPIPE only not to kill */
+}
+
+/* Handlers rather than SIG_IGN: exec resets those, so a child starts with everything at its default. */
+static int take_signals(struct husk_error *err)
+{
+	const struct sigaction child = { .sa_handler = on_signal, .sa_flags = SA_NOCLDSTOP };
+	const struct sigaction pipe = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+	sigset_t blocked;
+
+	sigemptyset(&blocked);
+	sigaddset(&blocked, SIGCHLD);
+	if (sigprocmask(SIG_SETMASK, &blocked, NULL) < 0 || sigaction(SIGCHLD, &child, NULL) < 0 ||
+	    sigaction(SIGPIPE, &pipe, NULL) < 0)
+		return husk_fail_errno(err, "cannot take signals");
+	return 0;
+}
+
+static int agent_start(struct agent *agent, struct husk_error *err)
+{
+	int in, out;
+
+	umask(022);
+	if (take_signals(err) < 0)
+		return -1;
+	if (getpid() == 1 && access("/.husk/disk", F_OK) == 0 &&
+	    (boot_root(err) < 0 || boot_process_group(agent, err) < 0))
+		return -1;
+	if (take_link(&in, &out, err) < 0)
+		return -1;
+	agent->image_environment = environment_load("/.husk/environment", err);
+	if (!agent->image_environment)
+		return -1;
+	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (agent->epoll < 0)
+		return husk_fail_errno(err, "cannot make the event loop");
+	return link_open(agent, in, out, err);
+}
+
+int main(void)
+{
+	static struct agent agent = { .group_tasks = -1, .group_max = -1 };
+	struct husk_error err = { 0 };
+
+	if (agent_start(&agent, &err) < 0)
+		agent_die("%s", err.message);
+	loop_run(&agent);
+	if (getpid() != 1) /* as PID 1 the machine ends with us, and everything in it */
+		process_kill_all(&agent);
+	return 0;
+}

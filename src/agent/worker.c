@@ -1,0 +1,234 @@
+/*
+ * Long file work (trees, tars) in a forked child, so that the loop never waits for a disk. The child speaks wire frames on
+ * a pipe, blocking as it likes; the agent relays them against credit and feeds it what the host sends. Called by the
+ * methods in tree.c, tar_pack.c and tar_unpack.c. The child must hold none of the agent's descriptors: it would keep
+ * other processes' pipes open.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "agent/agent.h"
+
+#define WORKER_BUFFER (2u * CHUNK_SIZE)
+
+struct worker {
+	struct channel channel;
+	pid_t pid; /* 0: over */
+	struct source out, in;
+	struct buf input;
+	bool input_ended;
+	size_t filled;
+	char frames[WORKER_BUFFER];
+};
+
+/* ---- in the child ---- */
+
+int job_data(struct job *job, const void *data, size_t size, struct husk_error *err)
+{
+	return wire_send(job->out, job->channel, WIRE_DATA, STREAM_OUT, data, size, err);
+}
+
+int job_message(struct job *job, const struct buf *message, struct husk_error *err)
+{
+	return wire_send(job->out, job->channel, WIRE_MSG, 0, message->data, message->size, err);
+}
+
+/* The pipes become 3 and 4, and everything above goes. */
+static int worker_descriptors(struct job *job)
+{
+	int in = fcntl(job->in, F_DUPFD, 16), out = fcntl(job->out, F_DUPFD, 16);
+
+	if (in < 0 || out < 0 || dup2(in, 3) < 0 || dup2(out, 4) < 0)
+		return -1;
+	job->in = 3;
+	job->out = 4;
+	return (int)syscall(SYS_close_range, 5u, ~0u, 0u);
+}
+
+static void worker_main(struct job *job, job_function run) __attribute__((noreturn));
+static void worker_main(struct job *job, job_function run)
+{
+	struct husk_error err = { 0 }, lost;
+
+	signal(SIGCHLD, SIG_DFL);
+	if (worker_descriptors(job) < 0)
+		husk_fail_errno(&err, "cannot start the file worker");
+	else if (run(job, &err) == 0)
+		err.code = HUSK_OK;
+	/* A link that ended takes the answer with it; there is nobody left to tell. */
+	if (wire_send_end(job->out, job->channel, &err, err.code ? NULL : &job->results, &lost) < 0)
+		_exit(1);
+	_exit(0);
+}
+
+/* ---- in the agent ---- */
+
+static void worker_data(struct agent *agent, struct channel *channel, const char *bytes, size_t size)
+{
+	struct worker *worker = (struct worker *)channel;
+
+	(void)agent;
+	if (worker->in.fd < 0) /* it wants no more, and its END is on the way */
+		channel_consumed(channel, size);
+	else if (buf_append(&worker->input, bytes, size) < 0)
+		agent_die("out of memory for a file worker");
+}
+
+static void worker_eof(struct agent *agent, struct channel *channel)
+{
+	(void)agent;
+	((struct worker *)channel)->input_ended = true;
+}
+
+static bool worker_feed(struct agent *agent, struct worker *worker)
+{
+	if (worker->in.fd < 0)
+		return false;
+	if (worker->input.size == 0) {
+		if (worker->input_ended)
+			source_close(agent, &worker->in);
+		return false;
+	}
+	if (!worker->in.writable)
+		return false;
+	ssize_t count = source_write(&worker->in, worker->input.data, worker->input.size);
+	if (count < 0 && errno == EAGAIN)
+		return false;
+	if (count < 0) {
+		count = (ssize_t)worker->input.size;
+		source_close(agent, &worker->in);
+	}
+	channel_consumed(&worker->channel, (size_t)count);
+	buf_consume(&worker->input, (size_t)count);
+	return true;
+}
+
+/* Relays one frame. 1: relayed; 0: none complete, or no credit for it yet; -1: it was the END, the worker is freed. */
+static int worker_relay(struct agent *agent, struct worker *worker)
+{
+	struct wire_header header;
+	struct husk_error err;
+
+	if (worker->filled < WIRE_HEADER_SIZE || !link_has_room(agent))
+		return 0;
+	if (wire_header_decode((const uint8_t *)worker->frames, &header, &err) < 0)
+		agent_die("file worker: %s", err.message);
+	size_t whole = WIRE_HEADER_SIZE + header.size;
+	if (whole > sizeof(worker->frames))
+		agent_die("file worker: frame of %u bytes", header.size);
+	if (worker->filled < whole)
+		return 0;
+	if (header.type == WIRE_DATA) {
+		if (worker->channel.credit[header.stream] < header.size)
+			return 0;
+		worker->channel.credit[header.stream] -= header.size;
+	}
+	link_send(agent, header.channel, header.type, header.stream, worker->frames + WIRE_HEADER_SIZE, header.size);
+	worker->filled -= whole;
+	memmove(worker->frames, worker->frames + whole, worker->filled);
+	return header.type == WIRE_END ? -1 : 1;
+}
+
+static void worker_ended_early(struct agent *agent, struct worker *worker)
+{
+	struct husk_error err;
+
+	husk_fail(&err, HUSK_INTERNAL, "the file worker was killed before it was done");
+	channel_end(agent, &worker->channel, &err, NULL);
+}
+
+static bool worker_pump(struct agent *agent, struct channel *channel)
+{
+	struct worker *worker = (struct worker *)channel;
+	bool moved = worker_feed(agent, worker);
+	int relayed;
+
+	if (worker->out.readable && worker->filled < sizeof(worker->frames)) {
+		ssize_t count = source_read(&worker->out, worker->frames + worker->filled,
+					    sizeof(worker->frames) - worker->filled);
+		if (count > 0) {
+			worker->filled += (size_t)count;
+			moved = true;
+		} else if (count == 0 && worker->filled == 0) {
+			worker_ended_early(agent, worker);
+			return true;
+		}
+	}
+	while ((relayed = worker_relay(agent, worker)) > 0)
+		moved = true;
+	if (relayed < 0)
+		channel_free(agent, channel);
+	return moved;
+}
+
+static void worker_release(struct agent *agent, struct channel *channel)
+{
+	struct worker *worker = (struct worker *)channel;
+
+	if (worker->pid > 0)
+		kill(worker->pid, SIGKILL);
+	source_close(agent, &worker->out);
+	source_close(agent, &worker->in);
+	buf_free(&worker->input);
+}
+
+static const struct channel_ops worker_ops = {
+	.data = worker_data,
+	.eof = worker_eof,
+	.cancel = channel_end_cancelled,
+	.pump = worker_pump,
+	.release = worker_release,
+};
+
+bool worker_exited(struct agent *agent, pid_t pid)
+{
+	for (struct channel *channel = agent->channels; channel; channel = channel->next) {
+		struct worker *worker = (struct worker *)channel;
+		if (channel->ops == &worker_ops && worker->pid == pid) {
+			worker->pid = 0;
+			return true;
+		}
+	}
+	return false;
+}
+
+int worker_open(struct agent *agent, uint32_t number, const struct request *request, job_function run,
+		struct husk_error *err)
+{
+	int in[2] = { -1, -1 }, out[2] = { -1, -1 };
+	struct worker *worker = calloc(1, sizeof(*worker));
+
+	if (!worker)
+		return husk_fail_memory(err);
+	worker->in.fd = worker->out.fd = -1;
+	if (pipe2(in, O_CLOEXEC) < 0 || pipe2(out, O_CLOEXEC) < 0) {
+		husk_fail_errno(err, "cannot start the file worker");
+		goto failed;
+	}
+	worker->pid = fork();
+	if (worker->pid == 0)
+		worker_main(&(struct job){ .request = *request, .channel = number, .in = in[0], .out = out[1] }, run);
+	if (worker->pid < 0) {
+		husk_fail_errno(err, "cannot start the file worker");
+		goto failed;
+	}
+	close(in[0]);
+	close(out[1]);
+	in[0] = out[1] = -1;
+	channel_add(agent, &worker->channel, number, &worker_ops);
+	if (source_open(agent, &worker->in, in[1], EPOLLOUT | EPOLLET, err) < 0 ||
+	    source_open(agent, &worker->out, out[0], EPOLLIN | EPOLLET, err) < 0)
+		agent_die("file worker: %s", err->message);
+	worker->in.writable = true;
+	return 0;
+failed:
+	for (int i = 0; i < 2; i++) {
+		base_cleanup_close(&in[i]);
+		base_cleanup_close(&out[i]);
+	}
+	free(worker);
+	return -1;
+}

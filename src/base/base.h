@@ -1,0 +1,163 @@
+/*
+ * The kit everything in Husk uses: errors that gather context, cleanup attributes, growable buffers, strings, files,
+ * child processes, time and random ids. It knows no other part of Husk, and it compiles into the guest agent as well
+ * as into the host side, so it depends on the C library alone.
+ *
+ * Convention: a function that can fail returns 0 (or a count or descriptor) on success and -1 on failure, and then has
+ * filled `err` (which may be NULL when the caller does not care).
+ */
+#ifndef HUSK_BASE_H
+#define HUSK_BASE_H
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "husk_error.h"
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+/* Each fills `err` and returns -1, so that `return husk_fail(...)` reads as what it is. */
+int husk_fail(struct husk_error *err, enum husk_code code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* As husk_fail, with ": <strerror(errno)>" added; the code follows errno (ENOENT: NOT_FOUND, ENOSPC: LIMIT, …). */
+int husk_fail_errno(struct husk_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Puts "<context>: " before the message that is already there; keeps the code. */
+int husk_wrap(struct husk_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Out of memory. */
+int husk_fail_memory(struct husk_error *err);
+
+/* ---- cleanup --------------------------------------------------------------------------------------------------- */
+
+#define cleanup(function) __attribute__((cleanup(function)))
+#define cleanup_free cleanup(base_cleanup_free)
+#define cleanup_close cleanup(base_cleanup_close)
+#define cleanup_file cleanup(base_cleanup_file)
+#define cleanup_dir cleanup(base_cleanup_dir)
+#define cleanup_buf cleanup(buf_free)
+#define cleanup_strv cleanup(base_cleanup_strv)
+
+void base_cleanup_free(void *pointer_to_pointer);
+void base_cleanup_close(int *fd);
+void base_cleanup_file(FILE **file);
+void base_cleanup_dir(DIR **dir);
+void base_cleanup_strv(char ***list);
+
+/* Takes the value out of a cleanup variable so that it survives the scope. */
+#define steal_pointer(p)                                                                                               \
+	({                                                                                                             \
+		__typeof__(p) steal_value_ = (p);                                                                      \
+		(p) = NULL;                                                                                            \
+		steal_value_;                                                                                          \
+	})
+static inline int steal_fd(int *fd)
+{
+	int value = *fd;
+	*fd = -1;
+	return value;
+}
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- buffers --------------------------------------------------------------------------------------------------- */
+
+/* A growable run of bytes. Zero-initialise it; `data` is always NUL-terminated past `size` once anything was added. */
+struct buf {
+	char *data;
+	size_t size;
+	size_t capacity;
+};
+
+int buf_append(struct buf *b, const void *data, size_t size); /* -1 when out of memory, buffer unchanged */
+int buf_append_string(struct buf *b, const char *s);
+int buf_printf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int buf_reserve(struct buf *b, size_t extra); /* room for `extra` more bytes after `size` */
+void buf_consume(struct buf *b, size_t size); /* drops bytes from the front */
+void buf_free(struct buf *b);
+char *buf_steal(struct buf *b); /* the bytes as a string the caller frees; never NULL unless out of memory */
+
+/* ---- strings --------------------------------------------------------------------------------------------------- */
+
+char *str_format(const char *format, ...) __attribute__((format(printf, 1, 2))); /* caller frees; NULL: no memory */
+bool str_starts(const char *s, const char *prefix);
+bool str_ends(const char *s, const char *suffix);
+static inline bool str_equal(const char *a, const char *b) { return a && b && strcmp(a, b) == 0; }
+/* Whole-string decimal within [min, max]; -1 when it is anything else. */
+int str_to_int64(const char *s, int64_t min, int64_t max, int64_t *out);
+/* "512", "512M", "2G", "64K" (powers of 1024) to bytes; a bare number counts `unit` bytes. -1 when malformed. */
+int str_to_size(const char *s, uint64_t unit, uint64_t *out);
+/* "90", "90s", "15m", "2h", "1d" to seconds. */
+int str_to_seconds(const char *s, int64_t *out);
+/* Of `count` candidates the one nearest to `word` (edit distance), or NULL when none is near: for "did you mean". */
+const char *str_nearest(const char *word, const char *const *candidates, size_t count);
+bool str_is_utf8(const char *s, size_t size);
+/* NULL-terminated string lists. */
+size_t strv_length(char *const *list);
+int strv_add(char ***list, const char *s); /* copies s */
+void strv_free(char **list);
+
+/* ---- files and descriptors ------------------------------------------------------------------------------------- */
+
+/* Loop over EINTR and short counts. read_full returns the count read (short only at end of file) or -1. */
+ssize_t read_full(int fd, void *data, size_t size);
+int write_full(int fd, const void *data, size_t size);
+/* The whole file as a string the caller frees; refuses more than `limit` bytes. */
+char *file_read(const char *path, size_t limit, size_t *size, struct husk_error *err);
+/* Writes beside the target and renames over it. */
+int file_write_atomic(const char *path, const void *data, size_t size, mode_t mode, struct husk_error *err);
+/* One value into an existing kernel file (cgroup, proc); no create, no truncate. */
+int file_poke(const char *path, const char *value, struct husk_error *err);
+int dir_make(const char *path, mode_t mode, struct husk_error *err); /* with parents; fine when it exists */
+/* Removes a tree without following links or crossing mounts; fine when it is not there. */
+int dir_remove(const char *path, struct husk_error *err);
+int fd_set_cloexec(int fd, bool on);
+int fd_set_nonblocking(int fd, bool on);
+
+/* ---- child processes ------------------------------------------------------------------------------------------- */
+
+struct command {
+	const char *const *argv;         /* argv[0] is looked up in PATH */
+	const char *const *environment;  /* NULL: a clean one with PATH, HOME=/ and LANG only */
+	const char *directory;           /* NULL: / */
+	int stdin_fd;                    /* -1: /dev/null */
+	int stdout_fd;                   /* -1: collected into `output` when that is set, else /dev/null */
+	int stderr_fd;                   /* -1: collected into the error message's tail */
+	struct buf *output;              /* may be NULL; bounded to 16 MiB */
+	int (*before_exec)(void *data);  /* runs in the child; a non-zero return is the child's exit status */
+	void *data;
+	int timeout_ms;                  /* 0: none; on expiry the process group is killed */
+};
+#define COMMAND_INIT .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1
+
+/* Starts and waits. 0 when it exited 0; otherwise -1 with the exit status or signal and the tail of stderr in err. */
+int command_run(const struct command *command, struct husk_error *err);
+/* Starts only: the pid, or -1. Descriptors above 2 are closed in the child. */
+pid_t command_start(const struct command *command, struct husk_error *err);
+
+/* ---- time, random, log ----------------------------------------------------------------------------------------- */
+
+int64_t time_monotonic_ms(void);
+int64_t time_monotonic_us(void);
+int64_t time_wall_ms(void);
+/* RFC 3339 UTC with milliseconds into out[25]. */
+void time_format(int64_t wall_ms, char out[static 25]);
+int random_bytes(void *data, size_t size);
+/* `prefix` then `length` characters of [a-z2-7], into out (size at least strlen(prefix)+length+1). */
+int random_id(const char *prefix, size_t length, char *out);
+
+/* Lines on stderr: "husk: level: text". Secrets never go here. */
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+void log_set_level(enum log_level level);
+void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,148 @@
+/*
+ * Errors that gather context on their way up, and the handlers behind the cleanup_* attributes. Everything in Husk
+ * reports failure through this file. It must never allocate (an error is often "no memory") and never change errno,
+ * so that a caller may still look at it.
+ */
+#include "base/base.h"
+
+static void error_fill(struct husk_error *err, enum husk_code code, const char *format, va_list arguments)
+{
+	if (!err)
+		return;
+	err->code = code;
+	vsnprintf(err->message, sizeof(err->message), format, arguments);
+}
+
+int husk_fail(struct husk_error *err, enum husk_code code, const char *format, ...)
+{
+	int saved = errno;
+	va_list arguments;
+
+	va_start(arguments, format);
+	error_fill(err, code, format, arguments);
+	va_end(arguments);
+	errno = saved;
+	return -1;
+}
+
+/* Only what says something about the caller's request gets a code of its own; the rest is a failure of ours. */
+static enum husk_code code_of_errno(int number)
+{
+	switch (number) {
+	case ENOENT:
+		return HUSK_NOT_FOUND;
+	case EEXIST:
+	case EBUSY:
+	case ENOTEMPTY:
+	case ETXTBSY:
+		return HUSK_CONFLICT;
+	case ENOSPC:
+	case EDQUOT:
+	case ENOMEM:
+	case EMFILE:
+	case ENFILE:
+	case EFBIG:
+		return HUSK_LIMIT;
+	case ETIMEDOUT:
+		return HUSK_TIMEOUT;
+	case ENAMETOOLONG:
+	case ENOTDIR:
+	case EISDIR:
+	case ELOOP:
+		return HUSK_INVALID;
+	case ENOSYS:
+	case EOPNOTSUPP:
+	case ENODEV:
+		return HUSK_UNAVAILABLE;
+	case EPIPE:
+	case ECONNRESET:
+	case ECONNREFUSED:
+		return HUSK_GONE;
+	default:
+		return HUSK_INTERNAL;
+	}
+}
+
+int husk_fail_errno(struct husk_error *err, const char *format, ...)
+{
+	int saved = errno;
+	va_list arguments;
+	size_t used;
+
+	va_start(arguments, format);
+	error_fill(err, code_of_errno(saved), format, arguments);
+	va_end(arguments);
+	if (err) {
+		used = strlen(err->message);
+		/* strerror is thread-safe for known numbers in both C libraries we build with. */
+		snprintf(err->message + used, sizeof(err->message) - used, ": %s", strerror(saved));
+	}
+	errno = saved;
+	return -1;
+}
+
+int husk_wrap(struct husk_error *err, const char *format, ...)
+{
+	int saved = errno;
+	char inner[sizeof(err->message)];
+	va_list arguments;
+	size_t used;
+
+	if (!err)
+		return -1;
+	memcpy(inner, err->message, sizeof(inner));
+	inner[sizeof(inner) - 1] = '\0';
+	va_start(arguments, format);
+	error_fill(err, err->code, format, arguments);
+	va_end(arguments);
+	used = strlen(err->message);
+	snprintf(err->message + used, sizeof(err->message) - used, ": %.*s", (int)(sizeof(inner) - 1), inner);
+	errno = saved;
+	return -1;
+}
+
+int husk_fail_memory(struct husk_error *err)
+{
+	return husk_fail(err, HUSK_LIMIT, "out of memory on the machine that runs this");
+}
+
+void base_cleanup_free(void *pointer_to_pointer)
+{
+	void *pointer;
+
+	/* The attribute hands over the address of a pointer of any type: copying its bytes is the portable way in. */
+	memcpy(&pointer, pointer_to_pointer, sizeof(pointer));
+	free(pointer);
+}
+
+void base_cleanup_close(int *fd)
+{
+	int saved = errno;
+
+	if (*fd >= 0)
+		close(*fd);
+	errno = saved;
+}
+
+void base_cleanup_file(FILE **file)
+{
+	int saved = errno;
+
+	if (*file)
+		fclose(*file);
+	errno = saved;
+}
+
+void base_cleanup_dir(DIR **dir)
+{
+	int saved = errno;
+
+	if (*dir)
+		closedir(*dir);
+	errno = saved;
+}
+
+void base_cleanup_strv(char ***list)
+{
+	strv_free(*list);
+}

@@ -1,0 +1,106 @@
+/*
+ * What the command line's files share: how a command is described (main.c parses its options, opens the instance, runs
+ * it and turns its result into an exit status), and the helpers that more than one command needs. The command line
+ * knows libhusk through husk.h only.
+ */
+#ifndef HUSK_CLI_H
+#define HUSK_CLI_H
+
+#include "base/base.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "husk.h"
+
+/* Exit statuses of husk's own; run, exec, attach and code give the program's status and keep 125 for husk's failures. */
+enum {
+	EXIT_FAILED = 1,
+	EXIT_USAGE = 2,
+	EXIT_MISSING = 3,
+	EXIT_TIMED_OUT = 124,
+	EXIT_HUSK = 125,
+	EXIT_SIGNAL_BASE = 128,
+};
+
+struct cli {
+	struct husk *husk; /* open while a command runs, unless it is `offline` */
+	const struct cli_command *command;
+	bool json, verbose, help;
+};
+
+struct command_group {
+	const struct option_spec *specs;
+	size_t offset; /* of their structure inside the command's arguments */
+};
+
+struct cli_command {
+	const char *name;     /* one word, or two: "snapshot create" */
+	const char *operands; /* shown in the usage line */
+	const char *summary;
+	const char *details; /* further lines of --help; NULL: none */
+	struct command_group groups[4];
+	size_t arguments_size; /* zeroed, filled from `groups`, handed to `run` */
+	int min, max;          /* operands; max -1: any number */
+	size_t stop_after;     /* see options_parse: words of the guest's command are not ours to parse */
+	bool runs_program;     /* husk's own failures are 125 */
+	bool offline;          /* needs no instance */
+	/* Returns the exit status, or -1 with err filled. */
+	int (*run)(struct cli *cli, void *arguments, int argc, char **argv, struct husk_error *err);
+};
+
+/* The commands, in the order help shows them; ends with NULL. */
+extern const struct cli_command *const cli_commands[];
+
+extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls,
+	cli_inspect, cli_rm, cli_cp, cli_fork, cli_snapshot_create, cli_snapshot_ls,
+	cli_snapshot_rm, cli_hibernate, cli_wake, cli_pause, cli_resume, cli_extend, cli_code,
+	cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls, cli_template_rm,
+	cli_doctor, cli_gc, cli_version, cli_help;
+
+/* help.c: the page of one command, and the list of them all. */
+void help_command(const struct cli_command *command, FILE *out);
+void help_overview(FILE *out);
+/* By its first words: *words says how many of argv named it. NOT_FOUND-like failures suggest the nearest. */
+int help_find(int argc, char *const *argv, const struct cli_command **out, int *words, struct husk_error *err);
+extern const struct option_spec common_options[];
+
+/* ---- making sandboxes (create.c) ---- */
+
+struct create_arguments {
+	const char *template, *snapshot, *name, *isolation;
+	int64_t ttl_seconds, idle_seconds, pids;
+	bool persistent;
+	uint64_t memory_bytes, disk_bytes;
+	uint32_t cpu_milli;
+	struct pair_list metadata, environment;
+};
+extern const struct option_spec source_options[]; /* what only a new sandbox can choose */
+extern const struct option_spec limit_options[];  /* what a fork can choose as well */
+
+void create_fill(const struct create_arguments *arguments, struct husk_create_options *out);
+/* Creates it; a bundled template that was never baked is baked first, with progress on stderr. *create_ms is the time of
+ * the create alone. Interrupted: nothing is left, and the failure says so. */
+int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
+		   int64_t *create_ms, struct husk_error *err);
+
+/* ---- templates (template.c) ---- */
+
+/* After husk_create failed with NOT_FOUND: 1 when the template was a bundled definition and is baked now, 0 when the
+ * failure was about something else, -1 with a better message. */
+int template_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err);
+
+/* ---- cleanup ---- */
+
+static inline void cli_cleanup_sandbox(struct husk_sandbox **p)
+{
+	if (*p)
+		husk_sandbox_free(*p);
+}
+static inline void cli_cleanup_sandboxes(struct husk_sandbox ***p)
+{
+	if (*p)
+		husk_sandbox_list_free(*p);
+}
+#define cleanup_sandbox cleanup(cli_cleanup_sandbox)
+#define cleanup_sandboxes cleanup(cli_cleanup_sandboxes)
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * Making sandboxes: the options that run, create, code and fork share, the call itself (which bakes a bundled template
+ * on its first use), and the `create` command. An interrupted create leaves no sandbox behind.
+ */
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+
+#define FIELD(name) .offset = offsetof(struct create_arguments, name)
+#define GIBIBYTE (INT64_C(1) << 30)
+#define YEAR (INT64_C(365) * 86400)
+
+const struct option_spec source_options[] = {
+	{ .letter = 't', .name = "template", .kind = OPTION_STRING, FIELD(template), .value = "NAME",
+	  .help = "what it is made from (base; see husk template ls)" },
+	{ .name = "from", .kind = OPTION_STRING, FIELD(snapshot), .value = "SNAPSHOT",
+	  .help = "go on from a snapshot instead" },
+	{ .name = "isolation", .kind = OPTION_STRING, FIELD(isolation), .value = "ENGINE",
+	  .help = "boundary to the host: auto (the strongest that works), gvisor" },
+	{ .name = "disk", .kind = OPTION_SIZE, FIELD(disk_bytes), .value = "SIZE", .min = 1 << 20, .max = 16384 * GIBIBYTE,
+	  .help = "room for what it writes (the template's, 8G)" },
+	{ 0 },
+};
+
+const struct option_spec limit_options[] = {
+	{ .name = "name", .kind = OPTION_STRING, FIELD(name), .value = "NAME", .help = "a name to use instead of the id" },
+	{ .name = "ttl", .kind = OPTION_SECONDS, FIELD(ttl_seconds), .value = "TIME", .min = 1, .max = YEAR,
+	  .help = "remove it after this long (1h)" },
+	{ .name = "persistent", .kind = OPTION_FLAG, FIELD(persistent), .help = "keep it until it is removed by hand" },
+	{ .name = "idle", .kind = OPTION_SECONDS, FIELD(idle_seconds), .value = "TIME", .min = 1, .max = YEAR,
+	  .help = "hibernate after this long without a call (never)" },
+	{ .name = "memory", .kind = OPTION_SIZE, FIELD(memory_bytes), .value = "SIZE", .min = 1 << 20,
+	  .max = 16384 * GIBIBYTE, .help = "memory limit (1G)" },
+	{ .name = "cpus", .kind = OPTION_CPUS, FIELD(cpu_milli), .value = "N", .min = 10, .max = 1024000,
+	  .help = "CPU limit, may be a fraction (2)" },
+	{ .name = "pids", .kind = OPTION_INTEGER, FIELD(pids), .value = "N", .min = 1, .max = 4194304,
+	  .help = "limit on processes (512)" },
+	{ .letter = 'm', .name = "metadata", .kind = OPTION_PAIRS, FIELD(metadata), .value = "K=V",
+	  .help = "a label to find it by; may be repeated" },
+	{ .letter = 'e', .name = "env", .kind = OPTION_ENVIRONMENT, FIELD(environment), .value = "K=V|K",
+	  .help = "environment of its processes; K alone passes your own value on" },
+	{ 0 },
+};
+
+void create_fill(const struct create_arguments *arguments, struct husk_create_options *out)
+{
+	*out = (struct husk_create_options){
+		.template_name = arguments->template,
+		.snapshot = arguments->snapshot,
+		.name = arguments->name,
+		.isolation = arguments->isolation,
+		.ttl_seconds = arguments->ttl_seconds,
+		.persistent = arguments->persistent,
+		.idle_seconds = arguments->idle_seconds,
+		.memory_bytes = arguments->memory_bytes,
+		.disk_bytes = arguments->disk_bytes,
+		.cpu_milli = arguments->cpu_milli,
+		.pids = (uint32_t)arguments->pids,
+		.metadata = arguments->metadata.items,
+		.metadata_count = arguments->metadata.count,
+		.environment = arguments->environment.items,
+		.environment_count = arguments->environment.count,
+	};
+}
+
+static int create_once(struct cli *cli, const struct husk_create_options *options, struct husk_sandbox **out,
+		       int64_t *create_ms, struct husk_error *err)
+{
+	cleanup_progress struct progress *progress = progress_begin("creating a sandbox");
+	int64_t started = time_monotonic_us();
+
+	if (husk_create(cli->husk, options, out, err) < 0)
+		return -1;
+	*create_ms = (time_monotonic_us() - started + 500) / 1000;
+	return 0;
+}
+
+int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
+		   int64_t *create_ms, struct husk_error *err)
+{
+	struct husk_create_options options;
+
+	if (arguments->snapshot && arguments->template)
+		return husk_fail(err, HUSK_INVALID, "--from and --template exclude each other: a snapshot has its template");
+	if (interrupt_hold(err) < 0)
+		return -1;
+	create_fill(arguments, &options);
+	int result = create_once(cli, &options, out, create_ms, err);
+	if (result < 0 && err->code == HUSK_NOT_FOUND && !arguments->snapshot && !interrupt_seen()) {
+		const char *template = arguments->template ? arguments->template : "base";
+		int baked = template_ensure(cli, template, arguments->isolation, err);
+		if (baked < 0)
+			return -1;
+		if (baked > 0)
+			result = create_once(cli, &options, out, create_ms, err);
+	}
+	if (result < 0)
+		return -1;
+	if (interrupt_seen()) {
+		husk_kill(cli->husk, (*out)->id, NULL);
+		husk_sandbox_free(steal_pointer(*out));
+		return husk_fail(err, HUSK_GONE, "interrupted; the new sandbox was removed again");
+	}
+	if (cli->verbose)
+		output_note("sandbox %s behind %s, created in %lld ms", (*out)->id,
+			    (*out)->boundary ? (*out)->boundary : (*out)->isolation, (long long)*create_ms);
+	return 0;
+}
+
+static int create_run(struct cli *cli, void *arguments, int argc, char **argv, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+	int64_t create_ms = 0;
+
+	(void)argc, (void)argv;
+	if (create_sandbox(cli, arguments, &sandbox, &create_ms, err) < 0)
+		return -1;
+	if (!cli->json) {
+		puts(sandbox->id);
+		return 0;
+	}
+	json_t *document = json_sandbox(sandbox);
+	if (document)
+		json_object_set_new(document, "create_ms", json_integer(create_ms));
+	return output_json(document, err);
+}
+
+const struct cli_command cli_create = {
+	.name = "create",
+	.operands = "",
+	.summary = "Make a sandbox and print its id",
+	.details = "It runs until its time is up or `husk rm` removes it. Use it with husk exec, cp, code, fork and so on.\n",
+	.groups = { { source_options, 0 }, { limit_options, 0 } },
+	.arguments_size = sizeof(struct create_arguments),
+	.run = create_run,
+};

@@ -1,0 +1,200 @@
+/*
+ * `husk exec` and `husk attach`: a process in a sandbox that lives already. A process outlives the one who started it,
+ * so leaving (the detach keys, a lost terminal) never ends it; only a second interrupt does.
+ */
+#include <inttypes.h>
+#include <signal.h>
+
+#include "cli/cli.h"
+#include "cli/relay.h"
+#include "cli/terminal.h"
+
+struct exec_arguments {
+	struct process_arguments process;
+	bool detach;
+	const char *label;
+	struct pair_list environment;
+};
+
+static const struct option_spec exec_options[] = {
+	{ .letter = 't', .name = "tty", .kind = OPTION_FLAG, .offset = offsetof(struct exec_arguments, process.tty),
+	  .help = "give it a terminal (-it for a shell; ctrl-p ctrl-q leaves it running)" },
+	{ .letter = 'd', .name = "detach", .kind = OPTION_FLAG, .offset = offsetof(struct exec_arguments, detach),
+	  .help = "start it, print its pid and do not wait (husk attach shows it later)" },
+	{ .letter = 'e', .name = "env", .kind = OPTION_ENVIRONMENT, .offset = offsetof(struct exec_arguments, environment),
+	  .value = "K=V|K", .help = "an environment variable; K alone passes your own value on" },
+	{ .name = "label", .kind = OPTION_STRING, .offset = offsetof(struct exec_arguments, label), .value = "TEXT",
+	  .help = "a name for it in husk ps" },
+	{ 0 },
+};
+
+/* A name may have been given; what is shown is always the id. */
+static char *sandbox_id(struct cli *cli, const char *name, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+
+	if (husk_inspect(cli->husk, name, &sandbox, err) < 0)
+		return NULL;
+	char *id = strdup(sandbox->id);
+	if (!id)
+		husk_fail_memory(err);
+	return id;
+}
+
+static int exec_detached(struct cli *cli, const char *sandbox, const struct husk_exec_options *options,
+			 struct husk_error *err)
+{
+	int64_t pid = 0;
+
+	if (husk_exec(cli->husk, sandbox, options, NULL, &pid, err) < 0)
+		return -1;
+	if (!cli->json) {
+		printf("%" PRId64 "\n", pid);
+		return 0;
+	}
+	cleanup_free char *id = sandbox_id(cli, sandbox, err);
+	if (!id)
+		return -1;
+	return output_json(json_pack("{s:s, s:I, s:b}", "id", id, "pid", (json_int_t)pid, "detached", true), err);
+}
+
+/* The end of exec and attach alike: an interrupted process is killed, a detached one is named, a result is shown. */
+static int finish(struct cli *cli, const char *sandbox, int64_t pid, const struct relay_result *result,
+		  const struct husk_attach_result *attached, struct husk_error *err)
+{
+	if (result->interrupted && result->interrupted != SIGHUP && result->interrupted != SIGPIPE)
+		husk_process_kill(cli->husk, sandbox, pid, SIGKILL, NULL);
+	if (result->detached)
+		output_note("process %" PRId64 " goes on (husk attach %s %" PRId64 ")", pid, sandbox, pid);
+	if (!cli->json || result->interrupted)
+		return relay_status(cli, result);
+
+	cleanup_free char *id = sandbox_id(cli, sandbox, err);
+	if (!id)
+		return -1;
+	cleanup_json json_t *object = json_pack("{s:s, s:I}", "id", id, "pid", (json_int_t)pid);
+	if (relay_json(object, result) < 0)
+		return husk_fail_memory(err);
+	if (attached) {
+		cleanup_json json_t *more = json_pack("{s:I, s:I, s:I, s:I}", "stdout_offset", (json_int_t)attached->offset_stdout,
+					      "stderr_offset", (json_int_t)attached->offset_stderr, "stdout_dropped",
+					      (json_int_t)attached->dropped_stdout, "stderr_dropped",
+					      (json_int_t)attached->dropped_stderr);
+		if (!more || json_object_update(object, more) < 0)
+			return husk_fail_memory(err);
+	}
+	if (output_json(json_incref(object), err) < 0)
+		return -1;
+	return relay_status(cli, result);
+}
+
+static int exec_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	struct exec_arguments *arguments = data;
+	cleanup_relay struct relay_result result = { 0 };
+	const char *sandbox = argv[0];
+	struct husk_exec_options options;
+	int64_t pid = 0;
+
+	if (relay_exec_options(&arguments->process, argc - 1, argv + 1, &options, err) < 0)
+		return -1;
+	options.environment = arguments->environment.items;
+	options.environment_count = arguments->environment.count;
+	options.label = arguments->label;
+	options.detach = arguments->detach;
+	if (arguments->detach)
+		return exec_detached(cli, sandbox, &options, err);
+	if (relay_exec(cli, sandbox, &arguments->process, &options, true, &result, &pid, err) < 0)
+		return -1;
+	return finish(cli, sandbox, pid, &result, NULL, err);
+}
+
+/* ---- attach ---- */
+
+struct attach_arguments {
+	bool interactive;
+	int64_t offset, error_offset;
+};
+
+static const struct option_spec attach_options[] = {
+	{ .letter = 'i', .name = "interactive", .kind = OPTION_FLAG, .offset = offsetof(struct attach_arguments, interactive),
+	  .help = "pass stdin on" },
+	{ .name = "offset", .kind = OPTION_INTEGER, .offset = offsetof(struct attach_arguments, offset), .value = "N",
+	  .max = INT64_MAX - 1, .help = "skip the first N bytes of stdout (from the oldest byte still kept)" },
+	{ .name = "stderr-offset", .kind = OPTION_INTEGER, .offset = offsetof(struct attach_arguments, error_offset),
+	  .value = "N", .max = INT64_MAX - 1, .help = "the same for stderr" },
+	{ 0 },
+};
+
+static int is_on_terminal(struct cli *cli, const char *sandbox, int64_t pid, bool *out, struct husk_error *err)
+{
+	struct husk_process_info *list = NULL;
+	size_t count = 0;
+
+	if (husk_process_list(cli->husk, sandbox, &list, &count, err) < 0)
+		return -1;
+	for (size_t i = 0; i < count; i++)
+		if (list[i].pid == pid)
+			*out = list[i].terminal;
+	husk_process_list_free(list, count);
+	return 0;
+}
+
+static int attach_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct attach_arguments *arguments = data;
+	/* an offset of 0 and "from the oldest byte" are the same as long as nothing was dropped; what was is told */
+	const struct husk_attach_options options = {
+		.offset_stdout = arguments->offset ? arguments->offset : -1,
+		.offset_stderr = arguments->error_offset ? arguments->error_offset : -1,
+		.keep_stdin = arguments->interactive,
+	};
+	struct husk_attach_result attached = { 0 };
+	cleanup_relay struct relay_result result = { 0 };
+	struct relay_options relay = { .sandbox = argv[0], .input = arguments->interactive, .capture = cli->json };
+	struct husk_process *process = NULL;
+
+	(void)argc;
+	if (str_to_int64(argv[1], 1, INT64_MAX, &relay.pid) < 0)
+		return husk_fail(err, HUSK_INVALID, "'%s' is not a process id (husk ps %s)", argv[1], argv[0]);
+	if (is_on_terminal(cli, argv[0], relay.pid, &relay.terminal, err) < 0)
+		return -1;
+	if (husk_attach(cli->husk, argv[0], relay.pid, &options, &process, &attached, err) < 0)
+		return -1;
+	if (!cli->json && attached.dropped_stdout + attached.dropped_stderr > 0)
+		output_note("%" PRId64 " bytes of stdout and %" PRId64 " of stderr are no longer kept",
+			    attached.dropped_stdout, attached.dropped_stderr);
+	relay.detachable = true;
+	if (relay_process(cli, process, &relay, &result, err) < 0)
+		return -1;
+	return finish(cli, argv[0], relay.pid, &result, &attached, err);
+}
+
+const struct cli_command cli_exec = {
+	.name = "exec",
+	.operands = "SANDBOX [--] COMMAND [ARG…]",
+	.summary = "Run a command in a sandbox",
+	.details = "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 timed\n"
+		   "out. 125 means that husk itself failed. A hibernated sandbox wakes up by itself.\n",
+	.groups = { { exec_options, 0 }, { process_options, offsetof(struct exec_arguments, process) } },
+	.arguments_size = sizeof(struct exec_arguments),
+	.min = 1,
+	.max = -1,
+	.stop_after = 2,
+	.runs_program = true,
+	.run = exec_run,
+};
+
+const struct cli_command cli_attach = {
+	.name = "attach",
+	.operands = "SANDBOX PID",
+	.summary = "Follow a process that was started earlier",
+	.details = "Shows what it has written so far, as far as that is still kept, then what it goes on to write. The exit\n"
+		   "status is the process's own.\n",
+	.groups = { { attach_options, 0 } },
+	.arguments_size = sizeof(struct attach_arguments),
+	.min = 2,
+	.max = 2,
+	.runs_program = true,
+	.run = attach_run,
+};

@@ -1,0 +1,127 @@
+/*
+ * Signals sent to husk itself: see interrupt.h. Handlers, not a blocked mask or ignored signals, because those would be
+ * inherited by the supervisors and helper programs that libhusk starts; handlers fall back to the default at exec.
+ * The handler keeps to async-signal-safe calls.
+ */
+#include "cli/interrupt.h"
+
+#include <fcntl.h>
+#include <signal.h>
+
+enum interrupt_mode { MODE_DEFAULT, MODE_HOLD, MODE_FORWARD };
+
+static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
+
+/* What the handler works on: signal handlers have no other way to their data. */
+static volatile sig_atomic_t mode = MODE_DEFAULT;
+static volatile sig_atomic_t seen;
+static int queue[2] = { -1, -1 };
+static char children_path[64];
+
+/* Helper programs run in process groups of their own, so a terminal's Ctrl-C does not reach them. */
+static void end_children(void)
+{
+	char text[4096];
+	int fd = open(children_path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return;
+	ssize_t size = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	pid_t pid = 0;
+	for (ssize_t i = 0; i < size; i++) {
+		if (text[i] >= '0' && text[i] <= '9') {
+			pid = pid * 10 + (text[i] - '0');
+			continue;
+		}
+		if (pid > 1 && kill(-pid, SIGTERM) < 0)
+			kill(pid, SIGTERM);
+		pid = 0;
+	}
+}
+
+static void on_signal(int signal)
+{
+	int saved = errno;
+	unsigned char byte = (unsigned char)signal;
+
+	if (mode == MODE_FORWARD) {
+		/* a full queue loses it: by then the reader has plenty to act on */
+		ssize_t ignored = write(queue[1], &byte, 1);
+		(void)ignored;
+	} else if (signal != SIGWINCH) {
+		if (seen)
+			_exit(128 + signal);
+		seen = signal;
+		end_children();
+	}
+	errno = saved;
+}
+
+static void on_broken_pipe(int signal)
+{
+	(void)signal;
+}
+
+static int handle(int signal, void (*handler)(int), struct husk_error *err)
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART }, before;
+
+	sigemptyset(&action.sa_mask);
+	if (sigaction(signal, NULL, &before) < 0)
+		return husk_fail_errno(err, "cannot read the action of signal %d", signal);
+	/* nohup and background jobs of a shell: whoever started us wants it ignored */
+	if (before.sa_handler == SIG_IGN && signal != SIGPIPE)
+		return 0;
+	if (sigaction(signal, &action, NULL) < 0)
+		return husk_fail_errno(err, "cannot handle signal %d", signal);
+	return 0;
+}
+
+int interrupt_setup(struct husk_error *err)
+{
+	return handle(SIGPIPE, on_broken_pipe, err);
+}
+
+int interrupt_hold(struct husk_error *err)
+{
+	if (mode != MODE_DEFAULT)
+		return 0;
+	snprintf(children_path, sizeof(children_path), "/proc/self/task/%d/children", (int)getpid());
+	mode = MODE_HOLD;
+	for (size_t i = 0; i < ARRAY_SIZE(ending_signals); i++)
+		if (handle(ending_signals[i], on_signal, err) < 0)
+			return -1;
+	return 0;
+}
+
+int interrupt_seen(void)
+{
+	return seen;
+}
+
+int interrupt_forward(bool on, struct husk_error *err)
+{
+	if (!on) {
+		mode = MODE_HOLD;
+		return 0;
+	}
+	if (queue[0] < 0 && pipe2(queue, O_CLOEXEC | O_NONBLOCK) < 0)
+		return husk_fail_errno(err, "cannot make a pipe for signals");
+	if (interrupt_hold(err) < 0 || handle(SIGWINCH, on_signal, err) < 0)
+		return -1;
+	mode = MODE_FORWARD;
+	return 0;
+}
+
+int interrupt_fd(void)
+{
+	return queue[0];
+}
+
+int interrupt_take(void)
+{
+	unsigned char byte;
+
+	return read(queue[0], &byte, 1) == 1 ? byte : 0;
+}

@@ -1,0 +1,165 @@
+/*
+ * The JSON side of the output: one document per call, and the shapes of sandboxes, snapshots and templates, so that
+ * every command shows the same thing with the same keys. Bytes that a guest produced are repaired to UTF-8 here and
+ * nowhere else.
+ */
+#include <openssl/evp.h>
+
+#include "cli/output.h"
+
+int output_json(json_t *document, struct husk_error *err)
+{
+	cleanup_json json_t *held = document;
+
+	if (!held)
+		return husk_fail_memory(err);
+	if (json_dumpf(held, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) < 0 || putchar('\n') == EOF)
+		return husk_fail_errno(err, "cannot write to standard output");
+	return 0;
+}
+
+/* Length of the valid UTF-8 sequence at `bytes`, 0 when there is none. */
+static size_t utf8_sequence(const char *bytes, size_t size)
+{
+	for (size_t length = 1; length <= 4 && length <= size; length++)
+		if (str_is_utf8(bytes, length))
+			return length;
+	return 0;
+}
+
+json_t *json_text(const char *bytes, size_t size)
+{
+	cleanup_buf struct buf repaired = { 0 };
+
+	if (str_is_utf8(bytes, size))
+		return json_stringn_nocheck(bytes, size);
+	for (size_t at = 0; at < size;) {
+		size_t length = utf8_sequence(bytes + at, size - at);
+		int result = length ? buf_append(&repaired, bytes + at, length) : buf_append_string(&repaired, "\xef\xbf\xbd");
+		if (result < 0)
+			return NULL;
+		at += length ? length : 1;
+	}
+	return json_stringn_nocheck(repaired.data, repaired.size);
+}
+
+json_t *json_text0(const char *text)
+{
+	return text ? json_text(text, strlen(text)) : json_null();
+}
+
+json_t *json_texts(char *const *list)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && list && list[i]; i++)
+		if (json_array_append_new(array, json_text0(list[i])) < 0)
+			return NULL;
+	return steal_pointer(array);
+}
+
+json_t *json_time(int64_t wall_ms)
+{
+	char text[25];
+
+	if (wall_ms == 0)
+		return json_null();
+	time_format(wall_ms, text);
+	return json_string(text);
+}
+
+static char *base64_encode(const char *bytes, size_t size)
+{
+	if (size > INT32_MAX / 2)
+		return NULL;
+	char *text = malloc((size + 2) / 3 * 4 + 1);
+	if (text)
+		EVP_EncodeBlock((unsigned char *)text, (const unsigned char *)bytes, (int)size);
+	return text;
+}
+
+int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size)
+{
+	const char *data = bytes ? bytes : "";
+
+	if (json_object_set_new(object, key, json_text(data, size)) < 0)
+		return -1;
+	if (str_is_utf8(data, size))
+		return 0;
+	cleanup_free char *exact_key = str_format("%s_base64", key);
+	cleanup_free char *exact = base64_encode(data, size);
+	if (!exact_key || !exact)
+		return -1;
+	return json_object_set_new(object, exact_key, json_string(exact));
+}
+
+static json_t *json_pairs(const struct husk_pair *pairs, size_t count)
+{
+	cleanup_json json_t *object = json_object();
+
+	for (size_t i = 0; object && i < count; i++)
+		if (json_object_set_new_nocheck(object, pairs[i].key, json_text0(pairs[i].value)) < 0)
+			return NULL;
+	return steal_pointer(object);
+}
+
+json_t *json_sandbox(const struct husk_sandbox *sandbox)
+{
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
+			 "id", sandbox->id,
+			 "name", json_text0(sandbox->name),
+			 "template", json_text0(sandbox->template_name),
+			 "parent", json_text0(sandbox->parent),
+			 "isolation", json_text0(sandbox->isolation),
+			 "boundary", json_text0(sandbox->boundary),
+			 "state", husk_state_name(sandbox->state),
+			 "end_reason", json_text0(sandbox->end_reason),
+			 "created_at", json_time(sandbox->created_ms),
+			 "expires_at", json_time(sandbox->expires_ms),
+			 "ended_at", json_time(sandbox->ended_ms),
+			 "idle_seconds", (json_int_t)sandbox->idle_seconds,
+			 "persistent", sandbox->persistent,
+			 "memory_bytes", (json_int_t)sandbox->memory_bytes,
+			 "disk_bytes", (json_int_t)sandbox->disk_bytes,
+			 "cpus", (double)sandbox->cpu_milli / 1000,
+			 "pids", (json_int_t)sandbox->pids,
+			 "metadata", json_pairs(sandbox->metadata, sandbox->metadata_count),
+			 "environment", json_texts(sandbox->environment_names));
+}
+
+json_t *json_sandbox_list(struct husk_sandbox *const *list)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && list[i]; i++)
+		if (json_array_append_new(array, json_sandbox(list[i])) < 0)
+			return NULL;
+	return steal_pointer(array);
+}
+
+json_t *json_snapshot(const struct husk_snapshot *snapshot)
+{
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}",
+			 "id", snapshot->id,
+			 "name", json_text0(snapshot->name),
+			 "sandbox", json_text0(snapshot->sandbox),
+			 "template", json_text0(snapshot->template_name),
+			 "isolation", json_text0(snapshot->isolation),
+			 "created_at", json_time(snapshot->created_ms),
+			 "bytes", (json_int_t)snapshot->bytes,
+			 "memory_bytes", (json_int_t)snapshot->memory_bytes,
+			 "disk_bytes", (json_int_t)snapshot->disk_bytes);
+}
+
+json_t *json_template(const struct husk_template *template)
+{
+	return json_pack("{s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o}",
+			 "name", json_text0(template->name),
+			 "built", true,
+			 "digest", json_text0(template->digest),
+			 "description", json_text0(template->description),
+			 "isolation", json_text0(template->isolation),
+			 "bytes", (json_int_t)template->bytes,
+			 "disk_bytes", (json_int_t)template->disk_bytes,
+			 "created_at", json_time(template->created_ms));
+}

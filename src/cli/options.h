@@ -1,0 +1,66 @@
+/*
+ * A small declarative option parser: a command describes its options in constant tables, and the parser fills the
+ * command's own structure. main.c is the only caller; the tables live beside the commands that use them.
+ *
+ * Tables can be shared (run, create and code make sandboxes with the same options): each table is parsed into a
+ * structure of its own.
+ */
+#ifndef HUSK_CLI_OPTIONS_H
+#define HUSK_CLI_OPTIONS_H
+
+#include "base/base.h"
+#include "husk.h"
+
+enum option_kind {
+	OPTION_FLAG = 1,     /* bool */
+	OPTION_STRING,       /* const char * */
+	OPTION_CHOICE,       /* const char *, one of `choices` */
+	OPTION_INTEGER,      /* int64_t, within min..max */
+	OPTION_SIZE,         /* uint64_t bytes, within min..max; a bare number counts MiB */
+	OPTION_SECONDS,      /* int64_t, within min..max */
+	OPTION_MILLISECONDS, /* int64_t; given in seconds with decimals, or with a unit; within min..max */
+	OPTION_CPUS,         /* uint32_t thousandths, within min..max thousandths */
+	OPTION_PAIRS,        /* struct pair_list of K=V, may be repeated */
+	OPTION_ENVIRONMENT,  /* as PAIRS; K alone takes the value from our own environment */
+};
+
+struct pair_list {
+	struct husk_pair *items; /* each key and its value share one allocation, owned through the key */
+	size_t count;
+};
+
+struct option_spec {
+	char letter;        /* 0: none */
+	const char *name;   /* without the dashes; a table ends with name NULL */
+	const char *exact;  /* a whole word that also means this option, like "-it"; NULL: none */
+	enum option_kind kind;
+	size_t offset;      /* of the field it fills */
+	const char *value;  /* what help calls the value */
+	const char *help;
+	int64_t min, max;
+	const char *const *choices; /* NULL-terminated */
+};
+
+/* One table and the structure its offsets count from. */
+struct option_group {
+	const struct option_spec *specs;
+	void *target;
+};
+
+/* Parses argv[0..*argc) and leaves the operands at the front of argv, their number in *argc. Options may stand among
+ * the first `stop_after` operands; everything behind those is left alone (0: options may stand anywhere). "--" ends
+ * them too. The first failure is described in err, naming the option. */
+int options_parse(const struct option_group *groups, size_t group_count, size_t stop_after, int *argc, char **argv,
+		  struct husk_error *err);
+/* Frees what the parser allocated (pair lists). */
+void options_free(const struct option_group *groups, size_t group_count);
+/* The option lines of --help. */
+void options_help(const struct option_group *groups, size_t group_count, FILE *out);
+
+/* "2h", "90": for operands that are durations. `what` names the operand in the error. */
+int options_seconds(const char *what, const char *text, int64_t min, int64_t max, int64_t *out, struct husk_error *err);
+/* Splits "K=V" and adds it to the list; with `from_environment`, K alone takes our own value of K. */
+int options_pair(const char *what, const char *text, bool from_environment, struct pair_list *list,
+		 struct husk_error *err);
+
+#endif

@@ -1,0 +1,83 @@
+/*
+ * What the commands print with: aligned tables, one JSON document, human sizes and times, colours on a terminal only.
+ *
+ * Names, arguments and messages can come from a guest, which is hostile: whatever is printed through here has its
+ * control characters taken out first, so that a sandbox cannot drive the user's terminal.
+ */
+#ifndef HUSK_CLI_OUTPUT_H
+#define HUSK_CLI_OUTPUT_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "husk.h"
+
+/* ---- people's units ---- */
+
+/* "512 MiB", "1.5 GiB". */
+void output_size(uint64_t bytes, char *out, size_t size);
+/* "340 ms", "12 s", "3 m", "2 h", "5 d". */
+void output_duration(int64_t milliseconds, char *out, size_t size);
+
+/* ---- text ---- */
+
+/* To `out` with control characters (newline and tab excepted when `lines`) shown as '?'. */
+void output_safe(FILE *out, const char *text, bool lines);
+/* "husk: <message>" on stderr, safe. */
+void output_error(const char *message);
+/* "husk: …" on stderr, safe, for what is worth knowing but no failure. */
+void output_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+enum output_color { COLOR_GREEN = 32, COLOR_YELLOW = 33, COLOR_RED = 31, COLOR_BOLD = 1 };
+/* The word, coloured when `out` is a terminal and NO_COLOR is unset. */
+void output_colored(FILE *out, enum output_color color, const char *word);
+
+/* ---- tables ---- */
+
+/* Zero-initialise; the first row of cells is the heading. Running out of memory is remembered and told by print. */
+struct table {
+	size_t columns;
+	char **cells;
+	size_t count, capacity;
+	bool failed;
+};
+void table_begin(struct table *table, size_t columns);
+void table_cell(struct table *table, const char *text); /* NULL: "-" */
+void table_cellf(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void table_size(struct table *table, uint64_t bytes);
+void table_age(struct table *table, int64_t since_ms);
+int table_print(struct table *table, struct husk_error *err);
+void table_free(struct table *table);
+#define cleanup_table cleanup(table_free)
+
+/* ---- JSON ---- */
+
+static inline void json_cleanup(json_t **document)
+{
+	json_decref(*document);
+}
+#define cleanup_json cleanup(json_cleanup) /* jansson's own json_auto_t clashes with the kit's `cleanup` */
+
+/* Prints the one document and drops it; a NULL document means memory ran out while it was made. */
+int output_json(json_t *document, struct husk_error *err);
+/* A string from bytes nobody vouches for: what is not UTF-8 becomes U+FFFD. */
+json_t *json_text(const char *bytes, size_t size);
+json_t *json_text0(const char *text); /* NULL: null */
+json_t *json_texts(char *const *list);
+json_t *json_time(int64_t wall_ms); /* RFC 3339; 0: null */
+/* Adds `key` as text, and `key`_base64 with the exact bytes when they were not UTF-8. */
+int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size);
+json_t *json_sandbox(const struct husk_sandbox *sandbox);
+json_t *json_sandbox_list(struct husk_sandbox *const *list);
+json_t *json_snapshot(const struct husk_snapshot *snapshot);
+json_t *json_template(const struct husk_template *template);
+
+/* ---- progress ---- */
+
+/* A line on stderr that shows the thing goes on, once it has taken half a second, on a terminal only. */
+struct progress;
+struct progress *progress_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void progress_bytes(struct progress *progress, size_t more); /* NULL is fine */
+void progress_end(struct progress **progress);
+#define cleanup_progress cleanup(progress_end)
+
+#endif

@@ -1,0 +1,125 @@
+/*
+ * The line that shows a slow call is still going: a thread of its own, because libhusk's calls block. It appears after
+ * half a second, only when stderr is a terminal, and is wiped when the call is over. It never touches stdout, and takes
+ * no signals: those belong to the main thread.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "cli/output.h"
+
+#define PROGRESS_DELAY_MS 500
+#define PROGRESS_STEP_MS 100
+
+struct progress {
+	char text[256];
+	_Atomic uint64_t bytes;
+	int64_t started_ms;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t over;
+	bool done;
+};
+
+static void progress_draw(struct progress *progress, size_t frame)
+{
+	static const char *const wheel[] = { "|", "/", "-", "\\" };
+	uint64_t bytes = atomic_load(&progress->bytes);
+	char size[32] = "";
+
+	if (bytes)
+		output_size(bytes, size, sizeof(size));
+	fprintf(stderr, "\r%s ", wheel[frame % ARRAY_SIZE(wheel)]);
+	output_safe(stderr, progress->text, false);
+	fprintf(stderr, " %s%s%.1f s\033[K", size, bytes ? ", " : "",
+		(double)(time_monotonic_ms() - progress->started_ms) / 1000);
+}
+
+static void *progress_main(void *data)
+{
+	struct progress *progress = data;
+	bool drawn = false;
+
+	pthread_mutex_lock(&progress->lock);
+	for (size_t frame = 0; !progress->done; frame++) {
+		struct timespec until;
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		int64_t wait = frame ? PROGRESS_STEP_MS : PROGRESS_DELAY_MS;
+		until.tv_nsec += (long)wait * 1000000;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		if (pthread_cond_timedwait(&progress->over, &progress->lock, &until) == 0)
+			continue;
+		progress_draw(progress, frame);
+		drawn = true;
+	}
+	pthread_mutex_unlock(&progress->lock);
+	if (drawn)
+		fputs("\r\033[K", stderr);
+	return NULL;
+}
+
+/* The thread with every signal blocked; the caller's mask stays as it was. */
+static int progress_start(struct progress *progress)
+{
+	pthread_condattr_t attributes;
+	sigset_t all, before;
+
+	if (pthread_mutex_init(&progress->lock, NULL) != 0 || pthread_condattr_init(&attributes) != 0)
+		return -1;
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	int failed = pthread_cond_init(&progress->over, &attributes);
+	pthread_condattr_destroy(&attributes);
+	if (failed)
+		return -1;
+	sigfillset(&all);
+	if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
+		return -1;
+	failed = pthread_create(&progress->thread, NULL, progress_main, progress);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return failed ? -1 : 0;
+}
+
+struct progress *progress_begin(const char *format, ...)
+{
+	va_list arguments;
+
+	if (!isatty(STDERR_FILENO))
+		return NULL;
+	struct progress *progress = calloc(1, sizeof(*progress));
+	if (!progress) /* a missing spinner is no reason to fail the call it decorates */
+		return NULL;
+	va_start(arguments, format);
+	vsnprintf(progress->text, sizeof(progress->text), format, arguments);
+	va_end(arguments);
+	progress->started_ms = time_monotonic_ms();
+	if (progress_start(progress) < 0) {
+		free(progress);
+		return NULL;
+	}
+	return progress;
+}
+
+void progress_bytes(struct progress *progress, size_t more)
+{
+	if (progress)
+		atomic_fetch_add(&progress->bytes, more);
+}
+
+void progress_end(struct progress **held)
+{
+	struct progress *progress = steal_pointer(*held);
+
+	if (!progress)
+		return;
+	pthread_mutex_lock(&progress->lock);
+	progress->done = true;
+	pthread_cond_signal(&progress->over);
+	pthread_mutex_unlock(&progress->lock);
+	pthread_join(progress->thread, NULL);
+	pthread_cond_destroy(&progress->over);
+	pthread_mutex_destroy(&progress->lock);
+	free(progress);
+}

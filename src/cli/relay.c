@@ -1,0 +1,342 @@
+/*
+ * Following a process of a sandbox; see relay.h. The main thread takes the output and our signals; a second thread feeds
+ * our stdin, because a write blocks while the process is slow to read, and the output must flow meanwhile. Whatever
+ * happens, the terminal is given back as it was found.
+ */
+#include "cli/relay.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+
+#define CAPTURE_MAX (16u << 20)
+#define KEY_CTRL_P 0x10
+#define KEY_CTRL_Q 0x11
+/* A feeder that does not let go by then sits in a write nobody reads: the program is about to end anyway. */
+#define FEEDER_PATIENCE_MS 200
+
+#define FIELD(name) .offset = offsetof(struct process_arguments, name)
+const struct option_spec process_options[] = {
+	{ .letter = 'i', .name = "interactive", .kind = OPTION_FLAG, FIELD(interactive), .help = "pass stdin on" },
+	{ .letter = 'c', .name = "shell", .kind = OPTION_STRING, FIELD(shell), .value = "STRING",
+	  .help = "run a string with /bin/sh -c instead of a command" },
+	{ .letter = 'w', .name = "cwd", .kind = OPTION_STRING, FIELD(cwd), .value = "PATH", .help = "where it runs" },
+	{ .letter = 'u', .name = "user", .kind = OPTION_STRING, FIELD(user), .value = "USER", .help = "who runs it (root)" },
+	{ .name = "timeout", .kind = OPTION_MILLISECONDS, FIELD(timeout_ms), .value = "TIME", .min = 1,
+	  .max = INT64_C(365) * 86400000, .help = "kill it and what it started after this long; exit status 124" },
+	{ 0 },
+};
+
+struct relay {
+	struct cli *cli;
+	struct husk_process *process;
+	const struct relay_options *options;
+	struct relay_result *result;
+	int wake;       /* the feeder saw the detach keys */
+	int stop;       /* the feeder is to end */
+	bool exited;
+	bool abandoned; /* the feeder did not end, and still uses all this */
+	int signals;    /* passed on so far */
+};
+
+/* ---- our input ---- */
+
+/* Sends the bytes, less the detach keys. *held: a ctrl-p that waits for what comes next. True: the user detached. */
+static bool feed_keys(struct relay *relay, const char *data, size_t size, bool *held, int *result)
+{
+	char out[4096 + 1];
+	size_t count = 0;
+	bool detach = false;
+
+	for (size_t i = 0; i < size && !detach; i++) {
+		if (*held && data[i] == KEY_CTRL_Q) {
+			detach = true;
+			continue;
+		}
+		if (*held)
+			out[count++] = KEY_CTRL_P;
+		*held = data[i] == KEY_CTRL_P;
+		if (!*held)
+			out[count++] = data[i];
+	}
+	*result = count ? husk_process_write(relay->process, out, count, NULL) : 0;
+	return detach;
+}
+
+static void *feeder_main(void *data)
+{
+	struct relay *relay = data;
+	struct pollfd fds[2] = { { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = relay->stop, .events = POLLIN } };
+	bool keys = relay->options->detachable && relay->options->terminal, held = false;
+	char bytes[4096];
+	int result = 0;
+
+	while (result == 0) {
+		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+			break;
+		if (fds[1].revents)
+			return NULL;
+		if (!fds[0].revents)
+			continue;
+		ssize_t size = read(STDIN_FILENO, bytes, sizeof(bytes));
+		if (size < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (size <= 0)
+			break;
+		if (keys && feed_keys(relay, bytes, (size_t)size, &held, &result)) {
+			eventfd_write(relay->wake, 1);
+			return NULL;
+		}
+		if (!keys)
+			result = husk_process_write(relay->process, bytes, (size_t)size, NULL);
+	}
+	/* a failed write means the process is over or reads no more: its exit tells the rest */
+	husk_process_close_stdin(relay->process, NULL);
+	return NULL;
+}
+
+static int feeder_start(struct relay *relay, pthread_t *thread, struct husk_error *err)
+{
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's */
+	int failed = pthread_create(thread, NULL, feeder_main, relay);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	errno = failed;
+	return failed ? husk_fail_errno(err, "cannot start a thread for stdin") : 0;
+}
+
+/* True when it ended, so that what it uses may be freed. */
+static bool feeder_stop(struct relay *relay, pthread_t thread)
+{
+	struct timespec until;
+
+	eventfd_write(relay->stop, 1);
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_nsec += FEEDER_PATIENCE_MS * 1000000L;
+	until.tv_sec += until.tv_nsec / 1000000000;
+	until.tv_nsec %= 1000000000;
+	return pthread_timedjoin_np(thread, NULL, &until) == 0;
+}
+
+/* ---- signals ---- */
+
+static void relay_signals(struct relay *relay)
+{
+	for (int signal = interrupt_take(); signal; signal = interrupt_take()) {
+		if (signal == SIGWINCH) {
+			uint16_t rows, columns;
+			terminal_size(&rows, &columns);
+			if (relay->options->terminal)
+				husk_process_resize(relay->process, rows, columns, NULL);
+			continue;
+		}
+		/* asked a second time, or by a terminal that went away: stop waiting for its consent */
+		if (relay->signals++ > 0 || signal == SIGHUP ||
+		    husk_process_signal(relay->process, signal, NULL) < 0)
+			relay->result->interrupted = signal;
+	}
+}
+
+static bool relay_over(const struct relay *relay)
+{
+	return relay->exited || relay->result->detached || relay->result->interrupted;
+}
+
+/* ---- its output ---- */
+
+static int capture(struct relay_capture *into, const char *data, size_t size, struct husk_error *err)
+{
+	size_t fits = MIN(size, CAPTURE_MAX - into->data.size);
+
+	into->lost += size - fits;
+	if (fits && buf_append(&into->data, data, fits) < 0)
+		return husk_fail_memory(err);
+	return 0;
+}
+
+/* As write_full, but a reader that never reads cannot keep us from our signals: PIPE_BUF fits whenever poll says so. */
+static int pass_on(struct relay *relay, int fd, const char *data, size_t size, struct husk_error *err)
+{
+	while (size && !relay->result->interrupted) {
+		struct pollfd fds[2] = { { .fd = fd, .events = POLLOUT }, { .fd = interrupt_fd(), .events = POLLIN } };
+		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+			return husk_fail_errno(err, "cannot wait for standard output");
+		if (fds[1].revents & POLLIN)
+			relay_signals(relay);
+		if (!fds[0].revents)
+			continue;
+		ssize_t written = write(fd, data, MIN(size, (size_t)PIPE_BUF));
+		if (written < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (written < 0 && errno == EPIPE) {
+			relay->result->interrupted = SIGPIPE; /* as a program that dies of it would say */
+			return 0;
+		}
+		if (written < 0)
+			return husk_fail_errno(err, "cannot write the output");
+		data += written;
+		size -= (size_t)written;
+	}
+	return 0;
+}
+
+static int relay_event(struct relay *relay, const struct husk_process_event *event, struct husk_error *err)
+{
+	struct relay_result *result = relay->result;
+	bool error_output = event->kind == HUSK_STDERR;
+
+	if (event->kind == HUSK_EXIT) {
+		relay->exited = true;
+		result->exit_code = event->exit_code;
+		result->signal = event->signal;
+		result->timed_out = event->timed_out;
+		result->out_of_memory = event->out_of_memory;
+		result->duration_ms = event->duration_ms;
+		return 0;
+	}
+	if (relay->options->capture)
+		return capture(error_output ? &result->error_output : &result->output, event->data, event->size, err);
+	return pass_on(relay, error_output ? STDERR_FILENO : STDOUT_FILENO, event->data, event->size, err);
+}
+
+static int relay_loop(struct relay *relay, struct husk_error *err)
+{
+	while (!relay_over(relay)) {
+		struct pollfd fds[3] = { { .fd = husk_process_fd(relay->process), .events = POLLIN },
+					 { .fd = interrupt_fd(), .events = POLLIN },
+					 { .fd = relay->wake, .events = POLLIN } };
+		bool pending = husk_process_pending(relay->process);
+		if (poll(fds, 3, pending ? 0 : -1) < 0 && errno != EINTR)
+			return husk_fail_errno(err, "cannot wait for the process");
+		if (fds[2].revents & POLLIN)
+			relay->result->detached = true;
+		if (fds[1].revents & POLLIN)
+			relay_signals(relay);
+		if (relay_over(relay) || !(pending || fds[0].revents))
+			continue;
+		struct husk_process_event event = { 0 };
+		if (husk_process_next(relay->process, &event, err) < 0 || relay_event(relay, &event, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int relay_run(struct relay *relay, struct husk_error *err)
+{
+	cleanup_terminal struct terminal terminal = { 0 };
+	pthread_t feeder;
+
+	if (relay->options->terminal && relay->options->input && terminal_raw(&terminal, err) < 0)
+		return -1;
+	if (relay->options->input && feeder_start(relay, &feeder, err) < 0)
+		return -1;
+	int result = relay_loop(relay, err);
+	relay->abandoned = relay->options->input && !feeder_stop(relay, feeder);
+	return result;
+}
+
+int relay_process(struct cli *cli, struct husk_process *process, const struct relay_options *options,
+		  struct relay_result *result, struct husk_error *err)
+{
+	/* static: a feeder stuck in its last write may outlive this call */
+	static struct relay relay;
+
+	relay = (struct relay){ .cli = cli, .process = process, .options = options, .result = result };
+	relay.wake = eventfd(0, EFD_CLOEXEC);
+	relay.stop = eventfd(0, EFD_CLOEXEC);
+	int status = -1;
+	if (relay.wake < 0 || relay.stop < 0)
+		husk_fail_errno(err, "cannot make an eventfd");
+	else if (interrupt_forward(true, err) == 0)
+		status = relay_run(&relay, err);
+	interrupt_forward(false, NULL);
+	if (relay.abandoned) /* all of it goes with the program */
+		return status;
+	base_cleanup_close(&relay.wake);
+	base_cleanup_close(&relay.stop);
+	husk_process_free(process);
+	return status;
+}
+
+/* ---- from start to end ---- */
+
+int relay_exec_options(const struct process_arguments *arguments, int argc, char *const *argv,
+		       struct husk_exec_options *out, struct husk_error *err)
+{
+	*out = (struct husk_exec_options){
+		.shell = arguments->shell,
+		.cwd = arguments->cwd,
+		.user = arguments->user,
+		.timeout_ms = arguments->timeout_ms,
+		.keep_stdin = arguments->interactive,
+	};
+	if (arguments->shell && argc > 0)
+		return husk_fail(err, HUSK_INVALID, "--shell and a command exclude each other; '%s' is one too many", argv[0]);
+	if (argc > 0)
+		out->argv = (const char *const *)argv;
+	else if (!arguments->shell && !arguments->tty)
+		return husk_fail(err, HUSK_INVALID, "a command is missing: husk … -- COMMAND [ARG…], or -it for a shell");
+	else if (!arguments->shell)
+		out->shell = "command -v bash >/dev/null && exec bash -l; exec sh -l";
+	if (arguments->tty)
+		terminal_size(&out->rows, &out->columns);
+	return 0;
+}
+
+int relay_exec(struct cli *cli, const char *sandbox, const struct process_arguments *arguments,
+	       const struct husk_exec_options *exec, bool detachable, struct relay_result *result, int64_t *pid,
+	       struct husk_error *err)
+{
+	struct husk_process *process = NULL;
+
+	if (husk_exec(cli->husk, sandbox, exec, &process, pid, err) < 0)
+		return -1;
+	const struct relay_options options = {
+		.sandbox = sandbox,
+		.pid = *pid,
+		.input = arguments->interactive,
+		.terminal = arguments->tty,
+		.capture = cli->json,
+		.detachable = detachable,
+	};
+	return relay_process(cli, process, &options, result, err);
+}
+
+void relay_result_free(struct relay_result *result)
+{
+	buf_free(&result->output.data);
+	buf_free(&result->error_output.data);
+}
+
+int relay_json(json_t *object, const struct relay_result *result)
+{
+	cleanup_json json_t *rest = json_pack("{s:i, s:o, s:b, s:b, s:I, s:I, s:I}", "exit_code", result->exit_code, "signal",
+				      result->signal ? json_integer(result->signal) : json_null(), "timed_out",
+				      result->timed_out, "out_of_memory", result->out_of_memory, "duration_ms",
+				      (json_int_t)result->duration_ms, "stdout_lost", (json_int_t)result->output.lost,
+				      "stderr_lost", (json_int_t)result->error_output.lost);
+
+	if (!object || !rest ||
+	    json_set_bytes(object, "stdout", result->output.data.data, result->output.data.size) < 0 ||
+	    json_set_bytes(object, "stderr", result->error_output.data.data, result->error_output.data.size) < 0)
+		return -1;
+	return json_object_update(object, rest);
+}
+
+int relay_status(const struct cli *cli, const struct relay_result *result)
+{
+	if (result->interrupted)
+		return EXIT_SIGNAL_BASE + result->interrupted;
+	if (result->out_of_memory && !cli->json)
+		output_note("the process was killed: the sandbox ran out of memory (--memory gives it more)");
+	else if (result->timed_out && !cli->json)
+		output_note("the process was killed: it ran longer than its --timeout");
+	return result->detached ? 0 : result->exit_code;
+}

@@ -1,0 +1,352 @@
+/*
+ * `husk template build|ls|rm`, and the baking of a bundled template on its first use. Definitions are folders with a
+ * `template` file: those of $HUSK_TEMPLATES, else those beside this program in its source tree, else the installed ones.
+ */
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+
+#ifndef HUSK_PREFIX
+#define HUSK_PREFIX "/usr/local"
+#endif
+
+static void cleanup_template(struct husk_template **template)
+{
+	if (*template)
+		husk_template_free(*template);
+}
+
+static void cleanup_template_list(struct husk_template ***list)
+{
+	if (*list)
+		husk_template_list_free(*list);
+}
+
+/* ---- definitions ---- */
+
+/* The folders that hold definitions, first come first served. */
+static int definition_roots(char ***out, struct husk_error *err)
+{
+	const char *chosen = getenv("HUSK_TEMPLATES");
+	char program[PATH_MAX];
+
+	if (chosen && *chosen)
+		return strv_add(out, chosen) < 0 ? husk_fail_memory(err) : 0;
+	ssize_t size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	if (size > 0) {
+		program[size] = '\0';
+		char *slash = strrchr(program, '/');
+		if (slash)
+			*slash = '\0';
+		cleanup_free char *beside = str_format("%s/../templates", program);
+		cleanup_free char *installed = str_format("%s/../share/husk/templates", program);
+		if (!beside || !installed || strv_add(out, beside) < 0 || strv_add(out, installed) < 0)
+			return husk_fail_memory(err);
+	}
+	return strv_add(out, HUSK_PREFIX "/share/husk/templates") < 0 ? husk_fail_memory(err) : 0;
+}
+
+static bool is_definition(const char *directory)
+{
+	cleanup_free char *file = str_format("%s/template", directory);
+	struct stat status;
+
+	return file && stat(file, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/* The folder of the definition of that name; NULL with err untouched when there is none. */
+static char *definition_find(const char *name, struct husk_error *err)
+{
+	cleanup_strv char **roots = NULL;
+
+	if (strchr(name, '/') || name[0] == '.' || name[0] == '\0' || definition_roots(&roots, err) < 0)
+		return NULL;
+	for (size_t i = 0; roots && roots[i]; i++) {
+		cleanup_free char *directory = str_format("%s/%s", roots[i], name);
+		if (directory && is_definition(directory))
+			return steal_pointer(directory);
+	}
+	return NULL;
+}
+
+static bool strv_has(char *const *list, const char *word)
+{
+	for (; list && *list; list++)
+		if (str_equal(*list, word))
+			return true;
+	return false;
+}
+
+/* The names of every definition there is, each once. */
+static int definition_names(char ***out, struct husk_error *err)
+{
+	cleanup_strv char **roots = NULL;
+
+	if (definition_roots(&roots, err) < 0)
+		return -1;
+	for (size_t i = 0; roots && roots[i]; i++) {
+		cleanup_dir DIR *dir = opendir(roots[i]);
+		for (struct dirent *entry = dir ? readdir(dir) : NULL; entry; entry = readdir(dir)) {
+			cleanup_free char *directory = str_format("%s/%s", roots[i], entry->d_name);
+			if (entry->d_name[0] == '.' || !directory || !is_definition(directory) ||
+			    strv_has(*out, entry->d_name))
+				continue;
+			if (strv_add(out, entry->d_name) < 0)
+				return husk_fail_memory(err);
+		}
+	}
+	return 0;
+}
+
+/* ---- build ---- */
+
+static void build_progress(void *data, const char *line)
+{
+	(void)data;
+	fputs("  ", stderr);
+	output_safe(stderr, line, false);
+	fputc('\n', stderr);
+}
+
+static int build(struct cli *cli, struct husk_build_options *options, struct husk_template **out, bool *fresh,
+		 struct husk_error *err)
+{
+	int64_t started = time_monotonic_ms();
+	char took[32];
+
+	options->progress = build_progress;
+	if (interrupt_hold(err) < 0)
+		return -1;
+	if (husk_template_build(cli->husk, options, out, fresh, err) < 0)
+		return interrupt_seen() ? husk_fail(err, HUSK_GONE, "interrupted; template '%s' was not built",
+						    options->name ? options->name : "") : -1;
+	output_duration(time_monotonic_ms() - started, took, sizeof(took));
+	if (*fresh)
+		output_note("template '%s' is ready after %s", (*out)->name, took);
+	return 0;
+}
+
+static int fail_unknown(struct husk_template *const *list, const char *name, struct husk_error *err)
+{
+	cleanup_strv char **names = NULL;
+
+	if (definition_names(&names, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++)
+		if (strv_add(&names, list[i]->name) < 0)
+			return husk_fail_memory(err);
+	const char *near = names ? str_nearest(name, (const char *const *)names, strv_length(names)) : NULL;
+	if (near)
+		return husk_fail(err, HUSK_NOT_FOUND, "template '%s' not found; did you mean '%s'? (husk template ls)", name,
+				 near);
+	return husk_fail(err, HUSK_NOT_FOUND, "template '%s' not found (husk template ls)", name);
+}
+
+int template_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err)
+{
+	cleanup(cleanup_template_list) struct husk_template **list = NULL;
+	cleanup(cleanup_template) struct husk_template *template = NULL;
+	bool fresh = false;
+
+	if (husk_template_list(cli->husk, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++)
+		if (str_equal(list[i]->name, name))
+			return 0;
+	cleanup_free char *definition = definition_find(name, err);
+	if (!definition)
+		return fail_unknown(list, name, err);
+	output_note("template '%s' is used for the first time and is built now", name);
+	struct husk_build_options options = { .name = name, .definition = definition, .isolation = isolation };
+	return build(cli, &options, &template, &fresh, err) < 0 ? -1 : 1;
+}
+
+struct build_arguments {
+	const char *name, *tar, *rootfs, *isolation;
+	bool force;
+};
+
+static const struct option_spec build_options[] = {
+	{ .name = "tar", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, tar), .value = "FILE",
+	  .help = "from a root filesystem in a tar file" },
+	{ .name = "rootfs", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, rootfs), .value = "DIR",
+	  .help = "from a root filesystem in a directory" },
+	{ .name = "name", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, name), .value = "NAME",
+	  .help = "what to call it (the definition's name)" },
+	{ .name = "isolation", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, isolation),
+	  .value = "ENGINE", .help = "bake it for this boundary (auto)" },
+	{ .letter = 'f', .name = "force", .kind = OPTION_FLAG, .offset = offsetof(struct build_arguments, force),
+	  .help = "also when nothing changed" },
+	{ 0 },
+};
+
+/* "./my-template/" is called my-template. */
+static char *name_of_directory(const char *path)
+{
+	cleanup_free char *real = realpath(path, NULL);
+	const char *slash = real ? strrchr(real, '/') : NULL;
+
+	return slash && slash[1] ? strdup(slash + 1) : NULL;
+}
+
+/* NAME or DIR to the folder of a definition and the template's name. */
+static int resolve_definition(const char *operand, char **directory, char **name, struct husk_error *err)
+{
+	if (is_definition(operand)) {
+		*directory = strdup(operand);
+		*name = name_of_directory(operand);
+		return *directory && *name ? 0 : husk_fail_memory(err);
+	}
+	*directory = definition_find(operand, err);
+	*name = strdup(operand);
+	if (*directory)
+		return *name ? 0 : husk_fail_memory(err);
+	cleanup_strv char **names = NULL;
+	if (definition_names(&names, err) < 0)
+		return -1;
+	const char *near = names ? str_nearest(operand, (const char *const *)names, strv_length(names)) : NULL;
+	return husk_fail(err, HUSK_NOT_FOUND, "'%s' is no definition: no directory with a `template` file%s%s%s", operand,
+			 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static int build_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct build_arguments *arguments = data;
+	cleanup(cleanup_template) struct husk_template *template = NULL;
+	cleanup_free char *directory = NULL, *name = NULL;
+	bool fresh = false;
+
+	if ((argc > 0) + (arguments->tar != NULL) + (arguments->rootfs != NULL) != 1)
+		return husk_fail(err, HUSK_INVALID, "template build needs one of NAME, DIR, --tar FILE and --rootfs DIR");
+	if (argc == 0 && !arguments->name)
+		return husk_fail(err, HUSK_INVALID, "--name is needed: a root filesystem does not say what it is called");
+	if (argc > 0 && resolve_definition(argv[0], &directory, &name, err) < 0)
+		return -1;
+	struct husk_build_options options = {
+		.name = arguments->name ? arguments->name : name,
+		.definition = directory,
+		.tar = arguments->tar,
+		.directory = arguments->rootfs,
+		.isolation = arguments->isolation,
+		.force = arguments->force,
+	};
+	if (build(cli, &options, &template, &fresh, err) < 0)
+		return -1;
+	if (!cli->json) {
+		if (!fresh)
+			output_note("template '%s' is built already and nothing changed (--force builds it anyway)", template->name);
+		puts(template->name);
+		return 0;
+	}
+	json_t *document = json_template(template);
+	if (document)
+		json_object_set_new(document, "fresh", json_boolean(fresh));
+	return output_json(document, err);
+}
+
+/* ---- ls, rm ---- */
+
+/* The definitions that were never baked, for whoever looks for what there is. */
+static int unbuilt_names(struct husk_template *const *list, char ***out, struct husk_error *err)
+{
+	cleanup_strv char **names = NULL;
+
+	if (definition_names(&names, err) < 0)
+		return -1;
+	for (size_t i = 0; names && names[i]; i++) {
+		bool built = false;
+		for (size_t k = 0; list[k] && !built; k++)
+			built = str_equal(list[k]->name, names[i]);
+		if (!built && strv_add(out, names[i]) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
+static json_t *templates_json(struct husk_template *const *list, char *const *unbuilt)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && list[i]; i++)
+		if (json_array_append_new(array, json_template(list[i])) < 0)
+			return NULL;
+	for (size_t i = 0; array && unbuilt && unbuilt[i]; i++)
+		if (json_array_append_new(array, json_pack("{s:o, s:b}", "name", json_text0(unbuilt[i]), "built", false)) < 0)
+			return NULL;
+	return steal_pointer(array);
+}
+
+static int templates_table(struct husk_template *const *list, char *const *unbuilt, struct husk_error *err)
+{
+	static const char *const heading[] = { "NAME", "DIGEST", "ISOLATION", "AGE", "SIZE", "DESCRIPTION" };
+	cleanup_table struct table table;
+
+	table_begin(&table, ARRAY_SIZE(heading));
+	for (size_t i = 0; i < ARRAY_SIZE(heading); i++)
+		table_cell(&table, heading[i]);
+	for (size_t i = 0; list[i]; i++) {
+		table_cell(&table, list[i]->name);
+		table_cellf(&table, "%.12s", list[i]->digest ? list[i]->digest : "-");
+		table_cell(&table, list[i]->isolation);
+		table_age(&table, list[i]->created_ms);
+		table_size(&table, list[i]->bytes);
+		table_cell(&table, list[i]->description);
+	}
+	for (size_t i = 0; unbuilt && unbuilt[i]; i++) {
+		table_cell(&table, unbuilt[i]);
+		for (size_t column = 1; column < ARRAY_SIZE(heading) - 1; column++)
+			table_cell(&table, NULL);
+		table_cell(&table, "not built yet: its first use builds it");
+	}
+	return table_print(&table, err);
+}
+
+static int template_ls_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup(cleanup_template_list) struct husk_template **list = NULL;
+	cleanup_strv char **unbuilt = NULL;
+
+	(void)data, (void)argc, (void)argv;
+	if (husk_template_list(cli->husk, &list, err) < 0 || unbuilt_names(list, &unbuilt, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(templates_json(list, unbuilt), err);
+	return templates_table(list, unbuilt, err);
+}
+
+static int template_rm_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup_json json_t *removed = json_array();
+
+	(void)data, (void)argc;
+	for (; *argv; argv++) {
+		if (husk_template_remove(cli->husk, *argv, err) < 0)
+			return -1;
+		if (!cli->json)
+			puts(*argv);
+		if (json_array_append_new(removed, json_pack("{s:o, s:b}", "name", json_text0(*argv), "removed", true)) < 0)
+			return husk_fail_memory(err);
+	}
+	return cli->json ? output_json(json_incref(removed), err) : 0;
+}
+
+const struct cli_command cli_template_build = {
+	.name = "template build",
+	.operands = "NAME|DIR",
+	.summary = "Build a template: make its root filesystem, boot it once, warm it, keep it running as a snapshot",
+	.details = "NAME is a bundled definition, DIR a directory with one. Does nothing when the same content is built already.\n",
+	.groups = { { build_options, 0 } },
+	.arguments_size = sizeof(struct build_arguments),
+	.max = 1,
+	.run = build_run,
+};
+
+const struct cli_command cli_template_ls = {
+	.name = "template ls", .operands = "", .summary = "List templates", .run = template_ls_run,
+};
+
+const struct cli_command cli_template_rm = {
+	.name = "template rm", .operands = "NAME…", .summary = "Remove templates", .min = 1, .max = -1, .run = template_rm_run,
+};

@@ -1,0 +1,316 @@
+/*
+ * The gVisor engine: a machine is one runsc sandbox. Called by the supervisor through the ops table at the end.
+ *
+ * `prepare` pays for starting runsc; everything later goes over the sandbox's control socket. The agent link is a pair
+ * of pipes on the stdio of the guest's pid 1, which gVisor binds anew on restore. This file must never run the runsc
+ * program on the path of a restore, nor keep a machine that it could not set up completely.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "engine/gvisor/gvisor.h"
+
+#define CALL_TIMEOUT_MS 30000
+/* A checkpoint writes all memory and disk of the guest, on a disk that may be slow. */
+#define IMAGE_TIMEOUT_MS (15 * 60 * 1000)
+#define PIPE_SIZE (1 << 20)
+
+struct engine_machine {
+	struct engine_spec spec;
+	struct gvisor_identity identity;
+	struct gvisor_process process;
+	char *root, *socket;
+	int to_agent, from_agent;
+	bool started;
+};
+
+/* ---- where runsc keeps things ---- */
+
+static char *root_path(const char *runtime)
+{
+	return str_format("%s/runsc", runtime);
+}
+
+static void sweep_one(char *path)
+{
+	if (path)
+		unlink(path);
+	free(path);
+}
+
+void gvisor_sweep(const char *runtime, const char *id)
+{
+	if (!*id || strchr(id, '/'))
+		return;
+	sweep_one(str_format("%s/runsc/%s_sandbox:%s.state", runtime, id, id));
+	sweep_one(str_format("%s/runsc/%s_sandbox:%s.lock", runtime, id, id));
+	sweep_one(str_format("%s/runsc/runsc-%s.sock", runtime, id));
+}
+
+/* ---- prepare ---- */
+
+static int make_files(struct engine_machine *machine, const char *bundle, const char *disk, struct husk_error *err)
+{
+	cleanup_free char *rootfs = str_format("%s/rootfs", bundle);
+
+	if (!rootfs)
+		return husk_fail_memory(err);
+	if (dir_make(machine->root, 0700, err) < 0 || dir_make(rootfs, 0700, err) < 0 || dir_make(disk, 0700, err) < 0)
+		return -1;
+	return gvisor_spec_write(&machine->spec, bundle, disk, err);
+}
+
+/* runsc's own words about why create failed: the end of what it printed, on one line. */
+static int wrap_console(const char *path, struct husk_error *err)
+{
+	cleanup_free char *text = file_read(path, 2u << 20, NULL, NULL);
+	size_t size = text ? strlen(text) : 0, length;
+
+	while (size > 0 && (unsigned char)text[size - 1] <= ' ')
+		text[--size] = '\0';
+	if (size == 0 || !err)
+		return -1;
+	for (size_t i = 0; i < size; i++)
+		if ((unsigned char)text[i] < ' ')
+			text[i] = ' ';
+	length = strlen(err->message);
+	snprintf(err->message + length, sizeof(err->message) - length, ": %s", text + (size > 600 ? size - 600 : 0));
+	return -1;
+}
+
+/* Large pipes carry file transfers better; the kernel only uses what is filled. Without, it is just slower. */
+static int link_pipe(int *reading, int *writing, struct husk_error *err)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return husk_fail_errno(err, "cannot make the agent link");
+	fcntl(ends[0], F_SETPIPE_SZ, PIPE_SIZE);
+	*reading = ends[0];
+	*writing = ends[1];
+	return 0;
+}
+
+static int start_process(struct engine_machine *machine, const struct gvisor_program *program, const char *bundle,
+			 struct husk_error *err)
+{
+	const char *directory = machine->spec.directory;
+	cleanup_free char *log = str_format("--log=%s/runsc.log", directory);
+	cleanup_free char *panic = str_format("--panic-log=%s/panic.log", directory);
+	cleanup_free char *root = str_format("--root=%s", machine->root);
+	cleanup_free char *console = str_format("%s/console.log", directory);
+	cleanup_free char *pid_file = str_format("%s/sandbox.pid", directory);
+	cleanup_close int input = -1, output = -1, console_fd = -1;
+	const char *const argv[] = {program->path, root, log, panic, "--network=none", "--ignore-cgroups", "--overlay2=none",
+				    "--platform=systrap", "--host-uds=none", "create", "--bundle", bundle, "--pid-file",
+				    pid_file, machine->spec.id, NULL};
+	struct gvisor_init init = {.argv = argv, .pid_file = pid_file, .cgroup = machine->spec.cgroup};
+
+	if (!log || !panic || !root || !console || !pid_file)
+		return husk_fail_memory(err);
+	console_fd = open(console, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+	if (console_fd < 0)
+		return husk_fail_errno(err, "cannot write %s", console);
+	if (link_pipe(&input, &machine->to_agent, err) < 0 || link_pipe(&machine->from_agent, &output, err) < 0)
+		return -1;
+	init.input = input;
+	init.output = output;
+	init.console = console_fd;
+	if (gvisor_init_start(&init, &machine->process, err) < 0)
+		return wrap_console(console, err);
+	return 0;
+}
+
+/* ---- calls ---- */
+
+/* A connection for each call: while one is open, a sandbox process whose guest has ended waits for it instead of ending. */
+static int machine_call(struct engine_machine *machine, const char *method, json_t *arg, const int *fds, size_t count,
+			int timeout_ms, struct husk_error *err)
+{
+	cleanup_close int control = -1;
+
+	if (machine->process.pid < 0)
+		husk_fail(err, HUSK_GONE, "machine %s has been stopped", machine->spec.id);
+	else
+		control = control_connect(machine->socket, err);
+	if (control < 0) {
+		json_decref(arg);
+		return -1;
+	}
+	if (control_call(control, method, arg, fds, count, timeout_ms, err) < 0)
+		return husk_wrap(err, "%s", strrchr(method, '.') + 1);
+	return 0;
+}
+
+/* What `runsc start` and `runsc restore` tell a sandbox without a network before they start it: loopback, as usual. */
+static json_t *loopback_links(void)
+{
+	return json_pack("{s:[{s:s, s:[{s:s, s:i}, {s:s, s:i}], s:[{s:{s:s, s:s}, s:s}, {s:{s:s, s:s}, s:s}], s:b}],"
+			 " s:n, s:n, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:b, s:b, s:b, s:b}",
+			 "LoopbackLinks", "Name", "lo", "Addresses", "Address", "127.0.0.1", "PrefixLen", 8, "Address", "::1",
+			 "PrefixLen", 128, "Routes", "Destination", "IP", "127.0.0.0", "Mask", "/wAAAA==", "Gateway", "",
+			 "Destination", "IP", "::1", "Mask", "/////////////////////w==", "Gateway", "", "GVisorGRO", 0,
+			 "FDBasedLinks", "XDPLinks", "Defaultv4Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway",
+			 "", "Name", "", "Defaultv6Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway", "", "Name",
+			 "", "PCAP", 0, "LogPackets", 0, "NATBlob", 0, "DisconnectOk", 0);
+}
+
+static void gvisor_stop(struct engine_machine *machine)
+{
+	gvisor_init_stop(&machine->process);
+	gvisor_sweep(machine->spec.runtime, machine->spec.id);
+}
+
+static void gvisor_free(struct engine_machine *machine)
+{
+	if (!machine)
+		return;
+	gvisor_stop(machine);
+	base_cleanup_close(&machine->process.pidfd);
+	base_cleanup_close(&machine->to_agent);
+	base_cleanup_close(&machine->from_agent);
+	free(machine->root);
+	free(machine->socket);
+	free(machine);
+}
+
+static int prepare_all(struct engine_machine *machine, struct husk_error *err)
+{
+	const struct engine_spec *spec = &machine->spec;
+	cleanup_free char *bundle = str_format("%s/bundle", spec->directory);
+	cleanup_free char *disk = str_format("%s/disk", spec->directory);
+	struct gvisor_program program;
+
+	machine->root = root_path(spec->runtime);
+	machine->socket = str_format("%s/runsc/runsc-%s.sock", spec->runtime, spec->id);
+	if (!bundle || !disk || !machine->root || !machine->socket)
+		return husk_fail_memory(err);
+	if (strlen(machine->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
+		return husk_fail(err, HUSK_INVALID, "'%s' is too long for a socket; choose a shorter HUSK_HOME", machine->socket);
+	if (gvisor_program_find(spec->runtime, &program, err) < 0 ||
+	    image_identify(spec, program.version, &machine->identity, err) < 0 ||
+	    make_files(machine, bundle, disk, err) < 0)
+		return -1;
+	/* What a machine of this id left when its supervisor was killed would make runsc refuse. */
+	gvisor_sweep(spec->runtime, spec->id);
+	if (start_process(machine, &program, bundle, err) < 0)
+		return -1;
+	return machine_call(machine, "Network.CreateLinksAndRoutes", loopback_links(), NULL, 0, CALL_TIMEOUT_MS, err);
+}
+
+static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err)
+{
+	struct engine_machine *machine = calloc(1, sizeof(*machine));
+
+	if (!machine)
+		return husk_fail_memory(err);
+	machine->spec = *spec;
+	machine->process = (struct gvisor_process){.pid = -1, .pidfd = -1, .lifeline = -1};
+	machine->to_agent = machine->from_agent = -1;
+	if (prepare_all(machine, err) < 0) {
+		gvisor_free(machine);
+		return husk_wrap(err, "cannot prepare machine %s", spec->id);
+	}
+	*out = machine;
+	return 0;
+}
+
+/* ---- the rest of its life ---- */
+
+static int check_fresh(struct engine_machine *machine, struct husk_error *err)
+{
+	if (machine->started)
+		return husk_fail(err, HUSK_CONFLICT, "machine %s has been started already", machine->spec.id);
+	return 0;
+}
+
+static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
+{
+	if (check_fresh(machine, err) < 0 ||
+	    machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
+			 err) < 0)
+		return -1;
+	machine->started = true;
+	return 0;
+}
+
+static int gvisor_restore(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
+	int fds[IMAGE_FILES], result;
+
+	if (check_fresh(machine, err) < 0 || image_open(image, &machine->identity, fds, err) < 0)
+		return -1;
+	result = machine_call(machine, "containerManager.Restore",
+			      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds, IMAGE_FILES,
+			      IMAGE_TIMEOUT_MS, err);
+	image_close(fds);
+	/* After a failed restore the guest's kernel is in no state to try again. */
+	machine->started = true;
+	return result < 0 ? husk_wrap(err, "cannot restore '%s'", image) : 0;
+}
+
+static void gvisor_link(struct engine_machine *machine, int *to_agent, int *from_agent)
+{
+	*to_agent = machine->to_agent;
+	*from_agent = machine->from_agent;
+}
+
+static int gvisor_end_fd(struct engine_machine *machine)
+{
+	return machine->process.pidfd;
+}
+
+static int gvisor_pause(struct engine_machine *machine, struct husk_error *err)
+{
+	return machine_call(machine, "containerManager.Pause", json_null(), NULL, 0, CALL_TIMEOUT_MS, err);
+}
+
+static int gvisor_resume(struct engine_machine *machine, struct husk_error *err)
+{
+	return machine_call(machine, "containerManager.Resume", json_null(), NULL, 0, CALL_TIMEOUT_MS, err);
+}
+
+/*
+ * With Resume set runsc lets the guest run on whether the save worked or not (tried: full disk under each of the files,
+ * also half-way through), so all there is to undo here are files.
+ */
+static int gvisor_checkpoint(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
+	json_t *options = json_pack("{s:n, s:{s:s}, s:{s:b}, s:b, s:b}", "key", "metadata", "compression", "none",
+				    "MemoryFileSaveOpts", "ExcludeCommittedZeroPages", 0, "have_pages_file", 1, "Resume", 1);
+	int fds[IMAGE_FILES], result;
+
+	if (image_begin(image, fds, err) < 0) {
+		json_decref(options);
+		return -1;
+	}
+	result = machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, err);
+	if (result == 0)
+		result = image_finish(image, fds, &machine->identity, err);
+	if (result < 0) {
+		if (image_out_of_space(fds[IMAGE_PAGES]))
+			husk_fail(err, HUSK_LIMIT, "no space left on the disk of the image");
+		image_abandon(image, fds);
+		return husk_wrap(err, "cannot checkpoint machine %s into '%s'", machine->spec.id, image);
+	}
+	image_close(fds);
+	return 0;
+}
+
+const struct engine engine_gvisor = {
+	.name = "gvisor",
+	.boundary = "gVisor: a kernel of its own in user space, behind seccomp and a user namespace",
+	.probe = gvisor_probe,
+	.prepare = gvisor_prepare,
+	.boot = gvisor_boot,
+	.restore = gvisor_restore,
+	.link = gvisor_link,
+	.end_fd = gvisor_end_fd,
+	.pause = gvisor_pause,
+	.resume = gvisor_resume,
+	.checkpoint = gvisor_checkpoint,
+	.stop = gvisor_stop,
+	.free = gvisor_free,
+};

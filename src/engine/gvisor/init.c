@@ -1,0 +1,309 @@
+/*
+ * The host-side pid 1 of a machine. Every process of a sandbox on the host (runsc's sandbox process and the stubs it
+ * runs guest code in) lives in a pid namespace of its own, and this file is its init: it starts `runsc create`, reaps
+ * what is orphaned, keeps the bounded console log, and ends when the sandbox process does or when the supervisor is
+ * gone. So the kernel itself guarantees that nothing of a machine outlives it, and a broken-out guest sees no process
+ * of the host.
+ *
+ * It runs as a fork of the supervisor without exec, and that one may have threads: below "the init's own side" only
+ * async-signal-safe calls are allowed, and no allocation.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "engine/gvisor/gvisor.h"
+#include "jail/cgroup.h"
+
+#define CREATE_TIMEOUT_MS 60000
+/* The guest's pid 1 writes there; a hostile one without end. */
+#define CONSOLE_MAX (1u << 20)
+
+/* What the supervisor is told, once. */
+struct report {
+	enum { REPORT_CREATED, REPORT_SETUP, REPORT_CREATE } step; /* done, or what failed */
+	int number;                                                /* errno, or a wait status */
+};
+
+/* Numbers, not names: the order is that of increasing descriptors after keep_only. */
+struct launch {
+	const struct gvisor_init *init;
+	int report, lifeline, console_in, console_out;
+	int console_log, input, output;
+	size_t console_written;
+};
+
+/* ---- the init's own side ---- */
+
+static _Noreturn void give_up(const struct launch *launch, int step, int number)
+{
+	struct report report = {.step = step, .number = number};
+
+	(void)!write(launch->report, &report, sizeof(report));
+	_exit(1);
+}
+
+/* Closes every descriptor of the supervisor but ours, which move to 10 and up; 0 to 2 become /dev/null. */
+static int keep_only(struct launch *launch)
+{
+	int *const kept[] = {&launch->report,      &launch->lifeline, &launch->console_in, &launch->console_out,
+			     &launch->console_log, &launch->input,    &launch->output};
+	const int first = 10, last = first + (int)ARRAY_SIZE(kept);
+	int copies[ARRAY_SIZE(kept)];
+
+	/* Clear of their final places first, so that none is overwritten on the way there. */
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		if ((copies[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, last)) < 0)
+			return -1;
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
+		if (dup3(copies[i], first + (int)i, O_CLOEXEC) < 0)
+			return -1;
+		*kept[i] = first + (int)i;
+	}
+	if (syscall(SYS_close_range, 0u, (unsigned)first - 1, 0u) < 0 || syscall(SYS_close_range, (unsigned)last, ~0u, 0u) < 0)
+		return -1;
+	/* The lowest free ones: 0, 1 and 2. */
+	for (int i = 0; i < 3; i++)
+		if (open("/dev/null", O_RDWR) != i)
+			return -1;
+	return 0;
+}
+
+static void reset_signals(void)
+{
+	struct sigaction standard = {.sa_handler = SIG_DFL};
+
+	for (int number = 1; number < NSIG; number++)
+		sigaction(number, &standard, NULL);
+}
+
+/* A /proc of the new namespace: runsc finds its children by number there. Unmounts of the host still reach us. */
+static int own_proc(void)
+{
+	if (mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
+		return -1;
+	return mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+}
+
+static _Noreturn void exec_create(const struct launch *launch)
+{
+	static const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", NULL};
+	sigset_t none;
+
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (dup2(launch->input, 0) == 0 && dup2(launch->output, 1) == 1 && dup2(launch->console_out, 2) == 2)
+		execve(launch->init->argv[0], (char *const *)launch->init->argv, (char *const *)environment);
+	_exit(127);
+}
+
+static void console_copy(struct launch *launch)
+{
+	char chunk[4096];
+	ssize_t got = read(launch->console_in, chunk, sizeof(chunk));
+	size_t room = CONSOLE_MAX - launch->console_written;
+
+	if (got <= 0) {
+		if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+			close(launch->console_in);
+			launch->console_in = -1;
+		}
+		return;
+	}
+	if (room > 0) {
+		ssize_t put = write(launch->console_log, chunk, MIN((size_t)got, room));
+
+		launch->console_written += put > 0 ? (size_t)put : 0;
+	}
+}
+
+/* The number in the file runsc wrote; -1 when there is none. */
+static pid_t sandbox_pid(const char *path)
+{
+	char text[16];
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text));
+	long value = 0;
+
+	if (fd >= 0)
+		close(fd);
+	for (ssize_t i = 0; i < got && text[i] >= '0' && text[i] <= '9' && value < 100000000; i++)
+		value = value * 10 + (text[i] - '0');
+	return value > 1 ? (pid_t)value : -1;
+}
+
+/* Reaps what has ended. Tells the supervisor how `create` went; true once the machine is over. */
+static bool reap(struct launch *launch, pid_t *creating, pid_t *sandbox)
+{
+	struct report created = {.step = REPORT_CREATED};
+	int status;
+	pid_t pid;
+
+	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		if (pid == *sandbox)
+			return true;
+		if (pid != *creating)
+			continue;
+		*creating = -1;
+		while (launch->console_in >= 0 && status != 0) {
+			struct pollfd rest = {.fd = launch->console_in, .events = POLLIN};
+
+			if (poll(&rest, 1, 0) <= 0)
+				break;
+			console_copy(launch);
+		}
+		*sandbox = sandbox_pid(launch->init->pid_file);
+		if (status != 0 || *sandbox < 0)
+			give_up(launch, REPORT_CREATE, status);
+		if (write(launch->report, &created, sizeof(created)) != (ssize_t)sizeof(created))
+			return true;
+		close(launch->report);
+	}
+	/* Nobody left: the sandbox process went before its number was known. */
+	return pid < 0 && errno == ECHILD;
+}
+
+static _Noreturn void init_run(struct launch *launch)
+{
+	pid_t creating, sandbox = -1;
+	sigset_t children;
+	int signals;
+
+	reset_signals();
+	setsid();
+	prctl(PR_SET_NAME, "husk-machine");
+	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) || own_proc() < 0)
+		give_up(launch, REPORT_SETUP, errno);
+	sigemptyset(&children);
+	sigaddset(&children, SIGCHLD);
+	signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
+	creating = signals < 0 ? -1 : _Fork();
+	if (creating < 0)
+		give_up(launch, REPORT_SETUP, errno);
+	if (creating == 0)
+		exec_create(launch);
+	close(launch->input);
+	close(launch->output);
+	close(launch->console_out);
+	for (;;) {
+		struct pollfd watched[] = {{.fd = signals, .events = POLLIN},
+					   {.fd = launch->lifeline, .events = 0},
+					   {.fd = launch->console_in, .events = POLLIN}};
+		struct signalfd_siginfo ignored[8];
+
+		if (poll(watched, ARRAY_SIZE(watched), -1) < 0)
+			continue;
+		/* The kernel ends everything else in the namespace with us. */
+		if (watched[1].revents)
+			_exit(0);
+		if (watched[2].revents)
+			console_copy(launch);
+		if (watched[0].revents) {
+			(void)!read(signals, ignored, sizeof(ignored));
+			if (reap(launch, &creating, &sandbox))
+				_exit(0);
+		}
+	}
+}
+
+/* ---- the supervisor's side ---- */
+
+/* A fork into namespaces of its own. Every signal is blocked across it: no handler of ours may run in the child. */
+static pid_t launch_clone(struct launch *launch, int *pidfd)
+{
+	unsigned long flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_PIDFD | SIGCHLD;
+	sigset_t all, old;
+	pid_t pid;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	/* The pidfd comes back in the place of the parent's thread id, the third argument on every architecture. */
+	pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, NULL, NULL);
+	if (pid == 0)
+		init_run(launch);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	return pid;
+}
+
+static int report_read(int fd, struct husk_error *err)
+{
+	struct pollfd wait = {.fd = fd, .events = POLLIN};
+	struct report report;
+	int ready;
+
+	do
+		ready = poll(&wait, 1, CREATE_TIMEOUT_MS);
+	while (ready < 0 && errno == EINTR);
+	if (ready == 0)
+		return husk_fail(err, HUSK_TIMEOUT, "runsc create did not finish within %d s", CREATE_TIMEOUT_MS / 1000);
+	if (read_full(fd, &report, sizeof(report)) != (ssize_t)sizeof(report))
+		return husk_fail(err, HUSK_INTERNAL, "the machine's first process ended before it was set up");
+	if (report.step == REPORT_CREATED)
+		return 0;
+	if (report.step == REPORT_SETUP) {
+		errno = report.number;
+		return husk_fail_errno(err, "cannot set up the machine's namespaces and control group");
+	}
+	return husk_fail(err, HUSK_INTERNAL, "runsc create failed with %s %d",
+			 WIFSIGNALED(report.number) ? "signal" : "exit status",
+			 WIFSIGNALED(report.number) ? WTERMSIG(report.number) : WEXITSTATUS(report.number));
+}
+
+static int pipe_make(int *reading, int *writing, struct husk_error *err)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return husk_fail_errno(err, "cannot make a pipe");
+	*reading = ends[0];
+	*writing = ends[1];
+	return 0;
+}
+
+int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out, struct husk_error *err)
+{
+	cleanup_close int report_in = -1, report_out = -1, life_in = -1, life_out = -1, console_in = -1, console_out = -1;
+	struct gvisor_process process = {.pid = -1, .pidfd = -1, .lifeline = -1};
+	struct launch launch = {.init = init, .console_log = init->console, .input = init->input, .output = init->output};
+
+	if (pipe_make(&report_in, &report_out, err) < 0 || pipe_make(&life_in, &life_out, err) < 0 ||
+	    pipe_make(&console_in, &console_out, err) < 0)
+		return -1;
+	if (fd_set_nonblocking(console_in, true) < 0)
+		return husk_fail_errno(err, "cannot set up the console");
+	launch.report = report_out;
+	launch.lifeline = life_in;
+	launch.console_in = console_in;
+	launch.console_out = console_out;
+	process.pid = launch_clone(&launch, &process.pidfd);
+	if (process.pid < 0)
+		return husk_fail_errno(err, "cannot start the machine's first process (are we root?)");
+	process.lifeline = steal_fd(&life_out);
+	close(steal_fd(&report_out));
+	if (report_read(report_in, err) < 0) {
+		gvisor_init_stop(&process);
+		return -1;
+	}
+	*out = process;
+	return 0;
+}
+
+void gvisor_init_stop(struct gvisor_process *process)
+{
+	siginfo_t ended;
+
+	if (process->pid > 0) {
+		syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0);
+		/* The kernel lets pid 1 be reaped only after every other process of its namespace is gone. */
+		while (waitid(P_PID, (id_t)process->pid, &ended, WEXITED) < 0 && errno == EINTR)
+			;
+		process->pid = -1;
+	}
+	base_cleanup_close(&process->lifeline);
+}

@@ -1,0 +1,110 @@
+/*
+ * The OCI configuration of a machine, as runsc reads it. Called once per machine by gvisor.c.
+ *
+ * The root is the template's EROFS image, read by the guest's kernel itself: no file server process beside it. The one
+ * thing of the host that is named here is a directory for the file behind the writable layer; the annotations turn that
+ * bind mount into a tmpfs inside the guest's kernel with a size that holds. Nothing else of the host may ever be
+ * mounted here.
+ */
+#include "engine/gvisor/gvisor.h"
+
+#define UIDS 65536
+#define DISK_MOUNT "/.husk/disk"
+
+/*
+ * Root of a throwaway machine may do what root does. Every one of these is honoured by the guest's kernel, inside its
+ * own world; none is held by a process of the host.
+ */
+static const char *const capabilities[] = {
+	"CAP_CHOWN",           "CAP_DAC_OVERRIDE",   "CAP_DAC_READ_SEARCH",  "CAP_FOWNER",     "CAP_FSETID",
+	"CAP_KILL",            "CAP_SETGID",         "CAP_SETUID",           "CAP_SETPCAP",    "CAP_LINUX_IMMUTABLE",
+	"CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN",        "CAP_NET_RAW",    "CAP_IPC_LOCK",
+	"CAP_IPC_OWNER",       "CAP_SYS_CHROOT",     "CAP_SYS_PTRACE",       "CAP_SYS_PACCT",  "CAP_SYS_ADMIN",
+	"CAP_SYS_BOOT",        "CAP_SYS_NICE",       "CAP_SYS_RESOURCE",     "CAP_SYS_TIME",   "CAP_SYS_TTY_CONFIG",
+	"CAP_MKNOD",           "CAP_LEASE",          "CAP_AUDIT_WRITE",      "CAP_AUDIT_CONTROL", "CAP_SETFCAP",
+};
+
+static json_t *capability_list(void)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; list && i < ARRAY_SIZE(capabilities); i++) {
+		if (json_array_append_new(list, json_string(capabilities[i])) < 0) {
+			json_decref(list);
+			return NULL;
+		}
+	}
+	return list;
+}
+
+static json_t *process_section(const struct engine_spec *spec)
+{
+	/* oomScoreAdj: should the whole host run short, sandboxes go before the host's own services do. */
+	return json_pack("{s:b, s:{s:i, s:i}, s:[s], s:[s, s], s:s, s:i, s:{s:o, s:o, s:o}, s:[{s:s, s:i, s:i}]}",
+			 "terminal", 0, "user", "uid", 0, "gid", 0, "args", spec->agent, "env",
+			 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "cwd", "/",
+			 "oomScoreAdj", 500, "capabilities", "bounding", capability_list(), "effective", capability_list(),
+			 "permitted", capability_list(), "rlimits", "type", "RLIMIT_NOFILE", "hard", 1048576, "soft", 65536);
+}
+
+static json_t *mounts_section(const char *disk, const char *size)
+{
+	return json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s, s:s, s:[s, s]}]",
+			 "destination", "/proc", "type", "proc", "source", "proc",
+			 "destination", "/sys", "type", "sysfs", "source", "sysfs",
+			 "destination", DISK_MOUNT, "type", "bind", "source", disk, "options", "rw", size);
+}
+
+static json_t *annotations_section(const struct engine_spec *spec, const char *disk, const char *size)
+{
+	cleanup_free char *options = str_format("%s,mode=755", size);
+
+	if (!options)
+		return NULL;
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "dev.gvisor.spec.rootfs.source", spec->rootfs,
+			 "dev.gvisor.spec.rootfs.type", "erofs", "dev.gvisor.spec.mount.disk.source", disk,
+			 "dev.gvisor.spec.mount.disk.type", "tmpfs", "dev.gvisor.spec.mount.disk.share", "container",
+			 "dev.gvisor.spec.mount.disk.options", options);
+}
+
+static json_t *linux_section(const struct engine_spec *spec)
+{
+	static const char *const kinds[] = {"pid", "ipc", "uts", "mount", "network"};
+	json_t *section = json_pack("{s:[]}", "namespaces"), *list = json_object_get(section, "namespaces");
+	int failed = section ? 0 : -1;
+
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+		failed |= json_array_append_new(list, json_pack("{s:s}", "type", kinds[i]));
+	if (spec->uid_base) {
+		failed |= json_array_append_new(list, json_pack("{s:s}", "type", "user"));
+		for (int i = 0; i < 2; i++)
+			failed |= json_object_set_new(section, i ? "gidMappings" : "uidMappings",
+						      json_pack("[{s:i, s:I, s:i}]", "containerID", 0, "hostID",
+								(json_int_t)spec->uid_base, "size", UIDS));
+	}
+	if (!failed)
+		return section;
+	json_decref(section);
+	return NULL;
+}
+
+int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s/config.json", bundle);
+	cleanup_free char *size = str_format("size=%llu", (unsigned long long)spec->disk_bytes);
+	cleanup_free char *text = NULL;
+	json_t *root;
+
+	if (!path || !size)
+		return husk_fail_memory(err);
+	root = json_pack("{s:s, s:s, s:{s:s, s:b}, s:o, s:o, s:o, s:o}", "ociVersion", "1.0.0", "hostname", "husk", "root",
+			 "path", "rootfs", "readonly", 1, "process", process_section(spec), "mounts",
+			 mounts_section(disk, size), "annotations", annotations_section(spec, disk, size), "linux",
+			 linux_section(spec));
+	text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+	json_decref(root);
+	/* A name that is not UTF-8 cannot be written as JSON either. */
+	if (!text)
+		return husk_fail(err, HUSK_INVALID, "cannot describe the machine '%s' to runsc: are its paths UTF-8?", spec->id);
+	return file_write_atomic(path, text, strlen(text), 0600, err);
+}

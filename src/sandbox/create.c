@@ -1,0 +1,469 @@
+/*
+ * Making sandboxes: from a template's baked snapshot, from a snapshot of one's own, by forking a running one, by waking a
+ * hibernated one. All four are the same act, "continue from this image", by a machine from the pool when there is one.
+ */
+#include <pthread.h>
+
+#include "engine/engine.h"
+#include "sandbox/json.h"
+#include "sandbox/lifecycle.h"
+#include "sandbox/pool.h"
+#include "sandbox/view.h"
+#include "wire/wire.h"
+
+#define DEFAULT_TTL_SECONDS 3600
+#define DEFAULT_MEMORY_BYTES (1ull << 30)
+#define DEFAULT_CPU_MILLI 2000
+#define DEFAULT_PIDS 512
+#define MEMORY_MIN (64ull << 20)
+#define MEMORY_MAX (1ull << 40)
+#define DISK_MIN (16ull << 20)
+#define DISK_MAX (16ull << 40)
+#define TTL_MAX (365ll * 24 * 3600)
+
+/* ---- checking what was asked for ---- */
+
+static int check_name(const char *name, struct husk_error *err)
+{
+	size_t length = strlen(name);
+
+	if (length == 0 || length > 63 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != length ||
+	    strchr("-_.", name[0]))
+		return husk_fail(err, HUSK_INVALID,
+				 "name '%.80s' is not valid: use 1 to 63 of a-z 0-9 - _ . and start with a letter or digit",
+				 name);
+	if (str_starts(name, "sb-") || str_starts(name, "sn-"))
+		return husk_fail(err, HUSK_INVALID, "name '%s' looks like an id; choose one without 'sb-' or 'sn-' in front",
+				 name);
+	return 0;
+}
+
+static int check_range(const char *field, uint64_t value, uint64_t min, uint64_t max, const char *unit,
+		       struct husk_error *err)
+{
+	if (value == 0 || (value >= min && value <= max))
+		return 0;
+	return husk_fail(err, HUSK_INVALID, "%s must be between %llu and %llu %s, not %llu", field,
+			 (unsigned long long)min, (unsigned long long)max, unit, (unsigned long long)value);
+}
+
+static int check_options(const struct husk_create_options *o, struct husk_error *err)
+{
+	if (o->name && check_name(o->name, err) < 0)
+		return -1;
+	if (o->template_name && o->snapshot)
+		return husk_fail(err, HUSK_INVALID, "give a template or a snapshot, not both");
+	if (o->ttl_seconds < 0 || o->ttl_seconds > TTL_MAX)
+		return husk_fail(err, HUSK_INVALID, "ttl must be between 1 second and 365 days, not %lld seconds",
+				 (long long)o->ttl_seconds);
+	if (o->idle_seconds < 0 || o->idle_seconds > TTL_MAX)
+		return husk_fail(err, HUSK_INVALID, "idle must be between 1 second and 365 days, not %lld seconds",
+				 (long long)o->idle_seconds);
+	if (check_range("memory", o->memory_bytes, MEMORY_MIN, MEMORY_MAX, "bytes", err) < 0 ||
+	    check_range("disk", o->disk_bytes, DISK_MIN, DISK_MAX, "bytes", err) < 0 ||
+	    check_range("cpus", o->cpu_milli, 50, 1024 * 1000, "thousandths", err) < 0 ||
+	    check_range("pids", o->pids, 8, 1u << 20, "processes", err) < 0)
+		return -1;
+	if (o->isolation && strcmp(o->isolation, "auto") != 0 && !engine_find(o->isolation))
+		return husk_fail(err, HUSK_INVALID, "isolation '%s' is not known; use auto%s%s", o->isolation,
+				 engines[0] ? " or " : "", engines[0] ? engines[0]->name : "");
+	if (pairs_check_metadata(o->metadata, o->metadata_count, err) < 0)
+		return -1;
+	return pairs_check_environment(o->environment, o->environment_count, err);
+}
+
+/* ---- continuing from an image ---- */
+
+/* A sandbox to be, and what it continues from. */
+struct plan {
+	struct catalog_sandbox row; /* strings belong to the plan */
+	char *image;
+	bool from_template; /* then a warm pool entry will do */
+};
+
+static void plan_free(struct plan *plan)
+{
+	free(plan->row.id);
+	free(plan->row.name);
+	free(plan->row.template_name);
+	free(plan->row.template_digest);
+	free(plan->row.parent);
+	free(plan->row.isolation);
+	free(plan->row.metadata);
+	free(plan->row.environment);
+	free(plan->image);
+}
+
+/* What was asked for, over what is inherited (of a snapshot or a parent; NULL: nothing). */
+static int plan_fill(struct plan *plan, const struct husk_create_options *o, const char *inherited_environment,
+		     const char *inherited_metadata, struct husk_error *err)
+{
+	struct catalog_sandbox *row = &plan->row;
+	int64_t ttl = o->ttl_seconds ? o->ttl_seconds : DEFAULT_TTL_SECONDS;
+
+	row->created_ms = time_wall_ms();
+	row->persistent = o->persistent;
+	row->expires_ms = o->persistent ? 0 : row->created_ms + ttl * 1000;
+	row->idle_seconds = o->idle_seconds;
+	if (o->memory_bytes || !row->memory_bytes)
+		row->memory_bytes = o->memory_bytes ? o->memory_bytes : DEFAULT_MEMORY_BYTES;
+	if (o->cpu_milli || !row->cpu_milli)
+		row->cpu_milli = o->cpu_milli ? o->cpu_milli : DEFAULT_CPU_MILLI;
+	if (o->pids || !row->pids)
+		row->pids = o->pids ? o->pids : DEFAULT_PIDS;
+	row->name = o->name ? strdup(o->name) : NULL;
+	row->metadata = json_with_pairs(inherited_metadata, o->metadata, o->metadata_count, err);
+	row->environment = json_with_pairs(inherited_environment, o->environment, o->environment_count, err);
+	if (!row->metadata || !row->environment)
+		return -1;
+	return (o->name && !row->name) || !row->template_name || !row->template_digest || !row->isolation || !plan->image ?
+		       husk_fail_memory(err) : 0;
+}
+
+/* Without the pool: a row, a supervisor, and the wait for it. */
+static int start_new(struct husk *husk, struct plan *plan, struct husk_error *err)
+{
+	char id[32];
+
+	if (random_id("sb-", 10, id) < 0)
+		return husk_fail_errno(err, "cannot make an id");
+	plan->row.id = strdup(id);
+	plan->row.state = CATALOG_CREATING;
+	cleanup_close int lock = supervisor_lock(husk, id, err);
+	if (lock < 0 || !plan->row.id)
+		return plan->row.id ? -1 : husk_fail_memory(err);
+	if (catalog_sandbox_add(husk->catalog, &plan->row, err) < 0) {
+		cleanup_free char *path = path_lock(&husk->paths, id);
+		if (path)
+			unlink(path);
+		return -1;
+	}
+	return supervisor_start(husk, id, lock, plan->image, false, err);
+}
+
+/* Fills plan->row.id. A pool entry that fails is the pool's loss: the next one, or a new machine, is tried. */
+static int plan_run(struct husk *husk, struct plan *plan, struct husk_error *err)
+{
+	/* A name taken by another must fail before an entry is spent on it. */
+	if (plan->row.name) {
+		struct catalog_sandbox *other = NULL;
+		if (catalog_sandbox_get(husk->catalog, plan->row.name, &other, NULL) == 0) {
+			bool live = other->state != CATALOG_ENDED;
+			catalog_sandbox_free(other);
+			if (live)
+				return husk_fail(err, HUSK_CONFLICT, "name '%s' is taken by a live sandbox", plan->row.name);
+		}
+	}
+	for (int warm = plan->from_template ? 1 : 0; warm >= 0 && pool_size() > 0; warm--) {
+		int taken = pool_take(husk, &plan->row, -1, plan->image, warm, &plan->row.id, err);
+		if (taken > 0)
+			return 0;
+	}
+	return start_new(husk, plan, err);
+}
+
+static int show(struct husk *husk, const char *id, struct husk_sandbox **out, struct husk_error *err)
+{
+	return out ? husk_inspect(husk, id, out, err) : 0;
+}
+
+/* ---- create ---- */
+
+static int plan_from_template(struct husk *husk, const struct husk_create_options *o, struct plan *plan,
+			      struct husk_error *err)
+{
+	struct catalog_template *version = NULL;
+
+	if (catalog_template_get(husk->catalog, o->template_name ? o->template_name : "base", &version, err) < 0)
+		return -1;
+	if (o->isolation && strcmp(o->isolation, "auto") != 0 && strcmp(o->isolation, version->isolation) != 0) {
+		husk_fail(err, HUSK_INVALID, "template '%s' is baked for %s; build it with --isolation %s first", version->name,
+			  version->isolation, o->isolation);
+		catalog_template_free(version);
+		return -1;
+	}
+	plan->from_template = true;
+	plan->row.disk_bytes = o->disk_bytes ? o->disk_bytes : version->disk_bytes;
+	plan->row.template_name = strdup(version->name);
+	plan->row.template_digest = strdup(version->digest);
+	plan->row.isolation = strdup(version->isolation);
+	plan->image = bake_image(husk, version, plan->row.disk_bytes, err);
+	catalog_template_free(version);
+	return plan->image ? plan_fill(plan, o, NULL, NULL, err) : -1;
+}
+
+static int plan_from_snapshot(struct husk *husk, const char *snapshot, const char *parent,
+			      const struct husk_create_options *o, struct plan *plan, struct husk_error *err)
+{
+	struct catalog_snapshot *row = NULL;
+	int result = -1;
+
+	if (catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
+		return -1;
+	if (o->disk_bytes && o->disk_bytes != row->disk_bytes) {
+		husk_fail(err, HUSK_INVALID, "disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
+			  (unsigned long long)row->disk_bytes);
+	} else {
+		plan->row.disk_bytes = row->disk_bytes;
+		plan->row.memory_bytes = row->memory_bytes;
+		plan->row.cpu_milli = row->cpu_milli;
+		plan->row.pids = row->pids;
+		plan->row.template_name = strdup(row->template_name);
+		plan->row.template_digest = strdup(row->template_digest);
+		plan->row.isolation = strdup(row->isolation);
+		plan->row.parent = strdup(parent ? parent : row->id);
+		plan->image = path_snapshot(&husk->paths, row->id);
+		result = plan_fill(plan, o, row->environment, parent ? row->metadata : NULL, err);
+	}
+	catalog_snapshot_free(row);
+	return result;
+}
+
+int husk_create(struct husk *husk, const struct husk_create_options *options, struct husk_sandbox **out,
+		struct husk_error *err)
+{
+	static const struct husk_create_options defaults;
+	const struct husk_create_options *o = options ? options : &defaults;
+	struct plan plan = { 0 };
+
+	int result = check_options(o, err);
+	if (result == 0)
+		result = o->snapshot ? plan_from_snapshot(husk, o->snapshot, NULL, o, &plan, err)
+				     : plan_from_template(husk, o, &plan, err);
+	if (result == 0)
+		result = plan_run(husk, &plan, err);
+	if (result == 0)
+		result = show(husk, plan.row.id, out, err);
+	plan_free(&plan);
+	return result;
+}
+
+/* ---- snapshots ---- */
+
+/* Saves a running sandbox under a new snapshot id (id[32]); not ready yet, so that a fork may pass through it unseen. */
+static int checkpoint(struct husk *husk, const char *sandbox, const char *name, char id[static 32], char **parent,
+		      struct husk_error *err)
+{
+	cleanup_close int fd = husk_connect(husk, sandbox, err);
+	struct catalog_sandbox *row = NULL;
+	cleanup_buf struct buf arguments = { 0 };
+
+	if (fd < 0 || catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	if (random_id("sn-", 10, id) < 0) {
+		catalog_sandbox_free(row);
+		return husk_fail_errno(err, "cannot make an id");
+	}
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+	struct catalog_snapshot snapshot = {
+		.id = id,
+		.name = (char *)name,
+		.sandbox = row->id,
+		.template_name = row->template_name,
+		.template_digest = row->template_digest,
+		.isolation = row->isolation,
+		.created_ms = time_wall_ms(),
+		.memory_bytes = row->memory_bytes,
+		.disk_bytes = row->disk_bytes,
+		.cpu_milli = row->cpu_milli,
+		.pids = row->pids,
+		.environment = row->environment,
+		.metadata = row->metadata,
+	};
+	int result = directory ? catalog_snapshot_add(husk->catalog, &snapshot, err) : husk_fail_memory(err);
+	if (result == 0 && (dir_make(directory, 0700, err) < 0 || wire_put_string(&arguments, TAG_PATH, directory) < 0 ||
+			    supervisor_call(fd, METHOD_SANDBOX_CHECKPOINT, &arguments, NULL, err) < 0)) {
+		dir_remove(directory, NULL);
+		catalog_snapshot_remove(husk->catalog, id, NULL);
+		result = -1;
+	}
+	if (result == 0 && parent && !(*parent = strdup(row->id)))
+		result = husk_fail_memory(err);
+	catalog_sandbox_free(row);
+	return result;
+}
+
+static void drop_snapshot(struct husk *husk, const char *id)
+{
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+
+	catalog_snapshot_remove(husk->catalog, id, NULL);
+	if (directory)
+		dir_remove(directory, NULL);
+}
+
+int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *name, struct husk_snapshot **out,
+			 struct husk_error *err)
+{
+	char id[32];
+	cleanup_free char *parent = NULL;
+	struct catalog_snapshot *row = NULL;
+
+	if (name && check_name(name, err) < 0)
+		return -1;
+	if (checkpoint(husk, sandbox, name, id, &parent, err) < 0)
+		return -1;
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+	cleanup_free char *detail = str_format("{\"snapshot\":\"%s\"}", id);
+	if (!directory || catalog_snapshot_finish(husk->catalog, id, tree_bytes(directory), err) < 0) {
+		drop_snapshot(husk, id);
+		return -1;
+	}
+	catalog_event(husk->catalog, parent, "snapshot", detail, NULL);
+	if (!out)
+		return 0;
+	if (catalog_snapshot_get(husk->catalog, id, &row, err) < 0)
+		return -1;
+	*out = snapshot_from_row(row);
+	catalog_snapshot_free(row);
+	return *out ? 0 : husk_fail_memory(err);
+}
+
+int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_error *err)
+{
+	struct catalog_snapshot *row = NULL;
+
+	if (catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
+		return -1;
+	drop_snapshot(husk, row->id);
+	catalog_snapshot_free(row);
+	return 0;
+}
+
+/* ---- fork ---- */
+
+struct child {
+	struct husk *husk;
+	struct plan plan;
+	pthread_t thread;
+	bool started;
+	int result;
+	struct husk_error err;
+};
+
+static void *run_child(void *argument)
+{
+	struct child *child = argument;
+
+	child->result = plan_run(child->husk, &child->plan, &child->err);
+	return NULL;
+}
+
+/* All children at once; the first failure is kept in err, and then none of them stays. */
+static int run_children(struct husk *husk, struct child *children, size_t count, struct husk_error *err)
+{
+	int result = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		children[i].started = pthread_create(&children[i].thread, NULL, run_child, &children[i]) == 0;
+		if (!children[i].started)
+			run_child(&children[i]);
+	}
+	for (size_t i = 0; i < count; i++) {
+		if (children[i].started)
+			pthread_join(children[i].thread, NULL);
+		if (children[i].result < 0 && result == 0) {
+			result = -1;
+			if (err)
+				*err = children[i].err;
+		}
+	}
+	for (size_t i = 0; i < count && result < 0; i++)
+		if (children[i].result == 0)
+			husk_kill(husk, children[i].plan.row.id, NULL);
+	return result;
+}
+
+static int collect(struct husk *husk, struct child *children, size_t count, struct husk_sandbox ***out,
+		   struct husk_error *err)
+{
+	struct husk_sandbox **list = calloc(count + 1, sizeof(*list));
+
+	if (!list)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < count; i++) {
+		if (husk_inspect(husk, children[i].plan.row.id, &list[i], err) < 0) {
+			husk_sandbox_list_free(list);
+			return -1;
+		}
+	}
+	*out = list;
+	return 0;
+}
+
+int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
+	      struct husk_sandbox ***out, struct husk_error *err)
+{
+	static const struct husk_create_options defaults;
+	const struct husk_create_options *o = options ? options : &defaults;
+	cleanup_free char *parent = NULL;
+	char snapshot[32];
+
+	if (count < 1 || count > 256)
+		return husk_fail(err, HUSK_INVALID, "count must be between 1 and 256, not %zu", count);
+	if (o->name && count > 1)
+		return husk_fail(err, HUSK_INVALID, "name goes with a single child; leave it out or fork one");
+	if (check_options(o, err) < 0)
+		return -1;
+	struct child *children = calloc(count, sizeof(*children));
+	if (!children)
+		return husk_fail_memory(err);
+	int result = checkpoint(husk, sandbox, NULL, snapshot, &parent, err);
+	bool saved = result == 0;
+	for (size_t i = 0; i < count && result == 0; i++) {
+		children[i].husk = husk;
+		result = plan_from_snapshot(husk, snapshot, parent, o, &children[i].plan, err);
+	}
+	if (result == 0)
+		result = run_children(husk, children, count, err);
+	if (result == 0 && out)
+		result = collect(husk, children, count, out, err);
+	if (saved)
+		drop_snapshot(husk, snapshot);
+	if (result == 0) {
+		cleanup_free char *detail = str_format("{\"children\":%zu}", count);
+		catalog_event(husk->catalog, parent, "forked", detail, NULL);
+	}
+	for (size_t i = 0; i < count; i++)
+		plan_free(&children[i].plan);
+	free(children);
+	return result;
+}
+
+/* ---- wake ---- */
+
+int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err)
+{
+	struct catalog_sandbox *row = NULL;
+	cleanup_free char *id = NULL;
+	int result = -1;
+
+	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	if (row->state == CATALOG_RUNNING || row->state == CATALOG_CREATING) {
+		catalog_sandbox_free(row);
+		return 0; /* awake, or somebody is waking it: husk_connect waits */
+	}
+	if (row->state == CATALOG_HIBERNATED && row->expires_ms && row->expires_ms <= time_wall_ms()) {
+		husk_expire(husk, row);
+		husk_fail(err, HUSK_GONE, "sandbox %s has ended (ttl)", row->id);
+		catalog_sandbox_free(row);
+		return -1;
+	}
+	cleanup_free char *directory = path_sandbox(&husk->paths, row->id);
+	cleanup_free char *image = directory ? str_format("%s/image", directory) : NULL;
+	cleanup_close int lock = image ? supervisor_lock(husk, row->id, NULL) : -1;
+	if (lock < 0) { /* somebody else is at it */
+		catalog_sandbox_free(row);
+		return image ? 0 : husk_fail_memory(err);
+	}
+	if (catalog_sandbox_move(husk->catalog, row->id, 1u << CATALOG_HIBERNATED, CATALOG_CREATING, err) == 0) {
+		int taken = pool_size() > 0 ? pool_take(husk, row, lock, image, false, &id, err) : 0;
+		if (taken == 0)
+			result = supervisor_start(husk, row->id, lock, image, false, err);
+		else
+			result = taken < 0 ? -1 : 0;
+	}
+	catalog_sandbox_free(row);
+	return result;
+}

@@ -1,0 +1,252 @@
+/*
+ * The search for leaks: everything an instance can leave on a host (processes, cgroups, engine state, sockets, locks,
+ * directories, mounts) is listed and compared with the sandboxes, snapshots and templates that are. What belongs to none
+ * of them is a leak. It reports; husk_gc and husk_recover remove.
+ */
+#include "sandbox/leaks.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include "jail/cgroup.h"
+#include "sandbox/pool.h"
+
+struct search {
+	struct husk *husk;
+	char **ids;      /* of sandboxes that are not ended */
+	char **asleep;   /* of those hibernated */
+	char **machines; /* names of machines that may be alive: by slot, and bakes under way */
+	char **snapshots, **digests;
+	leak_found found;
+	void *data;
+};
+
+static bool listed(char *const *list, const char *word)
+{
+	for (size_t i = 0; list && list[i]; i++)
+		if (strcmp(list[i], word) == 0)
+			return true;
+	return false;
+}
+
+static void report(struct search *search, const char *kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void report(struct search *search, const char *kind, const char *format, ...)
+{
+	char text[4400];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof(text), format, arguments);
+	va_end(arguments);
+	search->found(search->data, kind, text);
+}
+
+/* A lock file that nobody holds. */
+static bool unheld(const char *path)
+{
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+}
+
+/* ---- what there should be ---- */
+
+static int know_sandboxes(struct search *search, struct husk_error *err)
+{
+	struct catalog_sandbox **rows = NULL;
+	unsigned live = ~(1u << CATALOG_ENDED);
+	int bad = 0;
+
+	if (catalog_sandbox_list(search->husk->catalog, live, &rows, err) < 0)
+		return -1;
+	for (size_t i = 0; rows[i]; i++) {
+		cleanup_free char *machine = str_format("%s-%u", search->husk->paths.scope, rows[i]->slot);
+		bad |= strv_add(&search->ids, rows[i]->id);
+		if (rows[i]->state == CATALOG_HIBERNATED)
+			bad |= strv_add(&search->asleep, rows[i]->id);
+		else
+			bad |= machine ? strv_add(&search->machines, machine) : -1;
+	}
+	catalog_sandbox_list_free(rows);
+	return bad ? husk_fail_memory(err) : 0;
+}
+
+static int know_stored(struct search *search, struct husk_error *err)
+{
+	struct catalog_snapshot **snapshots = NULL;
+	struct catalog_template **templates = NULL;
+	int bad = 0;
+
+	for (int unready = 0; unready < 2; unready++) {
+		if (catalog_snapshot_list(search->husk->catalog, unready, &snapshots, err) < 0)
+			return -1;
+		for (size_t i = 0; snapshots[i]; i++)
+			bad |= strv_add(&search->snapshots, snapshots[i]->id);
+		catalog_snapshot_list_free(snapshots);
+	}
+	if (catalog_template_list(search->husk->catalog, true, &templates, err) < 0)
+		return -1;
+	for (size_t i = 0; templates[i]; i++)
+		bad |= strv_add(&search->digests, templates[i]->digest);
+	catalog_template_list_free(templates);
+	return bad ? husk_fail_memory(err) : 0;
+}
+
+/* ---- what there is ---- */
+
+/* Calls back for every name in a directory that is there. */
+static void each_name(struct search *search, const char *directory, void (*check)(struct search *, const char *, const char *))
+{
+	cleanup_dir DIR *dir = opendir(directory);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)))
+		if (entry->d_name[0] != '.')
+			check(search, directory, entry->d_name);
+}
+
+/* <id>.sock, <id>.lock; a bake under way is known by the lock it holds. */
+static void check_run(struct search *search, const char *directory, const char *name)
+{
+	cleanup_free char *path = str_format("%s/%s", directory, name);
+	cleanup_free char *id = strndup(name, strcspn(name, "."));
+
+	if (!path || !id || !(str_ends(name, ".sock") || str_ends(name, ".lock")) || listed(search->ids, id))
+		return;
+	if (str_ends(name, ".lock") && !unheld(path)) {
+		if (str_starts(id, "bake-"))
+			strv_add(&search->machines, id);
+		return; /* somebody is at work under it right now */
+	}
+	report(search, str_ends(name, ".sock") ? "socket" : "lock", "%s belongs to no sandbox", path);
+}
+
+static void check_machine(struct search *search, const char *directory, const char *name)
+{
+	cleanup_free char *machine = str_starts(name, "bake-") ? strdup(name) :
+								 str_format("%s-%s", search->husk->paths.scope, name);
+
+	if (machine && !listed(search->machines, machine))
+		report(search, "directory", "%s/%s belongs to no machine", directory, name);
+}
+
+static void check_engine_state(struct search *search, const char *directory, const char *name)
+{
+	for (size_t i = 0; search->machines && search->machines[i]; i++) {
+		const char *at = strstr(name, search->machines[i]);
+		char after = at ? at[strlen(search->machines[i])] : 0;
+		if (at && !(after >= '0' && after <= '9'))
+			return;
+	}
+	report(search, "engine state", "%s/%s belongs to no machine", directory, name);
+}
+
+static void check_sandbox(struct search *search, const char *directory, const char *name)
+{
+	cleanup_free char *image = str_format("%s/%s/image", directory, name);
+
+	if (image && access(image, F_OK) == 0 && !listed(search->ids, name))
+		report(search, "directory", "%s belongs to no hibernated sandbox", image);
+}
+
+static void check_snapshot(struct search *search, const char *directory, const char *name)
+{
+	if (!listed(search->snapshots, name))
+		report(search, "directory", "%s/%s belongs to no snapshot", directory, name);
+}
+
+static void check_template(struct search *search, const char *directory, const char *name)
+{
+	if (!str_ends(name, ".partial") && !listed(search->digests, name))
+		report(search, "directory", "%s/%s belongs to no template", directory, name);
+}
+
+static void check_cgroups(struct search *search)
+{
+	cleanup_strv char **groups = cgroup_list(search->husk->paths.scope);
+
+	for (size_t i = 0; groups && groups[i]; i++)
+		if (!listed(search->machines, groups[i]))
+			report(search, "cgroup", "%s belongs to no machine", groups[i]);
+}
+
+/* The value after `flag` in a NUL-separated command line, "--flag value" or "--flag=value". */
+static const char *flag_value(const char *line, size_t size, const char *flag)
+{
+	size_t length = strlen(flag);
+
+	for (const char *word = line; word < line + size; word += strlen(word) + 1) {
+		if (strncmp(word, flag, length) != 0)
+			continue;
+		if (word[length] == '=')
+			return word + length + 1;
+		if (word[length] == 0 && word + length + 1 < line + size)
+			return word + length + 1;
+	}
+	return NULL;
+}
+
+/* Supervisors and engine processes of this instance, known by their command lines. */
+static void check_process(struct search *search, const char *directory, const char *name)
+{
+	cleanup_free char *path = str_format("%s/%s/cmdline", directory, name);
+	size_t size = 0;
+	cleanup_free char *line = name[0] >= '0' && name[0] <= '9' && path ? file_read(path, 65536, &size, NULL) : NULL;
+
+	if (!line || size == 0)
+		return;
+	const char *home = flag_value(line, size, "--home"), *id = flag_value(line, size, "--id");
+	if (str_equal(home, search->husk->paths.home) && id && !listed(search->ids, id))
+		report(search, "process", "%s: supervisor of %s, which is not a live sandbox", name, id);
+	const char *root = flag_value(line, size, "--root");
+	if (!root || !str_starts(root, search->husk->paths.runtime))
+		return;
+	const char *last = line; /* the engine's name of the machine comes last */
+	for (const char *word = line; word < line + size; word += strlen(word) + 1)
+		last = word;
+	if (!listed(search->machines, last))
+		report(search, "process", "%s: engine process of %s, which is no machine", name, last);
+}
+
+static void check_mounts(struct search *search)
+{
+	cleanup_free char *text = file_read("/proc/self/mountinfo", 4u << 20, NULL, NULL);
+	char *rest = text;
+
+	for (char *line; text && (line = strsep(&rest, "\n"));)
+		if (strstr(line, search->husk->paths.runtime))
+			report(search, "mount", "%.400s", line);
+}
+
+int leaks_search(struct husk *husk, leak_found found, void *data, struct husk_error *err)
+{
+	struct search search = { .husk = husk, .found = found, .data = data };
+	cleanup_free char *machines = str_format("%s/machines", husk->paths.home);
+	cleanup_free char *sandboxes = str_format("%s/sandboxes", husk->paths.home);
+	cleanup_free char *snapshots = str_format("%s/snapshots", husk->paths.home);
+	cleanup_free char *templates = str_format("%s/templates", husk->paths.home);
+	cleanup_free char *engine = str_format("%s/runsc", husk->paths.runtime);
+
+	if (!machines || !sandboxes || !snapshots || !templates || !engine)
+		return husk_fail_memory(err);
+	int result = know_sandboxes(&search, err);
+	if (result == 0)
+		result = know_stored(&search, err);
+	if (result == 0) {
+		each_name(&search, husk->paths.run, check_run); /* first: it learns of bakes */
+		each_name(&search, machines, check_machine);
+		each_name(&search, engine, check_engine_state);
+		each_name(&search, sandboxes, check_sandbox);
+		each_name(&search, snapshots, check_snapshot);
+		each_name(&search, templates, check_template);
+		each_name(&search, "/proc", check_process);
+		check_cgroups(&search);
+		check_mounts(&search);
+	}
+	strv_free(search.ids);
+	strv_free(search.asleep);
+	strv_free(search.machines);
+	strv_free(search.snapshots);
+	strv_free(search.digests);
+	return result;
+}

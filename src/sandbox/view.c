@@ -1,0 +1,241 @@
+/*
+ * The public structures: made from catalog rows, and freed. Called by every part of libhusk that answers with a
+ * sandbox, a snapshot or a template. Must never let an environment value out: only names are copied.
+ */
+#include "sandbox/view.h"
+
+#include "engine/engine.h"
+#include "sandbox/json.h"
+
+/* A copy that may be NULL because the original is; `bad` remembers a copy that failed. */
+static char *copy(const char *s, bool *bad)
+{
+	char *out = s ? strdup(s) : NULL;
+
+	*bad |= s && !out;
+	return out;
+}
+
+/* ---- sandboxes ---- */
+
+const char *husk_state_name(enum husk_state state)
+{
+	switch (state) {
+	case HUSK_CREATING:
+		return "creating";
+	case HUSK_RUNNING:
+		return "running";
+	case HUSK_PAUSED:
+		return "paused";
+	case HUSK_HIBERNATED:
+		return "hibernated";
+	case HUSK_ENDED:
+		return "ended";
+	}
+	return "unknown";
+}
+
+static enum husk_state public_state(enum catalog_state state)
+{
+	switch (state) {
+	case CATALOG_PREPARING: /* nobody's yet: lists leave them out */
+	case CATALOG_POOL:
+	case CATALOG_CREATING:
+		return HUSK_CREATING;
+	case CATALOG_RUNNING:
+		return HUSK_RUNNING;
+	case CATALOG_PAUSED:
+		return HUSK_PAUSED;
+	case CATALOG_HIBERNATED:
+		return HUSK_HIBERNATED;
+	case CATALOG_ENDED:
+		return HUSK_ENDED;
+	}
+	return HUSK_ENDED;
+}
+
+static int copy_environment_names(const char *environment, char ***out)
+{
+	struct husk_pair *pairs = NULL;
+	size_t count = 0;
+
+	if (json_to_pairs(environment, &pairs, &count, NULL))
+		return -1;
+	char **names = calloc(count + 1, sizeof *names);
+
+	for (size_t i = 0; names && i < count; i++) {
+		names[i] = (char *)pairs[i].key;
+		pairs[i].key = NULL;
+	}
+	pairs_free(pairs, count);
+	*out = names;
+	return names ? 0 : -1;
+}
+
+struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
+{
+	const struct engine *engine = row->isolation ? engine_find(row->isolation) : NULL;
+	struct husk_sandbox *out = calloc(1, sizeof *out);
+	bool bad = false;
+
+	if (!out)
+		return NULL;
+	*out = (struct husk_sandbox){
+		.id = copy(row->id, &bad),
+		.name = copy(row->name, &bad),
+		.template_name = copy(row->template_name, &bad),
+		.parent = copy(row->parent, &bad),
+		.isolation = copy(row->isolation, &bad),
+		.boundary = copy(engine ? engine->boundary : "unknown to this build", &bad),
+		.state = public_state(row->state),
+		.end_reason = copy(row->end_reason, &bad),
+		.created_ms = row->created_ms,
+		.expires_ms = row->persistent ? 0 : row->expires_ms,
+		.ended_ms = row->ended_ms,
+		.idle_seconds = row->idle_seconds,
+		.persistent = row->persistent,
+		.memory_bytes = row->memory_bytes,
+		.disk_bytes = row->disk_bytes,
+		.cpu_milli = row->cpu_milli,
+		.pids = row->pids,
+	};
+	if (bad || json_to_pairs(row->metadata, &out->metadata, &out->metadata_count, NULL) ||
+	    copy_environment_names(row->environment, &out->environment_names)) {
+		husk_sandbox_free(out);
+		return NULL;
+	}
+	return out;
+}
+
+void husk_sandbox_free(struct husk_sandbox *sandbox)
+{
+	if (!sandbox)
+		return;
+	free(sandbox->id);
+	free(sandbox->name);
+	free(sandbox->template_name);
+	free(sandbox->parent);
+	free(sandbox->isolation);
+	free(sandbox->boundary);
+	free(sandbox->end_reason);
+	pairs_free(sandbox->metadata, sandbox->metadata_count);
+	strv_free(sandbox->environment_names);
+	free(sandbox);
+}
+
+void husk_sandbox_list_free(struct husk_sandbox **list)
+{
+	for (size_t i = 0; list && list[i]; i++)
+		husk_sandbox_free(list[i]);
+	free(list);
+}
+
+/* ---- snapshots ---- */
+
+struct husk_snapshot *snapshot_from_row(const struct catalog_snapshot *row)
+{
+	struct husk_snapshot *out = calloc(1, sizeof *out);
+	bool bad = false;
+
+	if (!out)
+		return NULL;
+	*out = (struct husk_snapshot){
+		.id = copy(row->id, &bad),
+		.name = copy(row->name, &bad),
+		.sandbox = copy(row->sandbox, &bad),
+		.template_name = copy(row->template_name, &bad),
+		.isolation = copy(row->isolation, &bad),
+		.created_ms = row->created_ms,
+		.bytes = row->bytes,
+		.memory_bytes = row->memory_bytes,
+		.disk_bytes = row->disk_bytes,
+	};
+	if (bad) {
+		husk_snapshot_free(out);
+		return NULL;
+	}
+	return out;
+}
+
+void husk_snapshot_free(struct husk_snapshot *snapshot)
+{
+	if (!snapshot)
+		return;
+	free(snapshot->id);
+	free(snapshot->name);
+	free(snapshot->sandbox);
+	free(snapshot->template_name);
+	free(snapshot->isolation);
+	free(snapshot);
+}
+
+void husk_snapshot_list_free(struct husk_snapshot **list)
+{
+	for (size_t i = 0; list && list[i]; i++)
+		husk_snapshot_free(list[i]);
+	free(list);
+}
+
+/* ---- templates ---- */
+
+struct husk_template *template_from_row(const struct catalog_template *row)
+{
+	struct husk_template *out = calloc(1, sizeof *out);
+	bool bad = false;
+
+	if (!out)
+		return NULL;
+	*out = (struct husk_template){
+		.name = copy(row->name, &bad),
+		.digest = copy(row->digest, &bad),
+		.description = copy(row->description, &bad),
+		.created_ms = row->created_ms,
+		.bytes = row->bytes,
+		.disk_bytes = row->disk_bytes,
+		.isolation = copy(row->isolation, &bad),
+	};
+	if (bad) {
+		husk_template_free(out);
+		return NULL;
+	}
+	return out;
+}
+
+void husk_template_free(struct husk_template *value)
+{
+	if (!value)
+		return;
+	free(value->name);
+	free(value->digest);
+	free(value->description);
+	free(value->isolation);
+	free(value);
+}
+
+void husk_template_list_free(struct husk_template **list)
+{
+	for (size_t i = 0; list && list[i]; i++)
+		husk_template_free(list[i]);
+	free(list);
+}
+
+/* ---- the instance ---- */
+
+void husk_event_list_free(struct husk_event *list, size_t count)
+{
+	for (size_t i = 0; list && i < count; i++) {
+		free(list[i].sandbox);
+		free(list[i].kind);
+		free(list[i].detail);
+	}
+	free(list);
+}
+
+void husk_check_list_free(struct husk_check *list, size_t count)
+{
+	for (size_t i = 0; list && i < count; i++) {
+		free(list[i].name);
+		free(list[i].text);
+	}
+	free(list);
+}

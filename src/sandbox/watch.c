@@ -1,0 +1,104 @@
+/*
+ * Looking at a sandbox while it works: events of its files, and what it uses. The events are the guest's word; the use
+ * of memory and CPU is what the host accounts to it, told by the supervisor, and only what the host cannot see (disk
+ * inside, number of processes) is asked of the agent.
+ */
+#include <jansson.h>
+
+#include "sandbox/call.h"
+
+static const char *event_kind(int64_t event)
+{
+	switch (event) {
+	case EVENT_CREATE:
+		return "create";
+	case EVENT_WRITE:
+		return "write";
+	case EVENT_REMOVE:
+		return "remove";
+	case EVENT_RENAME:
+		return "rename";
+	case EVENT_CHMOD:
+		return "chmod";
+	case EVENT_OVERFLOW:
+		return "overflow";
+	default:
+		return NULL; /* of a newer agent */
+	}
+}
+
+int husk_watch(struct husk *husk, const char *sandbox, const char *path, bool recursive,
+	       int (*callback)(void *data, const struct husk_watch_event *event), void *data, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	cleanup_call struct call *call = NULL;
+	struct call_event event;
+	int bad = 0;
+
+	if (check_path("path", path, err) < 0)
+		return -1;
+	bad |= wire_put_string(&message, TAG_PATH, path);
+	bad |= wire_put_int(&message, TAG_FLAGS, recursive ? WATCH_RECURSIVE : 0);
+	if (check_arguments(bad, err) < 0 || call_start(husk, sandbox, METHOD_WATCH, &message, &call, err) < 0)
+		return -1;
+	if (call_first_message(call, &event, err) < 0)
+		return -1;
+	for (;;) {
+		if (call_next(call, &event, err) < 0)
+			return -1;
+		if (event.type == WIRE_END) {
+			if (wire_end_status(event.data, event.size, err) < 0)
+				return -1;
+			return husk_fail(err, HUSK_GONE, "the watch of '%.200s' ended", path);
+		}
+		if (event.type != WIRE_MSG)
+			continue;
+		cleanup_free char *name = wire_get_string(event.data, event.size, TAG_PATH);
+		struct husk_watch_event seen = { event_kind(wire_get_int(event.data, event.size, TAG_EVENT, 0)),
+						 name ? name : path };
+		if (seen.kind && callback(data, &seen) != 0)
+			return 0;
+	}
+}
+
+static void json_cleanup(json_t **json)
+{
+	json_decref(*json);
+}
+
+/* A number of the supervisor's, or `fallback` when it does not know. */
+static uint64_t json_count(const json_t *object, const char *key, uint64_t fallback)
+{
+	json_int_t value = json_integer_value(json_object_get(object, key));
+
+	return value > 0 ? (uint64_t)value : fallback;
+}
+
+static uint64_t field_count(const struct buf *fields, enum wire_tag tag)
+{
+	int64_t value = wire_get_int(fields->data, fields->size, (uint16_t)tag, 0);
+
+	return value > 0 ? (uint64_t)value : 0;
+}
+
+int husk_stats(struct husk *husk, const char *sandbox, struct husk_stats *out, struct husk_error *err)
+{
+	cleanup_buf struct buf inside = { 0 }, outside = { 0 };
+
+	if (husk_call(husk, sandbox, METHOD_STATS, NULL, &inside, err) < 0 ||
+	    husk_call(husk, sandbox, METHOD_SANDBOX_INFO, NULL, &outside, err) < 0)
+		return -1;
+	cleanup_free char *text = wire_get_string(outside.data, outside.size, TAG_JSON);
+	cleanup(json_cleanup) json_t *info = text ? json_loads(text, 0, NULL) : NULL;
+	if (!info)
+		return husk_fail(err, HUSK_PROTOCOL, "the supervisor's account of the sandbox is not JSON");
+	*out = (struct husk_stats){
+		.cpu_us = json_count(info, "cpu_us", field_count(&inside, TAG_CPU_US)),
+		.memory_bytes = json_count(info, "memory", field_count(&inside, TAG_MEMORY)),
+		.memory_limit = json_count(info, "memory_limit", field_count(&inside, TAG_MEMORY_TOTAL)),
+		.disk_bytes = field_count(&inside, TAG_DISK),
+		.disk_limit = field_count(&inside, TAG_DISK_TOTAL),
+		.processes = field_count(&inside, TAG_COUNT),
+	};
+	return 0;
+}

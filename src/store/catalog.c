@@ -1,0 +1,161 @@
+/*
+ * Opening the catalog: the file, its settings and its schema. What is stored in it is in catalog_sandbox.c,
+ * catalog_snapshot.c, catalog_template.c and catalog_event.c. Every process that uses a Husk instance opens it, each
+ * `husk` command included, so opening an existing one must cost next to nothing. A handle must never be carried across
+ * fork(): SQLite's locks belong to the process that took them.
+ */
+#include <sys/stat.h>
+
+#include "store/catalog_kit.h"
+
+#define BUSY_MS 5000
+
+/*
+ * Each step takes the schema one version up; PRAGMA user_version counts the steps taken. Steps are only ever added.
+ *
+ * There are no foreign keys: events outlive their sandboxes, ended sandboxes outlive their templates, and a template is
+ * baked in a sandbox before it has a row of its own. What must hold (one live sandbox per name and per slot, one
+ * current version per template name) is held by the unique indexes.
+ */
+static const char *const schema_steps[] = {
+	"CREATE TABLE sandboxes ("
+	"  id TEXT PRIMARY KEY, name TEXT, template_name TEXT, template_digest TEXT, parent TEXT, isolation TEXT,"
+	"  end_reason TEXT, state TEXT NOT NULL, warm INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
+	"  expires_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL, idle_seconds INTEGER NOT NULL,"
+	"  persistent INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, disk_bytes INTEGER NOT NULL,"
+	"  cpu_milli INTEGER NOT NULL, pids INTEGER NOT NULL, slot INTEGER NOT NULL, metadata TEXT, environment TEXT);"
+	"CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (name) WHERE name IS NOT NULL AND state <> 'ended';"
+	"CREATE UNIQUE INDEX sandboxes_slot ON sandboxes (slot) WHERE slot > 0;"
+	"CREATE INDEX sandboxes_name ON sandboxes (name) WHERE name IS NOT NULL;"
+	"CREATE INDEX sandboxes_state ON sandboxes (state, template_digest, disk_bytes, warm);"
+
+	"CREATE TABLE snapshots ("
+	"  id TEXT PRIMARY KEY, name TEXT UNIQUE, sandbox TEXT, template_name TEXT, template_digest TEXT, isolation "
+	"TEXT,"
+	"  created_ms INTEGER NOT NULL, bytes INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, disk_bytes INTEGER NOT "
+	"NULL,"
+	"  cpu_milli INTEGER NOT NULL, pids INTEGER NOT NULL, ready INTEGER NOT NULL, environment TEXT, metadata TEXT);"
+
+	"CREATE TABLE templates ("
+	"  name TEXT NOT NULL, digest TEXT NOT NULL, description TEXT, isolation TEXT, created_ms INTEGER NOT NULL,"
+	"  bytes INTEGER NOT NULL, disk_bytes INTEGER NOT NULL, current INTEGER NOT NULL, PRIMARY KEY (name, digest));"
+	"CREATE UNIQUE INDEX templates_current ON templates (name) WHERE current;"
+
+	/* AUTOINCREMENT: a number is never given twice, also after the newest events were trimmed away. */
+	"CREATE TABLE events ("
+	"  sequence INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, sandbox TEXT, kind TEXT NOT NULL,"
+	"  detail TEXT NOT NULL);"
+	"CREATE INDEX events_sandbox ON events (sandbox, sequence);",
+};
+
+static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)
+{
+	return sqlite3_exec(catalog->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : catalog_fail(catalog, err);
+}
+
+/* Waits for another process's transaction, which takes well under a millisecond. SQLite's own handler would soon sleep
+ * 100 ms at a time, and on a busy host the ones that wait so long are overtaken again and again. */
+static int wait_while_busy(void *data, int waited_before)
+{
+	struct catalog *catalog = data;
+	int64_t now = time_monotonic_ms();
+
+	if (!waited_before)
+		catalog->busy_until_ms = now + BUSY_MS;
+	usleep(waited_before < 10 ? 200 : 1000);
+	return now < catalog->busy_until_ms;
+}
+
+/* SQLite does not always wait for a lock when it changes the journal mode, so the waiting is done here: two processes
+ * may well make the same instance's first call at once. */
+static int switch_to_wal(struct catalog *catalog, struct husk_error *err)
+{
+	int64_t deadline = time_monotonic_ms() + BUSY_MS;
+
+	while (sqlite3_exec(catalog->db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) != SQLITE_OK) {
+		if ((sqlite3_errcode(catalog->db) & 0xff) != SQLITE_BUSY || time_monotonic_ms() > deadline)
+			return catalog_fail(catalog, err);
+		usleep(2000);
+	}
+	return 0;
+}
+
+static int apply_steps(struct catalog *catalog, struct husk_error *err)
+{
+	int64_t version = 0;
+	char set_version[64];
+
+	/* Asked again under the write lock: somebody else may have been first. */
+	if (catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
+		return -1;
+	for (; version < (int64_t)ARRAY_SIZE(schema_steps); version++)
+		if (execute(catalog, schema_steps[version], err))
+			return -1;
+	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %lld", (long long)version);
+	return execute(catalog, set_version, err);
+}
+
+static int upgrade_schema(struct catalog *catalog, struct husk_error *err)
+{
+	if (switch_to_wal(catalog, err) || catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, apply_steps(catalog, err), err);
+}
+
+static int set_up(struct catalog *catalog, const char *path, struct husk_error *err)
+{
+	int64_t version = 0;
+
+	sqlite3_busy_handler(catalog->db, wait_while_busy, catalog);
+	/* The last one to close would otherwise copy the log into the database and wait for the disk, and with short
+	 * commands everyone is the last one. The log is kept short instead, so that finding it costs little. */
+	sqlite3_db_config(catalog->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+	sqlite3_wal_autocheckpoint(catalog->db, 256);
+	if (execute(catalog, "PRAGMA synchronous = NORMAL", err) ||
+	    catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
+		return -1;
+	if (version > (int64_t)ARRAY_SIZE(schema_steps))
+		return husk_fail(
+			err, HUSK_UNAVAILABLE,
+			"%s was written by a newer husk (schema %lld, this one knows %zu); upgrade husk, or use "
+			"another HUSK_HOME",
+			path, (long long)version, ARRAY_SIZE(schema_steps));
+	return version < (int64_t)ARRAY_SIZE(schema_steps) ? upgrade_schema(catalog, err) : 0;
+}
+
+static void close_catalog(struct catalog **catalog)
+{
+	catalog_close(*catalog);
+}
+
+int catalog_open(const char *path, struct catalog **out, struct husk_error *err)
+{
+	cleanup(close_catalog) struct catalog *catalog = calloc(1, sizeof *catalog);
+
+	if (!catalog)
+		return husk_fail_memory(err);
+	pthread_mutex_init(&catalog->lock, NULL); /* cannot fail with default attributes */
+	/* It holds environments, so it is ours alone, and so are its -wal and -shm, which take its mode. Made without
+	 * opening it: closing any descriptor of a database drops the locks this process has on it. */
+	if (mknod(path, S_IFREG | 0600, 0) && errno != EEXIST)
+		return husk_fail_errno(err, "make the catalog %s", path);
+	if (sqlite3_open_v2(path, &catalog->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) {
+		if (!catalog->db)
+			return husk_fail_memory(err);
+		catalog_fail(catalog, err);
+		return husk_wrap(err, "open %s", path);
+	}
+	if (set_up(catalog, path, err))
+		return -1;
+	*out = steal_pointer(catalog);
+	return 0;
+}
+
+void catalog_close(struct catalog *catalog)
+{
+	if (!catalog)
+		return;
+	sqlite3_close(catalog->db);
+	pthread_mutex_destroy(&catalog->lock);
+	free(catalog);
+}

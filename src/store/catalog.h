@@ -1,0 +1,126 @@
+/*
+ * The catalog: one SQLite database (WAL) for sandboxes, snapshots, templates and events. It is how things are found and
+ * what survives; the truth about a running sandbox is its supervisor. Kept narrow so that a shared store can take its
+ * place. Each process opens its own; every call is one transaction; a busy database is waited for (5 s).
+ */
+#ifndef HUSK_CATALOG_H
+#define HUSK_CATALOG_H
+
+#include "base/base.h"
+#include "husk.h"
+
+struct catalog;
+
+int catalog_open(const char *path, struct catalog **out, struct husk_error *err);
+void catalog_close(struct catalog *catalog);
+
+/* ---- sandboxes ---- */
+
+/* Beyond the public view: what only the host side needs. */
+enum catalog_state { /* stored as text */
+	CATALOG_PREPARING = 1, /* on its way into the pool */
+	CATALOG_POOL,          /* prepared or restored, waiting to be claimed */
+	CATALOG_CREATING,
+	CATALOG_RUNNING,
+	CATALOG_PAUSED,
+	CATALOG_HIBERNATED,
+	CATALOG_ENDED,
+};
+
+struct catalog_sandbox {
+	char *id, *name, *template_name, *template_digest, *parent, *isolation, *end_reason;
+	enum catalog_state state;
+	bool warm; /* POOL: restored already; else a prepared shell */
+	int64_t created_ms, expires_ms, ended_ms, idle_seconds;
+	bool persistent;
+	uint64_t memory_bytes, disk_bytes;
+	uint32_t cpu_milli, pids;
+	uint32_t slot;      /* its number in 1..16383 while not ended: uid range, later its network */
+	char *metadata;     /* JSON object of strings */
+	char *environment;  /* JSON object of strings; kept for the processes started later, never shown */
+};
+void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
+void catalog_sandbox_list_free(struct catalog_sandbox **list);
+
+/* Inserts, and gives it a free slot (row->slot). CONFLICT when a live sandbox has that name. */
+int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err);
+/* By id or by name (live ones first, then the newest ended). NOT_FOUND names what was asked for and, where one is near,
+ * the one that may have been meant. Rows in POOL are not found. */
+int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct catalog_sandbox **out,
+			struct husk_error *err);
+/* Every row in any of the states of `mask` (1u << state), newest first. */
+int catalog_sandbox_list(struct catalog *catalog, unsigned mask, struct catalog_sandbox ***out, struct husk_error *err);
+/* Moves it from any state of `from_mask` to `to`; CONFLICT ("sandbox X is hibernated") when it is in another. */
+int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
+			 struct husk_error *err);
+/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, created_ms and state of `row` over the row. */
+int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
+int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
+			       struct husk_error *err);
+/* The metadata alone, so that a client's change never writes over what the supervisor changed meanwhile. GONE: ended. */
+int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err);
+/* To ENDED with a reason and the time; frees its slot and name, drops its environment. Does nothing when it had ended. */
+int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err);
+/* Deletes the row altogether (a pool entry, a creation that failed). */
+int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_error *err);
+/* Takes one pool entry of this template digest, disk size and kind, atomically, moving it to CREATING. 1 with *out, or 0. */
+int catalog_pool_claim(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm,
+		       struct catalog_sandbox **out, struct husk_error *err);
+/* A sandbox that wakes in the machine of a claimed pool entry: takes over its slot; the entry's row goes. */
+int catalog_pool_adopt(struct catalog *catalog, const char *id, const char *entry, struct husk_error *err);
+/* Those on their way into the pool count too. */
+int catalog_pool_count(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm,
+		       struct husk_error *err);
+
+/* ---- snapshots ---- */
+
+struct catalog_snapshot {
+	char *id, *name, *sandbox, *template_name, *template_digest, *isolation;
+	int64_t created_ms;
+	uint64_t bytes, memory_bytes, disk_bytes;
+	uint32_t cpu_milli, pids;
+	bool ready;      /* false while it is being written, and for what a fork passes through */
+	char *environment, *metadata; /* of the sandbox */
+};
+void catalog_snapshot_free(struct catalog_snapshot *row);
+void catalog_snapshot_list_free(struct catalog_snapshot **list);
+int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err);
+int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err); /* ready */
+int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
+			 struct husk_error *err);
+/* With `unready` only those not ready; else only the ready ones; newest first. */
+int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out, struct husk_error *err);
+int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err);
+
+/* ---- templates: a name points at the newest digest; older digests stay while something uses them ---- */
+
+struct catalog_template {
+	char *name, *digest, *description, *isolation;
+	int64_t created_ms;
+	uint64_t bytes, disk_bytes;
+	bool current; /* the name points here */
+};
+void catalog_template_free(struct catalog_template *row);
+void catalog_template_list_free(struct catalog_template **list);
+/* Adds the version and points the name at it. */
+int catalog_template_add(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err);
+/* The current version by name; NOT_FOUND with a suggestion and "(husk template ls)". */
+int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out, struct husk_error *err);
+int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out, struct husk_error *err);
+/* Drops the name; the versions become old. */
+int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err);
+/* Old versions that no sandbox (not ended) and no snapshot uses; the caller removes their files, then forgets them. */
+int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err);
+int catalog_template_forget(struct catalog *catalog, const char *digest, struct husk_error *err);
+
+/* ---- events ---- */
+
+/* `detail` is a JSON object or NULL. Never holds a secret. */
+int catalog_event(struct catalog *catalog, const char *sandbox, const char *kind, const char *detail,
+		  struct husk_error *err);
+/* After `after`, oldest first, of one sandbox (id) or of all (NULL); limit 0: all there are. husk_event_list_free. */
+int catalog_events(struct catalog *catalog, const char *sandbox, int64_t after, size_t limit, struct husk_event **out,
+		   size_t *count, struct husk_error *err);
+int catalog_events_trim(struct catalog *catalog, size_t keep, struct husk_error *err);
+
+#endif

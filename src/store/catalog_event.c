@@ -1,0 +1,85 @@
+/*
+ * The events of an instance: an append-only list that readers follow by sequence number. Written by whoever did the
+ * thing (supervisors mostly), read by `husk events` and the server. Must never hold a secret: no environment values, no
+ * command lines, no output.
+ */
+#include "store/catalog_kit.h"
+
+static const struct field event_fields[] = {
+	FIELD(husk_event, FIELD_INT64, sequence), FIELD(husk_event, FIELD_INT64, at_ms),
+	FIELD(husk_event, FIELD_TEXT, sandbox),   FIELD(husk_event, FIELD_TEXT, kind),
+	FIELD(husk_event, FIELD_TEXT, detail),
+};
+static const struct table events = { "events", sizeof(struct husk_event), event_fields, ARRAY_SIZE(event_fields) };
+
+int catalog_event(struct catalog *catalog, const char *sandbox, const char *kind, const char *detail,
+		  struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = catalog_run(
+		catalog, "INSERT INTO events (at_ms, sandbox, kind, detail) VALUES (?1, ?2, ?3, ?4)",
+		ARGUMENTS(number(time_wall_ms()), text(sandbox), text(kind), text(detail ? detail : "{}")), err);
+
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+}
+
+/* The public list is an array of structures, the kit's one of pointers to them. Takes the strings over. */
+static struct husk_event *flatten(void **list, size_t *count)
+{
+	size_t length = 0;
+
+	while (list[length])
+		length++;
+	struct husk_event *array = calloc(length + 1, sizeof *array);
+
+	for (size_t i = 0; array && i < length; i++) {
+		array[i] = *(struct husk_event *)list[i];
+		free(list[i]);
+	}
+	if (array) {
+		free(list);
+		*count = length;
+	}
+	return array;
+}
+
+int catalog_events(struct catalog *catalog, const char *sandbox, int64_t after, size_t limit, struct husk_event **out,
+		   size_t *count, struct husk_error *err)
+{
+	/* Two statements, because one that says "?2 IS NULL OR sandbox = ?2" would not use the index. */
+	const char *tail = sandbox ? "WHERE sequence > ?1 AND sandbox = ?3 ORDER BY sequence LIMIT ?2"
+				   : "WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
+	int64_t most = limit && limit <= INT64_MAX ? (int64_t)limit : -1;
+	void **list = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	const struct argument arguments[] = { number(after),
+					      number(most),
+					      sandbox ? text(sandbox) : (struct argument){ .kind = ARGUMENT_END },
+					      { .kind = ARGUMENT_END } };
+
+	if (catalog_finish(catalog, table_all(catalog, &events, tail, arguments, &list, err), err)) {
+		table_free_list(&events, list);
+		return -1;
+	}
+	*out = flatten(list, count);
+	if (!*out) {
+		table_free_list(&events, list);
+		return husk_fail_memory(err);
+	}
+	return 0;
+}
+
+int catalog_events_trim(struct catalog *catalog, size_t keep, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = catalog_run(catalog,
+				 "DELETE FROM events WHERE sequence <= "
+				 "(SELECT sequence FROM events ORDER BY sequence DESC LIMIT 1 OFFSET ?1)",
+				 ARGUMENTS(number(keep <= INT64_MAX ? (int64_t)keep : INT64_MAX)), err);
+
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+}

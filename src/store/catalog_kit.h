@@ -1,0 +1,97 @@
+/*
+ * The kit the catalog's files are written with: transactions, statements with typed arguments, and tables described
+ * once so that reading, inserting and freeing a row need no code per column. Only src/store/catalog*.c includes it;
+ * nothing outside may see that there is SQLite behind the catalog.
+ */
+#ifndef HUSK_CATALOG_KIT_H
+#define HUSK_CATALOG_KIT_H
+
+#include <pthread.h>
+#include <sqlite3.h>
+
+#include "store/catalog.h"
+
+struct catalog {
+	sqlite3 *db;
+	pthread_mutex_t lock;  /* held from catalog_begin to catalog_finish */
+	int64_t busy_until_ms; /* when to stop waiting for the lock that is being waited for; monotonic */
+};
+
+/* ---- transactions ---- */
+
+/* CATALOG_WRITE takes the write lock at once: a transaction that reads first and writes later could otherwise find that
+ * somebody else wrote in between, and would have to fail. */
+enum catalog_mode { CATALOG_READ, CATALOG_WRITE };
+
+/* One transaction, and this handle, for the calling thread alone. Followed by catalog_finish unless it failed. */
+int catalog_begin(struct catalog *catalog, enum catalog_mode mode, struct husk_error *err);
+/* Commits when `result` is not negative, else rolls back. Returns `result`, or -1 when the commit failed. */
+int catalog_finish(struct catalog *catalog, int result, struct husk_error *err);
+
+/* ---- statements: all of these stand between catalog_begin and catalog_finish ---- */
+
+struct argument {
+	enum { ARGUMENT_END, ARGUMENT_TEXT, ARGUMENT_NUMBER } kind;
+	const char *text; /* NULL: SQL NULL; must outlive the statement */
+	int64_t number;
+};
+static inline struct argument text(const char *value)
+{
+	return (struct argument){ .kind = ARGUMENT_TEXT, .text = value };
+}
+static inline struct argument number(int64_t value)
+{
+	return (struct argument){ .kind = ARGUMENT_NUMBER, .number = value };
+}
+/* For ?1, ?2, … of a statement: ARGUMENTS(text(id), number(now)); NULL when it takes none. */
+#define ARGUMENTS(...) ((const struct argument[]){ __VA_ARGS__, { .kind = ARGUMENT_END } })
+
+/* Runs a statement that returns no rows. Returns how many rows it changed. */
+int catalog_run(struct catalog *catalog, const char *sql, const struct argument *arguments, struct husk_error *err);
+/* The first column of the first row as a number: 1 with *out, or 0 when there is no row. */
+int catalog_number(struct catalog *catalog, const char *sql, const struct argument *arguments, int64_t *out,
+		   struct husk_error *err);
+/* The first column of every row, as a list for strv_free. */
+int catalog_strings(struct catalog *catalog, const char *sql, const struct argument *arguments, char ***out,
+		    struct husk_error *err);
+/* Fails with NOT_FOUND: "<kind> '<word>' not found; did you mean '<the nearest of what sql selects>'? (<hint>)". */
+int catalog_not_found(struct catalog *catalog, const char *kind, const char *word, const char *sql, const char *hint,
+		      struct husk_error *err);
+/* Fills err from what SQLite said last, and returns -1. */
+int catalog_fail(struct catalog *catalog, struct husk_error *err);
+
+/* ---- tables ---- */
+
+enum field_kind { FIELD_TEXT, FIELD_INT64, FIELD_UINT64, FIELD_UINT32, FIELD_BOOL, FIELD_STATE };
+
+struct field {
+	const char *column;
+	enum field_kind kind;
+	size_t offset; /* of the member in the row's structure */
+};
+/* A member of `struct type`, kept in a column of the same name. */
+#define FIELD(type, kind, member)                                                                                      \
+	{                                                                                                              \
+#member, kind, offsetof(struct type, member)                                                           \
+	}
+
+struct table {
+	const char *name;
+	size_t row_size;
+	const struct field *fields;
+	size_t field_count;
+};
+
+int table_insert(struct catalog *catalog, const struct table *table, const void *row, struct husk_error *err);
+/* "SELECT <all fields> FROM <table> <tail>". table_one: 1 with *out, or 0 when there is no row. */
+int table_one(struct catalog *catalog, const struct table *table, const char *tail, const struct argument *arguments,
+	      void **out, struct husk_error *err);
+/* A NULL-terminated list. */
+int table_all(struct catalog *catalog, const struct table *table, const char *tail, const struct argument *arguments,
+	      void ***out, struct husk_error *err);
+void table_free_row(const struct table *table, void *row);
+void table_free_list(const struct table *table, void **list);
+
+const char *catalog_state_name(enum catalog_state state);
+
+#endif

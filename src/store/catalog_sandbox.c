@@ -1,0 +1,382 @@
+/*
+ * Sandboxes in the catalog: their rows, the states they move through, their slots, and the pool of prepared ones.
+ * Called by libhusk and by supervisors, all at once and from many processes; whatever must happen only once (a slot, a
+ * name, a claim) is decided inside one write transaction. Must never bring an ended sandbox back: its slot has a new
+ * owner.
+ */
+#include "store/catalog_kit.h"
+
+#define SLOT_MAX 16383
+
+static const struct field sandbox_fields[] = {
+	FIELD(catalog_sandbox, FIELD_TEXT, id),
+	FIELD(catalog_sandbox, FIELD_TEXT, name),
+	FIELD(catalog_sandbox, FIELD_TEXT, template_name),
+	FIELD(catalog_sandbox, FIELD_TEXT, template_digest),
+	FIELD(catalog_sandbox, FIELD_TEXT, parent),
+	FIELD(catalog_sandbox, FIELD_TEXT, isolation),
+	FIELD(catalog_sandbox, FIELD_TEXT, end_reason),
+	FIELD(catalog_sandbox, FIELD_STATE, state),
+	FIELD(catalog_sandbox, FIELD_BOOL, warm),
+	FIELD(catalog_sandbox, FIELD_INT64, created_ms),
+	FIELD(catalog_sandbox, FIELD_INT64, expires_ms),
+	FIELD(catalog_sandbox, FIELD_INT64, ended_ms),
+	FIELD(catalog_sandbox, FIELD_INT64, idle_seconds),
+	FIELD(catalog_sandbox, FIELD_BOOL, persistent),
+	FIELD(catalog_sandbox, FIELD_UINT64, memory_bytes),
+	FIELD(catalog_sandbox, FIELD_UINT64, disk_bytes),
+	FIELD(catalog_sandbox, FIELD_UINT32, cpu_milli),
+	FIELD(catalog_sandbox, FIELD_UINT32, pids),
+	FIELD(catalog_sandbox, FIELD_UINT32, slot),
+	FIELD(catalog_sandbox, FIELD_TEXT, metadata),
+	FIELD(catalog_sandbox, FIELD_TEXT, environment),
+};
+static const struct table sandboxes = { "sandboxes", sizeof(struct catalog_sandbox), sandbox_fields,
+					ARRAY_SIZE(sandbox_fields) };
+
+void catalog_sandbox_free(struct catalog_sandbox *row)
+{
+	table_free_row(&sandboxes, row);
+}
+
+void catalog_sandbox_list_free(struct catalog_sandbox **list)
+{
+	table_free_list(&sandboxes, (void **)list);
+}
+
+/* ---- finding ---- */
+
+static int not_found(struct catalog *catalog, const char *word, struct husk_error *err)
+{
+	return catalog_not_found(
+		catalog, "sandbox", word,
+		"SELECT id FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') UNION "
+		"SELECT name FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') AND name IS NOT NULL",
+		"husk ls", err);
+}
+
+/* Of the row that a conditional update did not touch, and which therefore is missing or in another state. */
+static int untouched(struct catalog *catalog, const char *id, enum husk_code code, struct husk_error *err)
+{
+	void *found = NULL;
+	int result = table_one(catalog, &sandboxes, "WHERE id = ?1", ARGUMENTS(text(id)), &found, err);
+
+	if (result <= 0)
+		return result < 0 ? -1 : not_found(catalog, id, err);
+	struct catalog_sandbox *row = found;
+
+	if (row->state == CATALOG_ENDED)
+		result = husk_fail(err, code, "sandbox %s has ended (%s)", id,
+				   row->end_reason ? row->end_reason : "unknown");
+	else
+		result = husk_fail(err, code, "sandbox %s is %s", id, catalog_state_name(row->state));
+	catalog_sandbox_free(row);
+	return result;
+}
+
+int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct catalog_sandbox **out,
+			struct husk_error *err)
+{
+	void *row = NULL;
+
+	if (!id_or_name || !*id_or_name)
+		return husk_fail(err, HUSK_INVALID, "no sandbox given: pass an id or a name (husk ls)");
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	/* An id always wins, so that nobody's name can stand in for somebody else's sandbox. */
+	int result = table_one(catalog, &sandboxes,
+			       "WHERE (id = ?1 OR name = ?1) AND state <> 'pool' "
+			       "ORDER BY id = ?1 DESC, state = 'ended', ended_ms DESC, rowid DESC LIMIT 1",
+			       ARGUMENTS(text(id_or_name)), &row, err);
+
+	if (result == 0)
+		result = not_found(catalog, id_or_name, err);
+	if (catalog_finish(catalog, result, err) < 0) {
+		catalog_sandbox_free(row);
+		return -1;
+	}
+	*out = row;
+	return 0;
+}
+
+/* "'running', 'paused'" for a mask of states. */
+static int append_states(struct buf *sql, unsigned mask)
+{
+	const char *separator = "";
+
+	for (enum catalog_state state = CATALOG_PREPARING; state <= CATALOG_ENDED; state++) {
+		if (!(mask & 1u << state))
+			continue;
+		if (buf_printf(sql, "%s'%s'", separator, catalog_state_name(state)))
+			return -1;
+		separator = ", ";
+	}
+	return 0;
+}
+
+int catalog_sandbox_list(struct catalog *catalog, unsigned mask, struct catalog_sandbox ***out, struct husk_error *err)
+{
+	cleanup_buf struct buf tail = { 0 };
+	void **list = NULL;
+
+	if (buf_append_string(&tail, "WHERE state IN (") || append_states(&tail, mask) ||
+	    buf_append_string(&tail, ") ORDER BY created_ms DESC, rowid DESC"))
+		return husk_fail_memory(err);
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	if (catalog_finish(catalog, table_all(catalog, &sandboxes, tail.data, NULL, &list, err), err)) {
+		table_free_list(&sandboxes, list);
+		return -1;
+	}
+	*out = (struct catalog_sandbox **)list;
+	return 0;
+}
+
+/* ---- adding ---- */
+
+/* CONFLICT when a live sandbox other than `id` has this name. */
+static int check_name(struct catalog *catalog, const char *name, const char *id, struct husk_error *err)
+{
+	int64_t taken = 0;
+
+	if (!name)
+		return 0;
+	if (catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE name = ?1 AND id <> ?2 AND state <> 'ended'",
+			   ARGUMENTS(text(name), text(id)), &taken, err) < 0)
+		return -1;
+	if (taken)
+		return husk_fail(err, HUSK_CONFLICT,
+				 "a live sandbox is named '%s' already; choose another name, or end it (husk rm %s)",
+				 name, name);
+	return 0;
+}
+
+/* The lowest number nobody has. */
+static int free_slot(struct catalog *catalog, uint32_t *out, struct husk_error *err)
+{
+	int64_t slot = 0;
+
+	if (catalog_number(catalog,
+			   "SELECT min(candidate) FROM (SELECT 1 AS candidate UNION ALL "
+			   "SELECT slot + 1 FROM sandboxes WHERE slot > 0) "
+			   "WHERE NOT EXISTS (SELECT 1 FROM sandboxes WHERE slot > 0 AND slot = candidate)",
+			   NULL, &slot, err) < 0)
+		return -1;
+	if (slot < 1 || slot > SLOT_MAX)
+		return husk_fail(err, HUSK_LIMIT,
+				 "this instance has %d sandboxes, the most it can have; end some (husk rm)", SLOT_MAX);
+	*out = (uint32_t)slot;
+	return 0;
+}
+
+static int insert_sandbox(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err)
+{
+	int64_t taken = 0;
+
+	if (catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE id = ?1", ARGUMENTS(text(row->id)), &taken, err) < 0)
+		return -1;
+	if (taken)
+		return husk_fail(err, HUSK_CONFLICT, "sandbox %s exists already", row->id);
+	if (check_name(catalog, row->name, row->id, err) || free_slot(catalog, &row->slot, err))
+		return -1;
+	return table_insert(catalog, &sandboxes, row, err);
+}
+
+int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	if (catalog_finish(catalog, insert_sandbox(catalog, row, err), err)) {
+		row->slot = 0;
+		return -1;
+	}
+	return 0;
+}
+
+/* ---- changing ---- */
+
+int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
+			 struct husk_error *err)
+{
+	cleanup_buf struct buf sql = { 0 };
+
+	if (to == CATALOG_ENDED)
+		return husk_fail(err, HUSK_INTERNAL, "sandbox %s cannot be moved to ended without a reason", id);
+	if (buf_append_string(&sql, "UPDATE sandboxes SET state = ?2 WHERE id = ?1 AND state IN (") ||
+	    append_states(&sql, from_mask & ~(1u << CATALOG_ENDED)) || buf_append_string(&sql, ")"))
+		return husk_fail_memory(err);
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = catalog_run(catalog, sql.data, ARGUMENTS(text(id), text(catalog_state_name(to))), err);
+
+	if (changed == 0)
+		changed = untouched(catalog, id, HUSK_CONFLICT, err);
+	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
+}
+
+/* One update of a sandbox that has not ended; ?1 is its id. GONE when it has. */
+static int update_live(struct catalog *catalog, const char *id, const char *sql, const struct argument *arguments,
+		       struct husk_error *err)
+{
+	int changed = catalog_run(catalog, sql, arguments, err);
+
+	if (changed == 0)
+		changed = untouched(catalog, id, HUSK_GONE, err);
+	return changed < 0 ? -1 : 0;
+}
+
+int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err)
+{
+	if (row->state == CATALOG_ENDED)
+		return husk_fail(err, HUSK_INTERNAL, "sandbox %s cannot be updated to ended without a reason", row->id);
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = check_name(catalog, row->name, row->id, err);
+
+	if (result == 0)
+		result = update_live(catalog, row->id,
+				     "UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
+				     "persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
+				     "metadata = ?11, environment = ?12, created_ms = ?13, state = ?14 "
+				     "WHERE id = ?1 AND state <> 'ended'",
+				     ARGUMENTS(text(row->id), text(row->name), text(row->parent),
+					       number(row->expires_ms), number(row->idle_seconds),
+					       number(row->persistent), number((int64_t)row->memory_bytes),
+					       number((int64_t)row->disk_bytes), number(row->cpu_milli),
+					       number(row->pids), text(row->metadata), text(row->environment),
+					       number(row->created_ms), text(catalog_state_name(row->state))),
+				     err);
+	return catalog_finish(catalog, result, err);
+}
+
+int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
+			       struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = update_live(
+		catalog, id, "UPDATE sandboxes SET expires_ms = ?2, persistent = ?3 WHERE id = ?1 AND state <> 'ended'",
+		ARGUMENTS(text(id), number(expires_ms), number(persistent)), err);
+
+	return catalog_finish(catalog, result, err);
+}
+
+int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = update_live(catalog, id, "UPDATE sandboxes SET metadata = ?2 WHERE id = ?1 AND state <> 'ended'",
+				 ARGUMENTS(text(id), text(metadata)), err);
+
+	return catalog_finish(catalog, result, err);
+}
+
+int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)
+{
+	int64_t known = 0;
+
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = catalog_run(catalog,
+				 "UPDATE sandboxes SET state = 'ended', end_reason = ?2, ended_ms = ?3, slot = 0, "
+				 "environment = NULL WHERE id = ?1 AND state <> 'ended'",
+				 ARGUMENTS(text(id), text(reason), number(time_wall_ms())), err);
+
+	if (result == 0) {
+		result = catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE id = ?1", ARGUMENTS(text(id)), &known,
+					err);
+		if (result == 0)
+			result = not_found(catalog, id, err);
+	}
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+}
+
+int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = catalog_run(catalog, "DELETE FROM sandboxes WHERE id = ?1", ARGUMENTS(text(id)), err);
+
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+}
+
+/* ---- the pool ---- */
+
+/* The row, already moved to CREATING; NULL when there is none. */
+static int claim(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm, void **row,
+		 struct husk_error *err)
+{
+	int found = table_one(catalog, &sandboxes,
+			      "WHERE state = 'pool' AND template_digest = ?1 AND disk_bytes = ?2 AND warm = ?3 "
+			      "ORDER BY created_ms, rowid LIMIT 1",
+			      ARGUMENTS(text(template_digest), number((int64_t)disk_bytes), number(warm)), row, err);
+
+	if (found <= 0)
+		return found;
+	struct catalog_sandbox *claimed = *row;
+
+	claimed->state = CATALOG_CREATING;
+	return catalog_run(catalog, "UPDATE sandboxes SET state = 'creating' WHERE id = ?1",
+			   ARGUMENTS(text(claimed->id)), err);
+}
+
+int catalog_pool_claim(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm,
+		       struct catalog_sandbox **out, struct husk_error *err)
+{
+	void *row = NULL;
+
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = catalog_finish(catalog, claim(catalog, template_digest, disk_bytes, warm, &row, err), err);
+
+	if (result < 0) {
+		catalog_sandbox_free(row);
+		return -1;
+	}
+	if (result > 0)
+		*out = row;
+	return result;
+}
+
+int catalog_pool_count(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm,
+		       struct husk_error *err)
+{
+	int64_t count = 0;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result = catalog_number(
+		catalog,
+		"SELECT count(*) FROM sandboxes WHERE state IN ('pool', 'preparing') AND template_digest = ?1 "
+		"AND disk_bytes = ?2 AND warm = ?3",
+		ARGUMENTS(text(template_digest), number((int64_t)disk_bytes), number(warm)), &count, err);
+
+	return catalog_finish(catalog, result, err) < 0 ? -1 : (int)count;
+}
+
+/* Inside a transaction: the entry goes first, since a slot belongs to one row at a time. */
+static int adopt(struct catalog *catalog, const char *id, const char *entry, struct husk_error *err)
+{
+	int64_t slot = 0;
+	int found =
+		catalog_number(catalog, "SELECT slot FROM sandboxes WHERE id = ?1", ARGUMENTS(text(entry)), &slot, err);
+
+	if (found < 0)
+		return -1;
+	if (found == 0)
+		return husk_fail(err, HUSK_NOT_FOUND, "pool entry %s is gone", entry);
+	if (catalog_run(catalog, "DELETE FROM sandboxes WHERE id = ?1", ARGUMENTS(text(entry)), err) < 0)
+		return -1;
+	int changed = catalog_run(catalog, "UPDATE sandboxes SET slot = ?2 WHERE id = ?1 AND state = 'creating'",
+				  ARGUMENTS(text(id), number(slot)), err);
+	if (changed < 0)
+		return -1;
+	return changed == 1 ? 0 : husk_fail(err, HUSK_CONFLICT, "sandbox %s is not waking", id);
+}
+
+int catalog_pool_adopt(struct catalog *catalog, const char *id, const char *entry, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, adopt(catalog, id, entry, err), err);
+}

@@ -1,0 +1,129 @@
+/*
+ * Snapshots in the catalog. A row is added before the image is written and marked ready after it, so that whatever a
+ * killed process left half-written is found as "not ready" and cleared; an unready one must never be found by its name.
+ */
+#include "store/catalog_kit.h"
+
+static const struct field snapshot_fields[] = {
+	FIELD(catalog_snapshot, FIELD_TEXT, id),
+	FIELD(catalog_snapshot, FIELD_TEXT, name),
+	FIELD(catalog_snapshot, FIELD_TEXT, sandbox),
+	FIELD(catalog_snapshot, FIELD_TEXT, template_name),
+	FIELD(catalog_snapshot, FIELD_TEXT, template_digest),
+	FIELD(catalog_snapshot, FIELD_TEXT, isolation),
+	FIELD(catalog_snapshot, FIELD_INT64, created_ms),
+	FIELD(catalog_snapshot, FIELD_UINT64, bytes),
+	FIELD(catalog_snapshot, FIELD_UINT64, memory_bytes),
+	FIELD(catalog_snapshot, FIELD_UINT64, disk_bytes),
+	FIELD(catalog_snapshot, FIELD_UINT32, cpu_milli),
+	FIELD(catalog_snapshot, FIELD_UINT32, pids),
+	FIELD(catalog_snapshot, FIELD_BOOL, ready),
+	FIELD(catalog_snapshot, FIELD_TEXT, environment),
+	FIELD(catalog_snapshot, FIELD_TEXT, metadata),
+};
+static const struct table snapshots = { "snapshots", sizeof(struct catalog_snapshot), snapshot_fields,
+					ARRAY_SIZE(snapshot_fields) };
+
+void catalog_snapshot_free(struct catalog_snapshot *row)
+{
+	table_free_row(&snapshots, row);
+}
+
+void catalog_snapshot_list_free(struct catalog_snapshot **list)
+{
+	table_free_list(&snapshots, (void **)list);
+}
+
+static int not_found(struct catalog *catalog, const char *word, struct husk_error *err)
+{
+	return catalog_not_found(catalog, "snapshot", word,
+				 "SELECT id FROM snapshots WHERE ready UNION "
+				 "SELECT name FROM snapshots WHERE ready AND name IS NOT NULL",
+				 "husk snapshot ls", err);
+}
+
+static int insert_snapshot(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err)
+{
+	int64_t taken = 0;
+
+	if (row->name && catalog_number(catalog, "SELECT 1 FROM snapshots WHERE name = ?1", ARGUMENTS(text(row->name)),
+					&taken, err) < 0)
+		return -1;
+	if (taken)
+		return husk_fail(
+			err, HUSK_CONFLICT,
+			"a snapshot is named '%s' already; choose another name, or remove it (husk snapshot rm %s)",
+			row->name, row->name);
+	return table_insert(catalog, &snapshots, row, err);
+}
+
+int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, insert_snapshot(catalog, row, err), err);
+}
+
+/* One statement on one snapshot, ?1 being its id; NOT_FOUND when it touched none. */
+static int change(struct catalog *catalog, const char *id, const char *sql, const struct argument *arguments,
+		  struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = catalog_run(catalog, sql, arguments, err);
+
+	if (changed == 0)
+		changed = not_found(catalog, id, err);
+	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
+}
+
+int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err)
+{
+	return change(catalog, id, "UPDATE snapshots SET ready = 1, bytes = ?2 WHERE id = ?1",
+		      ARGUMENTS(text(id), number((int64_t)bytes)), err);
+}
+
+int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err)
+{
+	return change(catalog, id, "DELETE FROM snapshots WHERE id = ?1", ARGUMENTS(text(id)), err);
+}
+
+int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
+			 struct husk_error *err)
+{
+	void *row = NULL;
+
+	if (!id_or_name || !*id_or_name)
+		return husk_fail(err, HUSK_INVALID, "no snapshot given: pass an id or a name (husk snapshot ls)");
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result =
+		table_one(catalog, &snapshots, "WHERE id = ?1 OR (name = ?1 AND ready) ORDER BY id = ?1 DESC LIMIT 1",
+			  ARGUMENTS(text(id_or_name)), &row, err);
+
+	if (result == 0)
+		result = not_found(catalog, id_or_name, err);
+	if (catalog_finish(catalog, result, err) < 0) {
+		catalog_snapshot_free(row);
+		return -1;
+	}
+	*out = row;
+	return 0;
+}
+
+int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out, struct husk_error *err)
+{
+	void **list = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result = table_all(catalog, &snapshots, "WHERE ready = ?1 ORDER BY created_ms DESC, rowid DESC",
+			       ARGUMENTS(number(!unready)), &list, err);
+
+	if (catalog_finish(catalog, result, err)) {
+		table_free_list(&snapshots, list);
+		return -1;
+	}
+	*out = (struct catalog_snapshot **)list;
+	return 0;
+}

@@ -1,0 +1,132 @@
+/*
+ * Templates in the catalog: versions by content digest, and for each name the one it points at. Old versions stay as
+ * long as a sandbox or a snapshot was made from them, because neither can be restored without its root image. Called by
+ * the template builder, by create, and by the clearing of what is unused; must never call a version unused that a
+ * hibernated sandbox still needs.
+ */
+#include "store/catalog_kit.h"
+
+static const struct field template_fields[] = {
+	FIELD(catalog_template, FIELD_TEXT, name),         FIELD(catalog_template, FIELD_TEXT, digest),
+	FIELD(catalog_template, FIELD_TEXT, description),  FIELD(catalog_template, FIELD_TEXT, isolation),
+	FIELD(catalog_template, FIELD_INT64, created_ms),  FIELD(catalog_template, FIELD_UINT64, bytes),
+	FIELD(catalog_template, FIELD_UINT64, disk_bytes), FIELD(catalog_template, FIELD_BOOL, current),
+};
+static const struct table templates = { "templates", sizeof(struct catalog_template), template_fields,
+					ARRAY_SIZE(template_fields) };
+
+void catalog_template_free(struct catalog_template *row)
+{
+	table_free_row(&templates, row);
+}
+
+void catalog_template_list_free(struct catalog_template **list)
+{
+	table_free_list(&templates, (void **)list);
+}
+
+static int not_found(struct catalog *catalog, const char *word, struct husk_error *err)
+{
+	return catalog_not_found(catalog, "template", word, "SELECT name FROM templates WHERE current",
+				 "husk template ls", err);
+}
+
+static int insert_template(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err)
+{
+	struct catalog_template version = *row;
+
+	version.current = true;
+	/* The same content may be built again, by force or after its name was dropped: it replaces its own row. */
+	if (catalog_run(catalog, "DELETE FROM templates WHERE name = ?1 AND digest = ?2",
+			ARGUMENTS(text(row->name), text(row->digest)), err) < 0 ||
+	    catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current",
+			ARGUMENTS(text(row->name)), err) < 0)
+		return -1;
+	return table_insert(catalog, &templates, &version, err);
+}
+
+int catalog_template_add(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, insert_template(catalog, row, err), err);
+}
+
+int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out,
+			 struct husk_error *err)
+{
+	void *row = NULL;
+
+	if (!name || !*name)
+		return husk_fail(err, HUSK_INVALID, "no template given: pass its name (husk template ls)");
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result = table_one(catalog, &templates, "WHERE name = ?1 AND current", ARGUMENTS(text(name)), &row, err);
+
+	if (result == 0)
+		result = not_found(catalog, name, err);
+	if (catalog_finish(catalog, result, err) < 0) {
+		catalog_template_free(row);
+		return -1;
+	}
+	*out = row;
+	return 0;
+}
+
+static int list_templates(struct catalog *catalog, const char *tail, struct catalog_template ***out,
+			  struct husk_error *err)
+{
+	void **list = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	if (catalog_finish(catalog, table_all(catalog, &templates, tail, NULL, &list, err), err)) {
+		table_free_list(&templates, list);
+		return -1;
+	}
+	*out = (struct catalog_template **)list;
+	return 0;
+}
+
+int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out,
+			  struct husk_error *err)
+{
+	return list_templates(catalog,
+			      with_old ? "ORDER BY name, current DESC, created_ms DESC" : "WHERE current ORDER BY name",
+			      out, err);
+}
+
+int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err)
+{
+	/* Two names may share one content: its files are unused when neither points at it, and it is listed once. */
+	return list_templates(
+		catalog,
+		"AS candidate WHERE NOT EXISTS (SELECT 1 FROM templates WHERE digest = candidate.digest AND current) "
+		"AND NOT EXISTS (SELECT 1 FROM snapshots WHERE template_digest = candidate.digest) "
+		"AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE template_digest = candidate.digest "
+		"AND state <> 'ended') "
+		"GROUP BY digest ORDER BY created_ms",
+		out, err);
+}
+
+int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current",
+				  ARGUMENTS(text(name)), err);
+
+	if (changed == 0)
+		changed = not_found(catalog, name, err);
+	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
+}
+
+int catalog_template_forget(struct catalog *catalog, const char *digest, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result = catalog_run(catalog, "DELETE FROM templates WHERE digest = ?1 AND NOT current",
+				 ARGUMENTS(text(digest)), err);
+
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+}

@@ -1,0 +1,350 @@
+/*
+ * Stage 1 of a template: a Debian root from the host's own release and package sources, made by mmdebstrap, with the
+ * definition's users, files, npm packages and scripts put in by templates/customize.sh. Called by rootfs.c.
+ *
+ * Sources are taken from this host's apt configuration (never written here), Debian's own only: what a third party offers
+ * does not get into a template by being configured on the host. Credentials in a source's address do not get into it either.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include "store/rootfs.h"
+
+#define SAY_EVERY_MS 1000 /* between lines that only count */
+#define REASON_MAX 600    /* of the tool's own words, in the message */
+
+/* What apt, npm and node need from the caller's environment to reach their servers. */
+static const char *const passed_on[] = { "http_proxy", "https_proxy",  "no_proxy",	      "HTTP_PROXY",
+					 "HTTPS_PROXY", "NO_PROXY",    "NPM_CONFIG_USERCONFIG", "NPM_CONFIG_REGISTRY",
+					 "npm_config_registry" };
+
+/* ---- package sources ---- */
+
+/* Debian's own archive in this release: "<uri>|<suite>|main". */
+static bool source_wanted(const char *uri, const char *suite, const char *codename)
+{
+	static const char *const kinds[] = { "", "-updates", "-security" };
+	size_t length = strlen(uri);
+	const char *end;
+	bool suite_wanted = false;
+
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+		size_t base = strlen(codename);
+		suite_wanted |= strncmp(suite, codename, base) == 0 && str_equal(suite + base, kinds[i]);
+	}
+	/* A mirror of Debian keeps its last path component (debian, debian-security); a third party's archive that
+	 * borrows a Debian suite name does not have it. */
+	while (length > 0 && uri[length - 1] == '/')
+		length--;
+	end = memrchr(uri, '/', length);
+	return suite_wanted && end && strncmp(end + 1, "debian", 6) == 0;
+}
+
+/* "deb <uri> <suite> main" lines of what this host uses. */
+static int sources_collect(const char *codename, struct buf *out, struct husk_error *err)
+{
+	cleanup_buf struct buf listing = { 0 };
+	struct command command = {
+		COMMAND_INIT,
+		.argv = (const char *[]){ "apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)",
+					  "Created-By: Packages", NULL },
+		.output = &listing,
+		.timeout_ms = 60000,
+	};
+	char *rest = NULL;
+
+	if (command_run(&command, err) < 0)
+		return husk_wrap(err, "cannot read this host's package sources");
+	for (char *line = listing.data ? strtok_r(listing.data, "\n", &rest) : NULL; line;
+	     line = strtok_r(NULL, "\n", &rest)) {
+		char *suite = strchr(line, '|'), *component = suite ? strchr(suite + 1, '|') : NULL;
+		if (!component)
+			continue;
+		*suite++ = *component++ = '\0';
+		if (!str_equal(component, "main") || !source_wanted(line, suite, codename))
+			continue;
+		if (buf_printf(out, "deb %s %s main\n", line, suite) < 0)
+			return husk_fail_memory(err);
+	}
+	if (out->size == 0)
+		return husk_fail(err, HUSK_UNAVAILABLE,
+				 "this host's apt has no source for Debian %s (main); add one under /etc/apt and run "
+				 "'apt-get update'",
+				 codename);
+	return 0;
+}
+
+/* This host's way to its mirror (proxy, certificates, time checks), as --aptopt arguments. */
+static int options_collect(char ***arguments, struct husk_error *err)
+{
+	static const char *const prefixes[] = { "Acquire::http", "Acquire::https", "Acquire::Check-",
+						"Acquire::Retries", "Acquire::ForceIP" };
+	cleanup_buf struct buf listing = { 0 };
+	struct command command = {
+		COMMAND_INIT,
+		.argv = (const char *[]){ "apt-config", "dump", NULL },
+		.output = &listing,
+		.timeout_ms = 60000,
+	};
+	char *rest = NULL;
+
+	if (command_run(&command, err) < 0)
+		return husk_wrap(err, "cannot read this host's apt configuration");
+	for (char *line = listing.data ? strtok_r(listing.data, "\n", &rest) : NULL; line;
+	     line = strtok_r(NULL, "\n", &rest)) {
+		for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++) {
+			cleanup_free char *argument = str_format("--aptopt=%s", line);
+			if (!argument || (str_starts(line, prefixes[i]) && !str_ends(line, "\"\";") &&
+					  strv_add(arguments, argument) < 0))
+				return husk_fail_memory(err);
+		}
+	}
+	return 0;
+}
+
+/* ---- the command ---- */
+
+static int join(char **list, const char *separator, struct buf *out)
+{
+	for (; list && *list; list++)
+		if (buf_printf(out, "%s%s", *list, separator) < 0)
+			return -1;
+	return 0;
+}
+
+static bool listed(char **list, const char *word)
+{
+	for (; list && *list; list++)
+		if (str_equal(*list, word))
+			return true;
+	return false;
+}
+
+static int add_include(const struct template_definition *definition, char ***arguments, struct husk_error *err)
+{
+	cleanup_buf struct buf words = { 0 };
+
+	if (buf_append_string(&words, "--include=") < 0 || join(definition->packages, ",", &words) < 0 ||
+	    (definition->npm && buf_append_string(&words, "nodejs,npm,ca-certificates,") < 0))
+		return husk_fail_memory(err);
+	if (words.data[words.size - 1] != ',')
+		return 0;
+	words.data[words.size - 1] = '\0';
+	return strv_add(arguments, words.data) < 0 ? husk_fail_memory(err) : 0;
+}
+
+static int arguments_collect(const struct build *build, const char *codename, const char *hook, const char *sources,
+			     const char *out_tar, char ***arguments, struct husk_error *err)
+{
+	/* Manuals and translations are most of what a program in a sandbox never reads. Copyright files stay. */
+	static const char *const fixed[] = {
+		"mmdebstrap",
+		"--verbose",
+		"--mode=auto",
+		"--variant=minbase",
+		"--format=tar",
+		"--aptopt=APT::Install-Recommends \"false\"",
+		"--aptopt=Acquire::Languages \"none\"",
+		"--dpkgopt=force-unsafe-io",
+		"--dpkgopt=path-exclude=/usr/share/man/*",
+		"--dpkgopt=path-exclude=/usr/share/info/*",
+		"--dpkgopt=path-exclude=/usr/share/lintian/*",
+		"--dpkgopt=path-exclude=/usr/share/locale/*",
+		"--dpkgopt=path-include=/usr/share/locale/locale.alias",
+		"--dpkgopt=path-exclude=/usr/share/doc/*",
+		"--dpkgopt=path-include=/usr/share/doc/*/copyright",
+	};
+	cleanup_free char *customize = str_format("--customize-hook=%s", hook);
+
+	for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
+		if (strv_add(arguments, fixed[i]) < 0)
+			return husk_fail_memory(err);
+	if (options_collect(arguments, err) < 0 || add_include(build->definition, arguments, err) < 0)
+		return -1;
+	if (!customize || strv_add(arguments, customize) < 0 || strv_add(arguments, codename) < 0 ||
+	    strv_add(arguments, out_tar) < 0 || strv_add(arguments, sources) < 0)
+		return husk_fail_memory(err);
+	return 0;
+}
+
+static int add_variable(char ***environment, const char *name, const char *value)
+{
+	cleanup_free char *pair = str_format("%s=%s", name, value);
+
+	return pair ? strv_add(environment, pair) : -1;
+}
+
+/* What customize.sh goes by, and what the way to the servers needs; nothing else of the caller's. */
+static int environment_collect(const struct build *build, char ***environment, struct husk_error *err)
+{
+	const struct template_definition *definition = build->definition;
+	cleanup_buf struct buf npm = { 0 }, users = { 0 }, scripts = { 0 };
+	const char *home = getenv("HOME");
+
+	if (join(definition->npm, " ", &npm) < 0 || join(definition->users, "\n", &users) < 0 ||
+	    join(definition->scripts, "\n", &scripts) < 0 ||
+	    add_variable(environment, "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") < 0 ||
+	    add_variable(environment, "HOME", home ? home : "/root") < 0 ||
+	    add_variable(environment, "LC_ALL", "C.UTF-8") < 0 ||
+	    add_variable(environment, "DEBIAN_FRONTEND", "noninteractive") < 0 ||
+	    add_variable(environment, "TMPDIR", build->work) < 0 ||
+	    add_variable(environment, "HUSK_DEFINITION", definition->source) < 0 ||
+	    add_variable(environment, "HUSK_NPM", npm.data ? npm.data : "") < 0 ||
+	    add_variable(environment, "HUSK_KEEP_NPM", listed(definition->packages, "npm") ? "1" : "") < 0 ||
+	    add_variable(environment, "HUSK_USERS", users.data ? users.data : "") < 0 ||
+	    add_variable(environment, "HUSK_SCRIPTS", scripts.data ? scripts.data : "") < 0)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < ARRAY_SIZE(passed_on); i++) {
+		const char *value = getenv(passed_on[i]);
+		if (value && add_variable(environment, passed_on[i], value) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
+/* ---- following it ---- */
+
+/* What mmdebstrap and apt say, turned into what people want to know. */
+struct follower {
+	const struct build *build;
+	FILE *log;
+	unsigned total, unpacked, configured;
+	int64_t said_ms;
+	char reason[REASON_MAX]; /* the first complaint, or else the last line */
+	bool complained;
+};
+
+static void follow_count(struct follower *follower)
+{
+	int64_t now = time_monotonic_ms();
+
+	if (now - follower->said_ms < SAY_EVERY_MS)
+		return;
+	follower->said_ms = now;
+	build_say(follower->build, "installing packages: %u unpacked, %u set up, of %u", follower->unpacked,
+		  follower->configured, follower->total);
+}
+
+static void follow_line(struct follower *follower, const char *line)
+{
+	unsigned count;
+
+	if (str_starts(line, "E: ") || str_starts(line, "error: ") || str_starts(line, "npm ERR!")) {
+		if (!follower->complained)
+			snprintf(follower->reason, sizeof(follower->reason), "%s", line);
+		follower->complained = true;
+	} else if (!follower->complained && line[0] && !str_starts(line, "I: ")) {
+		snprintf(follower->reason, sizeof(follower->reason), "%s", line);
+	}
+	if (str_starts(line, "husk: "))
+		build_say(follower->build, "%s", line + strlen("husk: "));
+	else if (str_starts(line, "I: running apt-get update"))
+		build_say(follower->build, "reading package lists");
+	else if (str_starts(line, "I: creating tarball"))
+		build_say(follower->build, "packing the root");
+	else if (sscanf(line, "%*u upgraded, %u newly installed", &count) == 1) {
+		follower->total += count;
+		build_say(follower->build, "downloading %u packages", count);
+	} else if (str_starts(line, "Unpacking ")) {
+		follower->unpacked++;
+		follow_count(follower);
+	} else if (str_starts(line, "Setting up ")) {
+		follower->configured++;
+		follow_count(follower);
+	}
+}
+
+static void follow_output(struct follower *follower, int fd)
+{
+	cleanup_file FILE *stream = fdopen(fd, "r");
+	char *line = NULL;
+	size_t capacity = 0;
+
+	if (!stream) {
+		close(fd);
+		return;
+	}
+	while (getline(&line, &capacity, stream) >= 0) {
+		if (follower->log)
+			fputs(line, follower->log);
+		line[strcspn(line, "\r\n")] = '\0';
+		follow_line(follower, line);
+	}
+	free(line);
+}
+
+/* The tool ends with us, also when we are killed: it unmounts what it mounted. */
+static int tie_to_parent(void *data)
+{
+	(void)data;
+	return prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ? 125 : 0;
+}
+
+static int wait_for(pid_t pid, const char *reason, const char *log, struct husk_error *err)
+{
+	int status;
+
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return husk_fail_errno(err, "cannot wait for mmdebstrap");
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	if (WIFSIGNALED(status))
+		return husk_fail(err, HUSK_INTERNAL, "mmdebstrap was ended by signal %d", WTERMSIG(status));
+	return husk_fail(err, HUSK_UNAVAILABLE, "mmdebstrap failed: %s (everything it said is in %s)", reason, log);
+}
+
+static int run_following(const struct build *build, char **arguments, char **environment, const char *log,
+			 struct husk_error *err)
+{
+	struct follower follower = { .build = build };
+	cleanup_file FILE *file = fopen(log, "we");
+	int ends[2];
+	pid_t pid;
+
+	follower.log = file;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return husk_fail_errno(err, "cannot make a pipe");
+	struct command command = {
+		.argv = (const char *const *)arguments,
+		.environment = (const char *const *)environment,
+		.stdin_fd = -1,
+		.stdout_fd = ends[1],
+		.stderr_fd = ends[1],
+		.before_exec = tie_to_parent,
+	};
+	pid = command_start(&command, err);
+	close(ends[1]);
+	if (pid < 0) {
+		close(ends[0]);
+		return husk_wrap(err, "building a template needs mmdebstrap (apt-get install mmdebstrap)");
+	}
+	follow_output(&follower, ends[0]);
+	return wait_for(pid, follower.reason, log, err);
+}
+
+/* ---- all of it ---- */
+
+int debian_build(const struct build *build, const char *out_tar, const char *log, struct husk_error *err)
+{
+	cleanup_free char *codename = host_codename(err);
+	cleanup_free char *hook = template_libfile("templates/customize.sh");
+	cleanup_free char *sources = str_format("%s/debian.list", build->work);
+	cleanup_strv char **arguments = NULL, **environment = NULL;
+	cleanup_buf struct buf list = { 0 };
+
+	if (!codename)
+		return -1;
+	if (!hook)
+		return template_libfile_missing("templates/customize.sh", err);
+	if (!sources)
+		return husk_fail_memory(err);
+	if (sources_collect(codename, &list, err) < 0 ||
+	    file_write_atomic(sources, list.data, list.size, 0644, err) < 0 ||
+	    arguments_collect(build, codename, hook, sources, out_tar, &arguments, err) < 0 ||
+	    environment_collect(build, &environment, err) < 0)
+		return -1;
+	return run_following(build, arguments, environment, log, err);
+}

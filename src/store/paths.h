@@ -1,0 +1,40 @@
+/*
+ * Where an instance keeps its things: one place that knows, so that tests and a second instance on a host never meet.
+ *
+ *   <home>/catalog.db
+ *   <home>/templates/<digest>/            rootfs.img, baked/<disk bytes>/ (the snapshot of it already running)
+ *   <home>/cache/                         built root filesystems, by content
+ *   <home>/snapshots/<id>/                a checkpoint image
+ *   <home>/sandboxes/<id>/                image/ (when hibernated), log
+ *   <home>/machines/<slot>/               the engine's files of a live machine
+ *   <run>/<id>.sock, <run>/<id>.lock      a supervisor's socket, and the lock it holds while it lives
+ *   <run>/runtime/                        the engines' short-lived state
+ */
+#ifndef HUSK_PATHS_H
+#define HUSK_PATHS_H
+
+#include "base/base.h"
+
+struct paths {
+	char *home;
+	char *run;     /* /run/husk for the default home, else <home>/run */
+	char *runtime; /* <run>/runtime */
+	char *scope;   /* short name of this instance for cgroups: "default", or 8 hex digits of a hash of home */
+};
+
+/* Resolves $HUSK_HOME and makes the directories (0700). Refuses a home whose socket paths would not fit. */
+int paths_open(const char *home, struct paths *out, struct husk_error *err);
+void paths_close(struct paths *paths);
+/* Each returns a string the caller frees (NULL: no memory). */
+char *path_catalog(const struct paths *paths);
+char *path_template(const struct paths *paths, const char *digest);
+char *path_rootfs(const struct paths *paths, const char *digest);
+char *path_baked(const struct paths *paths, const char *digest, uint64_t disk_bytes);
+char *path_cache(const struct paths *paths);
+char *path_snapshot(const struct paths *paths, const char *id);
+char *path_sandbox(const struct paths *paths, const char *id);
+char *path_machine(const struct paths *paths, uint32_t slot);
+char *path_socket(const struct paths *paths, const char *id);
+char *path_lock(const struct paths *paths, const char *id);
+
+#endif

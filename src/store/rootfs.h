@@ -1,0 +1,62 @@
+/*
+ * What the files that build a template's root filesystem share: where things are, hashing, and stage 1. Not for anyone
+ * outside src/store; the bake uses template.h.
+ */
+#ifndef HUSK_ROOTFS_H
+#define HUSK_ROOTFS_H
+
+#include "store/template.h"
+
+/* ---- template.c ---- */
+
+/* Directories in which shipped files may be, best first; caller frees. */
+char **template_places(void);
+
+/* ---- digest.c ---- */
+
+struct digest; /* a running sha256 */
+struct digest *digest_new(void);
+void digest_free(struct digest *digest);
+static inline void digest_cleanup(struct digest **digest) { digest_free(*digest); }
+#define cleanup_digest cleanup(digest_cleanup)
+/* A name and a value, framed so that no two different sequences of calls hash alike. */
+int digest_text(struct digest *digest, const char *name, const char *value);
+/* A whole file, and a whole tree (names, types, permissions, owners when asked for, contents) in a fixed order. */
+int digest_file(struct digest *digest, const char *name, const char *path, struct husk_error *err);
+int digest_tree(struct digest *digest, const char *name, const char *path, bool owners, struct husk_error *err);
+/* Every file Husk adds to an image. */
+int digest_guest(struct digest *digest, struct husk_error *err);
+int digest_finish(struct digest *digest, char out[static TEMPLATE_DIGEST_LENGTH + 1]);
+/* Names stage 1 of a definition: its content, the Debian release and the architecture; not where packages came from. */
+int digest_stage1(const struct template_definition *definition, char out[static TEMPLATE_DIGEST_LENGTH + 1],
+		  struct husk_error *err);
+
+/* The guest files, each as "name\0path" visited in a fixed order; the first place that holds a name wins. */
+int guest_files(int (*visit)(void *data, const char *name, const char *path, struct husk_error *err), void *data,
+		struct husk_error *err);
+/* A codename such as "bookworm"; caller frees. UNAVAILABLE on a host that is not Debian. */
+char *host_codename(struct husk_error *err);
+
+/* ---- progress ---- */
+
+/* What a build says, with its template's name and the seconds since it began. */
+struct build {
+	const struct template_definition *definition;
+	template_progress progress;
+	void *data;
+	int64_t started_ms;
+	char *work; /* a directory of its own for everything unfinished */
+};
+void build_say(const struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- unpack.c ---- */
+
+/* A tar (compressed or not) into an existing directory given by its real path. Refuses what would leave it. */
+int unpack_tar(const char *tar, const char *directory, struct husk_error *err);
+
+/* ---- debian.c ---- */
+
+/* Stage 1: the definition's root as a tar at out_tar (inside build->work). */
+int debian_build(const struct build *build, const char *out_tar, const char *log, struct husk_error *err);
+
+#endif

@@ -1,0 +1,453 @@
+/*
+ * Template definitions: reading and checking them, and finding what Husk ships (definitions, guest files, the agent).
+ * Called by the bake and by libhusk's template calls. It only reads; building is rootfs.c, hashing digest.c.
+ *
+ * A definition is written by the host's user and run as root at build, so it is trusted; it is checked so that a slip is
+ * named by file, line and key, and so that nothing in it can be taken for an option of the tools that are driven.
+ */
+#include "store/template.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#ifndef HUSK_PREFIX
+#define HUSK_PREFIX "/usr/local"
+#endif
+
+#define DEFINITION_MAX (1u << 20)
+#define NAME_MAX_LENGTH 64
+#define DISK_MIN (64ull << 20)
+#define DISK_MAX (1ull << 44)
+
+/* ---- checks on values: NULL when it is fine, else what it should be ---- */
+
+static bool all_of(const char *s, const char *extra)
+{
+	for (; *s; s++)
+		if (!isalnum((unsigned char)*s) && !strchr(extra, *s))
+			return false;
+	return true;
+}
+
+bool template_name_valid(const char *name)
+{
+	return name && isalnum((unsigned char)name[0]) && strlen(name) <= NAME_MAX_LENGTH && all_of(name, "-_.");
+}
+
+static const char *check_package(const char *word)
+{
+	return isalnum((unsigned char)word[0]) && all_of(word, "+-.:=~") ? NULL : "the name of a Debian package";
+}
+
+static const char *check_npm(const char *word)
+{
+	const char *version = strrchr(word, '@');
+	bool name = word[0] == '@' || isalnum((unsigned char)word[0]);
+
+	if (!name || !version || version == word || !isdigit((unsigned char)version[1]) || !all_of(word, "@/-_.+"))
+		return "an npm package pinned to a version, as in left-pad@1.3.0";
+	return NULL;
+}
+
+static const char *check_user(const char *value)
+{
+	char name[33], option[8] = "", rest[2];
+	int words = sscanf(value, "%32s %7s %1s", name, option, rest);
+
+	if (words < 1 || words > 2 || !islower((unsigned char)name[0]) || !all_of(name, "-_") ||
+	    (words == 2 && !str_equal(option, "sudo")))
+		return "a lower-case user name, then optionally 'sudo'";
+	return NULL;
+}
+
+static const char *check_environment(const char *value)
+{
+	size_t length = strcspn(value, "=");
+
+	if (length == 0 || value[length] != '=' || isdigit((unsigned char)value[0]))
+		return "KEY=value";
+	for (size_t i = 0; i < length; i++)
+		if (!isalnum((unsigned char)value[i]) && value[i] != '_')
+			return "KEY=value";
+	return NULL;
+}
+
+static const char *check_script(const char *value)
+{
+	return value[0] == '/' || value[0] == '-' || strstr(value, "..") || strpbrk(value, " \t")
+		       ? "a file of this directory"
+		       : NULL;
+}
+
+/* ---- the parser ---- */
+
+struct line {
+	const char *file;
+	size_t number;
+	const char *key;
+	char *value;
+};
+
+static int fail_line(const struct line *line, struct husk_error *err, const char *problem)
+{
+	return husk_fail(err, HUSK_INVALID, "%s:%zu: %s: %s", line->file, line->number, line->key, problem);
+}
+
+static int fail_value(const struct line *line, const char *value, const char *wanted, struct husk_error *err)
+{
+	return husk_fail(err, HUSK_INVALID, "%s:%zu: %s: '%s' is not %s", line->file, line->number, line->key, value,
+			 wanted);
+}
+
+/* A key that may repeat: each value whole, or each of its words, onto a list. */
+struct list_key {
+	const char *key;
+	size_t offset; /* of the list in struct template_definition */
+	bool words;
+	const char *(*check)(const char *value);
+};
+
+static const struct list_key list_keys[] = {
+	{ "packages", offsetof(struct template_definition, packages), true, check_package },
+	{ "npm", offsetof(struct template_definition, npm), true, check_npm },
+	{ "user", offsetof(struct template_definition, users), false, check_user },
+	{ "env", offsetof(struct template_definition, environment), false, check_environment },
+	{ "script", offsetof(struct template_definition, scripts), false, check_script },
+	{ "warm", offsetof(struct template_definition, warm), false, NULL },
+	{ "start", offsetof(struct template_definition, start), false, NULL },
+};
+
+static int add_value(const struct line *line, const struct list_key *key, char ***list, const char *value,
+		     struct husk_error *err)
+{
+	const char *wanted = key->check ? key->check(value) : NULL;
+
+	if (wanted)
+		return fail_value(line, value, wanted, err);
+	return strv_add(list, value) < 0 ? husk_fail_memory(err) : 0;
+}
+
+static int parse_list(const struct line *line, const struct list_key *key, struct template_definition *definition,
+		      struct husk_error *err)
+{
+	char ***list = (char ***)((char *)definition + key->offset);
+	char *rest = NULL;
+
+	if (!key->words)
+		return add_value(line, key, list, line->value, err);
+	for (char *word = strtok_r(line->value, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
+		if (add_value(line, key, list, word, err) < 0)
+			return -1;
+	return 0;
+}
+
+static int parse_text(const struct line *line, char **field, struct husk_error *err)
+{
+	if (*field)
+		return fail_line(line, err, "given twice; it may stand once");
+	*field = strdup(line->value);
+	return *field ? 0 : husk_fail_memory(err);
+}
+
+static int parse_disk(const struct line *line, uint64_t *field, struct husk_error *err)
+{
+	if (*field)
+		return fail_line(line, err, "given twice; it may stand once");
+	if (str_to_size(line->value, 1, field) < 0 || *field < DISK_MIN || *field > DISK_MAX)
+		return fail_value(line, line->value, "a size from 64M to 16384G, as in 8G", err);
+	return 0;
+}
+
+static int fail_key(const struct line *line, struct husk_error *err)
+{
+	const char *names[ARRAY_SIZE(list_keys) + 3] = { "description", "disk", "ready" };
+	const char *near;
+
+	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
+		names[i + 3] = list_keys[i].key;
+	near = str_nearest(line->key, names, ARRAY_SIZE(names));
+	return husk_fail(err, HUSK_INVALID, "%s:%zu: unknown key '%s'%s%s%s", line->file, line->number, line->key,
+			 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static int parse_pair(const struct line *line, struct template_definition *definition, struct husk_error *err)
+{
+	if (!line->value[0])
+		return fail_line(line, err, "has no value");
+	if (str_equal(line->key, "description"))
+		return parse_text(line, &definition->description, err);
+	if (str_equal(line->key, "ready"))
+		return parse_text(line, &definition->ready, err);
+	if (str_equal(line->key, "disk"))
+		return parse_disk(line, &definition->disk_bytes, err);
+	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
+		if (str_equal(line->key, list_keys[i].key))
+			return parse_list(line, &list_keys[i], definition, err);
+	return fail_key(line, err);
+}
+
+static char *trim(char *s)
+{
+	size_t length;
+
+	s += strspn(s, " \t\r");
+	length = strlen(s);
+	while (length > 0 && strchr(" \t\r", s[length - 1]))
+		s[--length] = '\0';
+	return s;
+}
+
+static int parse_line(const char *file, size_t number, char *text, struct template_definition *definition,
+		      struct husk_error *err)
+{
+	struct line line = { .file = file, .number = number };
+	char *colon;
+
+	text = trim(text);
+	if (!text[0] || text[0] == '#')
+		return 0;
+	colon = strchr(text, ':');
+	if (!colon)
+		return husk_fail(err, HUSK_INVALID, "%s:%zu: '%s' is not a 'key: value' line", file, number, text);
+	*colon = '\0';
+	line.key = trim(text);
+	line.value = trim(colon + 1);
+	return parse_pair(&line, definition, err);
+}
+
+static int parse_definition(const char *file, char *text, struct template_definition *definition,
+			    struct husk_error *err)
+{
+	size_t number = 1;
+
+	for (char *next; text; text = next, number++) {
+		next = strchr(text, '\n');
+		if (next)
+			*next++ = '\0';
+		if (parse_line(file, number, text, definition, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- loading ---- */
+
+void template_free(struct template_definition *definition)
+{
+	if (!definition)
+		return;
+	free(definition->name);
+	free(definition->source);
+	free(definition->description);
+	free(definition->ready);
+	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
+		strv_free(*(char ***)((char *)definition + list_keys[i].offset));
+	free(definition);
+}
+
+/* A definition of this kind with its name checked and its source made absolute. */
+static int definition_new(enum template_kind kind, const char *source, const char *name,
+			  struct template_definition **out, struct husk_error *err)
+{
+	cleanup_template struct template_definition *definition = calloc(1, sizeof(*definition));
+	const char *last;
+
+	if (!definition)
+		return husk_fail_memory(err);
+	definition->kind = kind;
+	definition->source = realpath(source, NULL);
+	if (!definition->source)
+		return husk_fail_errno(err, "cannot read '%s'", source);
+	last = strrchr(definition->source, '/');
+	definition->name = strdup(name ? name : last + 1);
+	if (!definition->name)
+		return husk_fail_memory(err);
+	if (!template_name_valid(definition->name))
+		return husk_fail(err, HUSK_INVALID,
+				 "template name '%s': use letters, digits, '-', '_' and '.', at most %d, starting with "
+				 "a letter or digit",
+				 definition->name, NAME_MAX_LENGTH);
+	*out = steal_pointer(definition);
+	return 0;
+}
+
+static int check_source(const struct template_definition *definition, mode_t type, const char *what,
+			struct husk_error *err)
+{
+	struct stat status;
+
+	if (stat(definition->source, &status) < 0)
+		return husk_fail_errno(err, "cannot read '%s'", definition->source);
+	if ((status.st_mode & S_IFMT) != type)
+		return husk_fail(err, HUSK_INVALID, "'%s' is not a %s", definition->source, what);
+	return 0;
+}
+
+/* The scripts a definition names have to be there before an hour of packages is installed. */
+static int check_scripts(const struct template_definition *definition, struct husk_error *err)
+{
+	for (char **script = definition->scripts; script && *script; script++) {
+		cleanup_free char *path = str_format("%s/%s", definition->source, *script);
+		if (!path)
+			return husk_fail_memory(err);
+		if (access(path, R_OK) < 0)
+			return husk_fail_errno(err, "%s/template: script: cannot read '%s'", definition->source,
+					       *script);
+	}
+	return 0;
+}
+
+int template_load(const char *directory, struct template_definition **out, struct husk_error *err)
+{
+	cleanup_template struct template_definition *definition = NULL;
+	cleanup_free char *file = NULL, *text = NULL;
+
+	if (definition_new(TEMPLATE_DEFINITION, directory, NULL, &definition, err) < 0 ||
+	    check_source(definition, S_IFDIR, "directory with a file named 'template'", err) < 0)
+		return -1;
+	file = str_format("%s/template", directory);
+	if (!file)
+		return husk_fail_memory(err);
+	text = file_read(file, DEFINITION_MAX, NULL, err);
+	if (!text)
+		return -1;
+	if (parse_definition(file, text, definition, err) < 0 || check_scripts(definition, err) < 0)
+		return -1;
+	if (!definition->description && !(definition->description = strdup("")))
+		return husk_fail_memory(err);
+	*out = steal_pointer(definition);
+	return 0;
+}
+
+static int load_plain(enum template_kind kind, const char *path, const char *name, mode_t type, const char *what,
+		      struct template_definition **out, struct husk_error *err)
+{
+	cleanup_template struct template_definition *definition = NULL;
+
+	if (definition_new(kind, path, name, &definition, err) < 0 || check_source(definition, type, what, err) < 0)
+		return -1;
+	definition->description = str_format("from %s", definition->source);
+	if (!definition->description)
+		return husk_fail_memory(err);
+	*out = steal_pointer(definition);
+	return 0;
+}
+
+int template_from_tar(const char *path, const char *name, struct template_definition **out, struct husk_error *err)
+{
+	return load_plain(TEMPLATE_TAR, path, name, S_IFREG, "tar file", out, err);
+}
+
+int template_from_directory(const char *path, const char *name, struct template_definition **out,
+			    struct husk_error *err)
+{
+	return load_plain(TEMPLATE_DIRECTORY, path, name, S_IFDIR, "directory", out, err);
+}
+
+/* ---- what Husk ships ---- */
+
+char **template_places(void)
+{
+	const char *given = getenv("HUSK_LIBDIR");
+	char program[PATH_MAX];
+	cleanup_strv char **places = NULL;
+	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
+	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
+	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk", HUSK_PREFIX "/bin" };
+	ssize_t size;
+
+	if (given && given[0] && strv_add(&places, given) < 0)
+		return NULL;
+	size = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	if (size > 0) {
+		program[size] = '\0';
+		*strrchr(program, '/') = '\0';
+		for (size_t i = 0; i < ARRAY_SIZE(near); i++) {
+			cleanup_free char *place = str_format("%s%s", program, near[i]);
+			if (!place || strv_add(&places, place) < 0)
+				return NULL;
+		}
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(installed); i++)
+		if (strv_add(&places, installed[i]) < 0)
+			return NULL;
+	return steal_pointer(places);
+}
+
+char *template_libfile(const char *name)
+{
+	cleanup_strv char **places = template_places();
+
+	for (char **place = places; place && *place; place++) {
+		cleanup_free char *path = str_format("%s/%s", *place, name);
+		if (path && access(path, F_OK) == 0)
+			return realpath(path, NULL);
+	}
+	return NULL;
+}
+
+int template_libfile_missing(const char *name, struct husk_error *err)
+{
+	return husk_fail(err, HUSK_UNAVAILABLE,
+			 "'%s', which comes with husk, is neither beside the program nor under " HUSK_PREFIX
+			 "; run 'make' or 'make install', or set HUSK_LIBDIR",
+			 name);
+}
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+char **template_shipped(struct husk_error *err)
+{
+	cleanup_free char *top = template_libfile("templates");
+	cleanup_dir DIR *dir = top ? opendir(top) : NULL;
+	cleanup_strv char **names = calloc(1, sizeof(*names));
+	struct dirent *entry;
+
+	if (!dir || !names) {
+		template_libfile_missing("templates", err);
+		return NULL;
+	}
+	while ((entry = readdir(dir))) {
+		cleanup_free char *file = str_format("%s/%s/template", top, entry->d_name);
+		if (!file || (template_name_valid(entry->d_name) && access(file, F_OK) == 0 &&
+			      strv_add(&names, entry->d_name) < 0)) {
+			husk_fail_memory(err);
+			return NULL;
+		}
+	}
+	qsort(names, strv_length(names), sizeof(*names), by_name);
+	return steal_pointer(names);
+}
+
+char *template_find(const char *name, struct husk_error *err)
+{
+	cleanup_strv char **names = template_shipped(err);
+	cleanup_free char *part = NULL;
+	const char *near;
+	char *found;
+
+	if (!names)
+		return NULL;
+	for (char **each = names; *each; each++) {
+		if (!str_equal(*each, name))
+			continue;
+		part = str_format("templates/%s", name);
+		found = part ? template_libfile(part) : NULL;
+		if (!found)
+			husk_fail_memory(err);
+		return found;
+	}
+	near = str_nearest(name, (const char *const *)names, strv_length(names));
+	husk_fail(err, HUSK_NOT_FOUND, "no template definition '%s' comes with husk%s%s%s", name,
+		  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return NULL;
+}
+
+char *template_cache_directory(const char *home)
+{
+	const char *given = getenv("HUSK_CACHE");
+
+	return given && given[0] ? strdup(given) : str_format("%s/cache", home);
+}

@@ -1,0 +1,122 @@
+#!/usr/bin/python3
+"""Processes that outlive their client: detached starts, the list, attaching from an offset, slow readers, signals."""
+# timeout: 1800
+import signal
+import subprocess
+import time
+
+from lib.harness import *
+
+
+def detached(box, *command, options=()):
+    return husk("exec", "-d", "--json", *options, box, "--", *command).json()["pid"]
+
+
+def process(box, pid):
+    return next(entry for entry in husk("ps", "--json", box).json() if entry["pid"] == pid)
+
+
+@test
+def test_detached_ps_attach():
+    box = create()
+    pid = detached(box, "sh", "-c", "echo one; echo two >&2; sleep 0.5; echo three; exit 5", options=["--label", "work"])
+    seen = process(box, pid)
+    assert_equal((seen["label"], seen["argv"][0], seen["user"]), ("work", "sh", "root"))
+    result = husk("attach", box, str(pid), code=5)
+    assert_equal((result.out, result.err), (b"one\nthree\n", b"two\n"))
+    seen = process(box, pid)
+    assert_equal((seen["running"], seen["exit_code"], seen["stdout_bytes"], seen["stderr_bytes"]), (False, 5, 10, 4))
+    assert_equal(husk("attach", box, str(pid), code=5).out, b"one\nthree\n", "a finished process replays")
+    assert_in("work", husk("ps", box).text)
+    assert_equal(husk("exec", "-d", box, "--", "true").text.strip().isdigit(), True)
+
+
+@test
+def test_attach_from_an_offset():
+    box = create()
+    pid = detached(box, "sh", "-c", "printf 0123456789; printf abcdef >&2")
+    husk("attach", box, str(pid))
+    done = husk("attach", "--json", "--offset", "4", "--stderr-offset", "2", box, str(pid)).json()
+    assert_equal((done["stdout"], done["stderr"]), ("456789", "cdef"))
+    assert_equal((done["stdout_offset"], done["stderr_offset"], done["stdout_dropped"]), (4, 2, 0))
+    assert_fails("attach", box, "999999", code=125, says="999999")
+    assert_fails("attach", box, "x1", code=125, says="x1")
+
+
+@test
+def test_dropped_output_is_counted():
+    box = create()
+    pid = detached(box, "sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x; printf END")
+    until(lambda: not process(box, pid)["running"], "it ends though nobody reads", seconds=60)
+    done = husk("attach", "--json", box, str(pid), timeout=120).json()
+    total = process(box, pid)["stdout_bytes"]
+    assert_equal(total, 40000003)
+    kept = len(done["stdout"]) + done["stdout_lost"]
+    assert_equal(done["stdout_offset"] + kept, total, "offset and what is kept add up")
+    assert_equal(done["stdout_dropped"], done["stdout_offset"], "what is not kept is counted")
+    assert done["stdout"].endswith("END") and done["stdout_dropped"] > 0, done["stdout_dropped"]
+
+
+@test
+def test_reattach_after_the_client_was_killed():
+    box = create()
+    script = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.05; done"
+    with ending(start("exec", box, "--", "sh", "-c", script)) as client:
+        seen = b"".join(client.stdout.readline() for _ in range(5))
+        client.send_signal(signal.SIGKILL)
+    pid = husk("ps", "--json", box).json()[0]["pid"]
+    rest = husk("attach", "--offset", str(len(seen)), box, str(pid)).out
+    assert_equal(seen + rest, b"".join(b"line %d\n" % n for n in range(1, 61)), "no byte lost or doubled")
+
+
+@test
+def test_slow_reader_stalls_nobody():
+    box = create()
+    with ending(start("exec", box, "--", "sh", "-c", "yes | head -c 30000000; echo done >/tmp/finished")) as slow:
+        slow.stdout.read(1)  # and then no more
+        assert_equal(sh(box, "echo still here"), "still here")
+        assert_equal(len(husk("exec", box, "--", "head", "-c", "5000000", "/dev/zero").out), 5000000)
+        out, _ = slow.communicate(timeout=120)
+        assert_equal(len(out), 30000000 - 1, "and the slow one gets everything")
+
+
+@test
+def test_slow_writer_stalls_nobody():
+    box = create()
+    with ending(start("exec", "-i", box, "--", "sleep", "1000", stdin=subprocess.PIPE)) as stuck:
+        try:
+            stuck.stdin.write(b"x" * 65536)
+            stuck.stdin.flush()
+        except BrokenPipeError:
+            pass
+        assert_equal(husk("exec", "-i", box, "--", "wc", "-c", stdin=b"y" * 4_000_000).text.strip(), "4000000")
+
+
+@test
+def test_signals():
+    box = create()
+    with ending(start("exec", box, "--", "sh", "-c", "trap 'echo term; exit 3' TERM; echo up; while :; do sleep 0.1; done")) as p:
+        assert_equal(p.stdout.readline(), b"up\n")
+        p.send_signal(signal.SIGTERM)
+        out, _ = p.communicate(timeout=30)
+        assert_equal((out, p.returncode), (b"term\n", 3))
+
+
+@test
+def test_zombies_are_reaped():
+    box = create()
+    sh(box, "for i in $(seq 50); do (sh -c 'sleep 0.01 &' ) & done; wait; sleep 0.5")
+    until(lambda: sh(box, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true") == "0", "no zombie stays")
+
+
+@test
+def test_output_after_the_parent_ended():
+    box = create()
+    # A child that keeps the pipe open must not keep the call from ending for ever, nor lose what was said before.
+    result = husk("exec", box, "--", "sh", "-c", "(sleep 300 &) ; echo said", timeout=30)
+    assert_equal(result.out, b"said\n")
+
+
+if __name__ == "__main__":
+    need_template("base")
+    main()

@@ -1,0 +1,389 @@
+"""What the end-to-end tests share: calling the real husk, sandboxes that go away again, and telling what came of it.
+
+A script says which functions are tests with @test and ends with main(). Each prints one line: `ok NAME`,
+`not ok NAME: why` or `skip NAME: reason`. Every call of husk has a time limit, no test asserts how long anything took,
+and whatever a test made is removed whether it passed or not.
+
+The instance is $HUSK_HOME; without one the script makes its own and removes it. $HUSK is the program (build/husk),
+$HUSK_CACHE keeps built root filesystems between runs.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+TOP = pathlib.Path(__file__).resolve().parents[3]
+BUILD = TOP / os.environ.get("HUSK_BUILD", "build")
+HUSK = os.environ.get("HUSK") or str(BUILD / "husk")
+CALL_SECONDS = 60
+BUILD_SECONDS = 1500
+
+
+class Skip(Exception):
+    """A test that cannot be run here; the text says why."""
+
+
+# ---- the instance ----
+
+
+def _instance():
+    """(home, whether it is ours to remove)"""
+    home = os.environ.get("HUSK_HOME")
+    if home:
+        os.makedirs(home, mode=0o700, exist_ok=True)
+        return os.path.realpath(home), False
+    # Short: the path of a unix socket must fit 107 bytes.
+    return tempfile.mkdtemp(prefix="husk-e2e.", dir="/var/tmp"), True
+
+
+HOME, _OWN_HOME = _instance()
+os.environ["HUSK_HOME"] = HOME
+os.environ.setdefault("HUSK_CACHE", "/var/cache/husk-test")
+_created = []    # sandboxes to remove at the end of the test that is running
+_snapshots = []  # snapshots likewise
+
+
+class Result:
+    """What one call of husk came to."""
+
+    def __init__(self, arguments, code, out, err):
+        self.arguments = arguments
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def text(self):
+        return self.out.decode(errors="replace")
+
+    @property
+    def error(self):
+        return self.err.decode(errors="replace")
+
+    def json(self):
+        try:
+            return json.loads(self.out)
+        except ValueError as error:
+            raise AssertionError(f"{self}: not one JSON document: {error}") from error
+
+    def __str__(self):
+        words = " ".join(str(word) for word in self.arguments)
+        return f"husk {words[:200]} -> {self.code}, stdout {self.out[:300]!r}, stderr {self.err[-500:]!r}"
+
+
+def husk(*arguments, code=0, stdin=None, timeout=CALL_SECONDS, env=None, cwd=None):
+    """Calls husk. `code`: the exit status it must have; None takes any. `env`: added to ours, None removes a variable."""
+    command = [HUSK, *(str(word) if isinstance(word, pathlib.Path) else word for word in arguments)]
+    try:
+        done = subprocess.run(command, input=stdin, stdin=None if stdin is not None else subprocess.DEVNULL,
+                              capture_output=True, timeout=timeout, env=environment(env), cwd=cwd, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"husk {' '.join(map(str, arguments))[:200]} did not end within {timeout} s; "
+                             f"stdout {(error.stdout or b'')[-300:]!r}, stderr {(error.stderr or b'')[-300:]!r}") from None
+    result = Result(arguments, done.returncode, done.stdout, done.stderr)
+    if code is not None:
+        assert result.code == code, f"expected exit status {code}: {result}"
+    return result
+
+
+def environment(changes=None):
+    merged = dict(os.environ)
+    for key, value in (changes or {}).items():
+        merged.pop(key, None)
+        if value is not None:
+            merged[key] = value
+    return merged
+
+
+def start(*arguments, env=None, **options):
+    """husk in the background; the caller ends it (see `ending`)."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen([HUSK, *arguments], env=environment(env), **options)
+
+
+@contextlib.contextmanager
+def ending(process):
+    """Makes sure that a background process is gone afterwards."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+# ---- sandboxes ----
+
+
+def create(*options, timeout=CALL_SECONDS, env=None):
+    """A new sandbox's id; it is removed when the test ends."""
+    made = husk("create", "--json", *options, timeout=timeout, env=env).json()
+    return adopt(made["id"])
+
+
+def adopt(sandbox):
+    """Has a sandbox removed when the test ends."""
+    _created.append(sandbox)
+    return sandbox
+
+
+def adopt_snapshot(snapshot):
+    _snapshots.append(snapshot)
+    return snapshot
+
+
+def sh(sandbox, script, *options, code=0, timeout=CALL_SECONDS, **more):
+    """Runs a shell script in the sandbox; its output as text, without the last newline."""
+    return husk("exec", *options, sandbox, "--", "sh", "-c", script, code=code, timeout=timeout, **more).text.rstrip("\n")
+
+
+def fork(sandbox, *options, timeout=CALL_SECONDS):
+    return [adopt(child["id"]) for child in husk("fork", sandbox, "--json", *options, timeout=timeout).json()]
+
+
+def inspect(sandbox):
+    return husk("inspect", "--json", sandbox).json()
+
+
+def listed(*options):
+    return [entry["id"] for entry in husk("ls", "--json", *options).json()]
+
+
+def events(sandbox=None):
+    return husk("events", "--json", *([sandbox] if sandbox else [])).json()
+
+
+def event_kinds(sandbox):
+    return [event["kind"] for event in events(sandbox)]
+
+
+def remove(*sandboxes):
+    husk("rm", "-f", *sandboxes)
+
+
+def until(condition, what, seconds=30, pause=0.1):
+    """Waits for a condition; its first true value. An upper bound against hanging, never a measure."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"waited {seconds} s in vain: {what}"
+        time.sleep(pause)
+
+
+_built = set()
+
+
+def need_template(name, timeout=BUILD_SECONDS):
+    """Builds a shipped template unless this instance has it."""
+    if name in _built:
+        return
+    husk("template", "build", name, "--json", timeout=timeout)
+    _built.add(name)
+
+
+# A process whose whole state is in its memory: a random token and a count. Each tick leaves a line that says under which
+# host name it was made, so that a copy can be told from its original to the tick.
+COUNTER = """
+import os, time
+token, n = os.urandom(8).hex(), 0
+ticks = open('/tmp/ticks', 'a', buffering=1)
+while True:
+    n += 1
+    ticks.write(f'{n} {token} {os.uname().nodename}\\n')
+    time.sleep(0.02)
+"""
+
+
+def start_counter(sandbox):
+    husk("exec", "-d", sandbox, "--", "python3", "-c", COUNTER)
+    until(lambda: len(ticks(sandbox)) > 10, "the counter starts")
+
+
+def ticks(sandbox):
+    """[(n, token, hostname)] so far; checked to be without gap or repetition."""
+    lines = [line.split() for line in sh(sandbox, "cat /tmp/ticks 2>/dev/null || true").splitlines()]
+    seen = [(int(line[0]), line[1], line[2]) for line in lines if len(line) == 3]
+    numbers = [line[0] for line in seen]
+    assert numbers == list(range(1, len(numbers) + 1)), f"the counter did not go on in {sandbox}: {numbers[-20:]}"
+    assert len({line[1] for line in seen}) <= 1, f"the counter lost its memory in {sandbox}"
+    return seen
+
+
+def assert_ticking(sandbox):
+    """The counter moves; its ticks."""
+    before = len(ticks(sandbox))
+    until(lambda: len(ticks(sandbox)) > before, f"the counter of {sandbox} moves")
+    return ticks(sandbox)
+
+
+# ---- the host's side of it ----
+
+
+def supervisor_pid(sandbox):
+    """The process that listens on the sandbox's socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(f"{HOME}/run/{sandbox}.sock")
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", credentials)[0]
+
+
+def instance_processes():
+    """{pid: command line} of every process of this instance that Husk itself started."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it ended meanwhile
+            continue
+        mine = any(HOME.encode() in word for word in words)
+        if mine and (b"supervise" in words or b"runsc" in words[0]):
+            found[int(entry.name)] = words
+    return found
+
+
+def engine_processes():
+    """{pid: machine} of this instance's sandboxed kernels."""
+    return {pid: words[-2].decode() for pid, words in instance_processes().items() if b"boot" in words}
+
+
+def kill_instance():
+    """kill -9 of every process of this instance; returns how many there were."""
+    found = instance_processes()
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in found), "the killed processes go away")
+    return len(found)
+
+
+def assert_no_leaks():
+    """What a killed supervisor left may take the kernel a moment; what stays is a leak."""
+    last = [None]
+
+    def clean():
+        last[0] = husk("doctor", "--leaks", "--json", code=None)
+        return last[0].code == 0
+
+    try:
+        until(clean, "no leaks", seconds=20, pause=0.5)
+    except AssertionError:
+        raise AssertionError(f"leaks: {last[0]}") from None
+
+
+@contextlib.contextmanager
+def scratch():
+    """A directory on the host that goes away again."""
+    path = tempfile.mkdtemp(prefix="husk-scratch.", dir="/var/tmp")
+    try:
+        yield pathlib.Path(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- checks ----
+
+
+def assert_equal(found, wanted, what=""):
+    assert found == wanted, f"{what or 'values differ'}: found {str(found)[:300]!r}, wanted {str(wanted)[:300]!r}"
+
+
+def assert_in(part, whole, what=""):
+    assert part in whole, f"{what or 'text'}: {part!r} is not in {str(whole)[:600]!r}"
+
+
+def assert_fails(*arguments, code, says, **options):
+    """husk refuses with this status, one lower-case line that holds every piece of `says`, and nothing on stdout."""
+    result = husk(*arguments, code=code, **options)
+    for piece in [says] if isinstance(says, str) else says:
+        assert_in(piece, result.error, str(result))
+    assert result.error.startswith("husk: "), f"no 'husk: ' in front: {result}"
+    assert_equal(result.out, b"", f"stdout of a failing call: {result}")
+    return result
+
+
+# ---- running ----
+
+_tests = []
+
+
+def test(function):
+    _tests.append(function)
+    return function
+
+
+def _clean():
+    """Removes what the test that just ended has made."""
+    for kind, names in (("rm", _created), ("snapshot", _snapshots)):
+        if names:
+            words = ["rm", "-f"] if kind == "rm" else ["snapshot", "rm"]
+            for name in names if kind == "snapshot" else [None]:
+                husk(*words, *([name] if name else names), code=None)
+            names.clear()
+
+
+def _run(function):
+    name = function.__name__.removeprefix("test_")
+    started = time.monotonic()
+    try:
+        function()
+        line, passed = f"ok {name}", True
+    except Skip as reason:
+        line, passed = f"skip {name}: {reason}", True
+    except Exception as error:  # whatever it is, the other tests go on
+        at = traceback.extract_tb(error.__traceback__)
+        here = [frame for frame in at if frame.filename == function.__code__.co_filename]
+        where = f"line {(here or at)[-1].lineno}"
+        text = f"{type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
+        line, passed = f"not ok {name}: {where}: {' '.join(text.split())[:1500]}", False
+    try:
+        _clean()
+    except Exception as error:
+        line, passed = f"not ok {name}: cleaning up: {' '.join(str(error).split())[:500]}", False
+    print(line, flush=True)
+    if os.environ.get("HUSK_TEST_TIMES"):
+        print(f"# {name} took {time.monotonic() - started:.1f} s", flush=True)
+    return passed
+
+
+def _end_instance():
+    if not _OWN_HOME:
+        return
+    husk("rm", "--all", code=None)
+    husk("gc", "--all", code=None)
+    kill_instance()
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
+def main():
+    """Runs the tests, or those whose names are given on the command line; exits non-zero when one failed."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(130))
+    chosen = [function for function in _tests
+              if not sys.argv[1:] or any(part in function.__name__ for part in sys.argv[1:])]
+    failed = 0
+    try:
+        for function in chosen:
+            failed += not _run(function)
+    finally:
+        _end_instance()
+    sys.exit(1 if failed else 0)
