@@ -156,7 +156,6 @@ struct job {
 };
 typedef int (*job_function)(struct job *job, struct husk_error *err);
 int job_data(struct job *job, const void *data, size_t size, struct husk_error *err);
-int job_message(struct job *job, const struct buf *message, struct husk_error *err);
 
 int worker_open(struct agent *agent, uint32_t number, const struct request *request, job_function run,
 		struct husk_error *err);

@@ -1,10 +1,11 @@
 /*
  * Long file work (trees, tars) in a forked child, so that the loop never waits for a disk. The child speaks wire frames on
  * a pipe, blocking as it likes; the agent relays them against credit and feeds it what the host sends. Called by the
- * methods in tree.c, tar_pack.c and tar_unpack.c. The child must hold none of the agent's descriptors: it would keep
+ * methods in remove.c, tar_pack.c and tar_unpack.c. The child must hold none of the agent's descriptors: it would keep
  * other processes' pipes open.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -31,11 +32,6 @@ int job_data(struct job *job, const void *data, size_t size, struct husk_error *
 	return wire_send(job->out, job->channel, WIRE_DATA, STREAM_OUT, data, size, err);
 }
 
-int job_message(struct job *job, const struct buf *message, struct husk_error *err)
-{
-	return wire_send(job->out, job->channel, WIRE_MSG, 0, message->data, message->size, err);
-}
-
 /* The pipes become 3 and 4, and everything above goes. */
 static int worker_descriptors(struct job *job)
 {
@@ -45,7 +41,7 @@ static int worker_descriptors(struct job *job)
 		return -1;
 	job->in = 3;
 	job->out = 4;
-	return (int)syscall(SYS_close_range, 5u, ~0u, 0u);
+	return (int)syscall(SYS_close_range, 5u, (unsigned)INT_MAX, 0u);
 }
 
 static void worker_main(struct job *job, job_function run) __attribute__((noreturn));

@@ -45,7 +45,7 @@ static void cell_expiry(struct table *table, const struct husk_sandbox *sandbox)
 	} else if (sandbox->persistent || sandbox->expires_ms == 0) {
 		table_cell(table, "never");
 	} else {
-		output_duration(MAX(sandbox->expires_ms - time_wall_ms(), 0) / 1000 * 1000, text, sizeof(text));
+		output_age(sandbox->expires_ms - time_wall_ms(), text, sizeof(text));
 		table_cellf(table, "in %s", text);
 	}
 }

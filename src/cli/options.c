@@ -361,6 +361,8 @@ int options_parse(const struct option_group *groups, size_t group_count, size_t 
 		if (parser_option(&parser, word) < 0)
 			return -1;
 	}
+	argv[operands] = NULL;
+	argv[operands] = NULL; /* what is left is a command line of its own */
 	*argc = operands;
 	return 0;
 }

@@ -35,6 +35,14 @@ void output_duration(int64_t milliseconds, char *out, size_t size)
 	snprintf(out, size, "%" PRId64 " ms", milliseconds);
 }
 
+void output_age(int64_t milliseconds, char *out, size_t size)
+{
+	if (milliseconds < 1000)
+		snprintf(out, size, "0 s");
+	else
+		output_duration(milliseconds < 2000 ? 1000 : milliseconds, out, size);
+}
+
 /* ---- text ---- */
 
 void output_safe(FILE *out, const char *text, bool lines)
@@ -139,7 +147,7 @@ void table_age(struct table *table, int64_t since_ms)
 {
 	char text[32];
 
-	output_duration(MAX(time_wall_ms() - since_ms, 0) / 1000 * 1000, text, sizeof(text));
+	output_age(time_wall_ms() - since_ms, text, sizeof(text));
 	table_cell(table, text);
 }
 

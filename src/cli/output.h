@@ -18,6 +18,8 @@
 void output_size(uint64_t bytes, char *out, size_t size);
 /* "340 ms", "12 s", "3 m", "2 h", "5 d". */
 void output_duration(int64_t milliseconds, char *out, size_t size);
+/* The same in whole seconds, for how old things are and how long they have: never negative. */
+void output_age(int64_t milliseconds, char *out, size_t size);
 
 /* ---- text ---- */
 

@@ -79,7 +79,12 @@ static bool strv_has(char *const *list, const char *word)
 	return false;
 }
 
-/* The names of every definition there is, each once. */
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names of every definition there is, each once, sorted. */
 static int definition_names(char ***out, struct husk_error *err)
 {
 	cleanup_strv char **roots = NULL;
@@ -97,6 +102,8 @@ static int definition_names(char ***out, struct husk_error *err)
 				return husk_fail_memory(err);
 		}
 	}
+	if (*out)
+		qsort(*out, strv_length(*out), sizeof(**out), by_name);
 	return 0;
 }
 

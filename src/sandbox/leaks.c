@@ -186,26 +186,63 @@ static const char *flag_value(const char *line, size_t size, const char *flag)
 	return NULL;
 }
 
-/* Supervisors and engine processes of this instance, known by their command lines. */
-static void check_process(struct search *search, const char *directory, const char *name)
+/* Is it in the cgroup of a machine that may be alive? */
+static bool in_live_machine(struct search *search, const char *pid)
 {
-	cleanup_free char *path = str_format("%s/%s/cmdline", directory, name);
+	cleanup_free char *path = str_format("/proc/%s/cgroup", pid);
+	cleanup_free char *text = path ? file_read(path, 65536, NULL, NULL) : NULL;
+	cleanup_free char *below = str_format("/husk/%s/", search->husk->paths.scope);
+	const char *at = text && below ? strstr(text, below) : NULL;
+	cleanup_free char *machine = at ? strndup(at + strlen(below), strcspn(at + strlen(below), "/\n")) : NULL;
+
+	return machine && listed(search->machines, machine);
+}
+
+/* A supervisor keeps the lock of its sandbox on SUPERVISOR_LOCK_FD; a pooled one may serve another id than it was started
+ * with, so its command line does not tell. */
+static bool is_live_supervisor(struct search *search, const char *pid)
+{
+	cleanup_free char *path = str_format("/proc/%s/fd/%d", pid, SUPERVISOR_LOCK_FD);
+	char target[4096];
+	ssize_t size = path ? readlink(path, target, sizeof(target) - 1) : -1;
+
+	if (size <= 0)
+		return false;
+	target[size] = 0;
+	char *name = strrchr(target, '/');
+	char *dot = name ? strstr(name, ".lock") : NULL;
+	if (!dot)
+		return false;
+	*dot = 0;
+	return listed(search->ids, name + 1);
+}
+
+/* Supervisors, the inits of machines and engine processes of this instance are known by their command lines. */
+static bool is_stray(struct search *search, const char *pid)
+{
+	cleanup_free char *path = str_format("/proc/%s/cmdline", pid);
 	size_t size = 0;
-	cleanup_free char *line = name[0] >= '0' && name[0] <= '9' && path ? file_read(path, 65536, &size, NULL) : NULL;
+	cleanup_free char *line = path ? file_read(path, 65536, &size, NULL) : NULL;
 
 	if (!line || size == 0)
+		return false;
+	const char *home = flag_value(line, size, "--home"), *root = flag_value(line, size, "--root");
+	bool ours = (str_equal(home, search->husk->paths.home) && flag_value(line, size, "--id")) ||
+		    (root && str_starts(root, search->husk->paths.runtime));
+	return ours && !in_live_machine(search, pid) && !is_live_supervisor(search, pid);
+}
+
+static void check_process(struct search *search, const char *directory, const char *name)
+{
+	if (name[0] < '0' || name[0] > '9')
 		return;
-	const char *home = flag_value(line, size, "--home"), *id = flag_value(line, size, "--id");
-	if (str_equal(home, search->husk->paths.home) && id && !listed(search->ids, id))
-		report(search, "process", "%s: supervisor of %s, which is not a live sandbox", name, id);
-	const char *root = flag_value(line, size, "--root");
-	if (!root || !str_starts(root, search->husk->paths.runtime))
-		return;
-	const char *last = line; /* the engine's name of the machine comes last */
-	for (const char *word = line; word < line + size; word += strlen(word) + 1)
-		last = word;
-	if (!listed(search->machines, last))
-		report(search, "process", "%s: engine process of %s, which is no machine", name, last);
+	/* One that has just said its last word is on its way out: give it a moment. */
+	for (int i = 0; is_stray(search, name); i++, usleep(20000)) {
+		if (i == 100) {
+			report(search, "process", "%s/%s belongs to no live sandbox", directory, name);
+			return;
+		}
+	}
 }
 
 static void check_mounts(struct search *search)

@@ -3,6 +3,7 @@
  * from the main loop and from client sessions; the supervisor's lock makes each a single step. Order matters for a host
  * that may kill us between any two lines: on disk first, then the catalog, then the answer.
  */
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -146,8 +147,11 @@ static int take_name(struct supervisor *s, const char *id, int lock_fd, struct h
 	}
 	unlink(old_socket);
 	unlink(old_lock);
-	close(s->lock_fd);
-	s->lock_fd = lock_fd;
+	if (dup3(lock_fd, SUPERVISOR_LOCK_FD, O_CLOEXEC) < 0) {
+		free(copy);
+		return husk_fail_errno(err, "cannot take over the lock of %s", id);
+	}
+	close(lock_fd);
 	free(s->id);
 	s->id = copy;
 	return supervisor_listen(s, err);

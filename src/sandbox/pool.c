@@ -163,7 +163,7 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
 		return husk_fail_errno(err, "cannot duplicate a descriptor");
 
 	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_adddup2(&actions, lock_copy, 3);
+	posix_spawn_file_actions_adddup2(&actions, lock_copy, SUPERVISOR_LOCK_FD);
 	posix_spawn_file_actions_adddup2(&actions, write_end, 4);
 	int failed = posix_spawn(&pid, binary, &actions, NULL, (char *const *)argv, environment);
 	posix_spawn_file_actions_destroy(&actions);

@@ -7,6 +7,8 @@
 
 #include "sandbox/internal.h"
 
+#define SUPERVISOR_LOCK_FD 3 /* where a supervisor holds the lock of its sandbox, from its start to its end */
+
 /* How many of each kind to keep per template in use: $HUSK_POOL, else 2; 0 turns the pool off. */
 int pool_size(void);
 /* How long an unclaimed entry waits: $HUSK_POOL_IDLE seconds, else 300. */

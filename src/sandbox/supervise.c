@@ -23,7 +23,6 @@
 #include "sandbox/pool.h"
 #include "sandbox/supervisor.h"
 
-#define LOCK_FD 3
 #define STATUS_FD 4
 #define DRAIN_MS 1000        /* how long the end waits for clients to take their last frames */
 #define RELIEF_PAUSE_MS 200  /* between two kills for memory: the first must have had time to tell */
@@ -116,14 +115,13 @@ static int open_supervisor(struct supervisor *s, const struct arguments *argumen
 {
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_mutex_init(&s->activity_lock, NULL);
-	s->lock_fd = LOCK_FD;
 	s->listen_fd = -1;
 	s->state = CATALOG_CREATING;
 	s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->id = strdup(arguments->id);
 	if (s->wake_fd < 0 || !s->id)
 		return husk_fail_errno(err, "cannot set up the supervisor");
-	fd_set_cloexec(LOCK_FD, true);
+	fd_set_cloexec(SUPERVISOR_LOCK_FD, true);
 	fd_set_cloexec(STATUS_FD, true);
 	if (paths_open(arguments->home, &s->husk.paths, err) < 0)
 		return -1;

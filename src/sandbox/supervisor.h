@@ -17,7 +17,7 @@ struct supervisor {
 	char *id;
 	char *machine_name;      /* of the cgroup and in the engine: by slot, since a pooled machine may serve another id */
 	char *machine_directory; /* the engine's files */
-	int lock_fd, listen_fd;
+	int listen_fd;
 	int wake_fd; /* eventfd: tells the main loop that something changed (expiry, the end) */
 
 	const struct engine *engine;

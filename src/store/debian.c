@@ -22,34 +22,44 @@ static const char *const passed_on[] = { "http_proxy", "https_proxy",  "no_proxy
 
 /* ---- package sources ---- */
 
-/* Debian's own archive in this release: "<uri>|<suite>|main". */
+/* Is this Debian's own archive, in this release? */
 static bool source_wanted(const char *uri, const char *suite, const char *codename)
 {
 	static const char *const kinds[] = { "", "-updates", "-security" };
-	size_t length = strlen(uri);
-	const char *end;
-	bool suite_wanted = false;
+	const char *last = strrchr(uri, '/');
+	size_t length = strlen(codename);
 
-	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
-		size_t base = strlen(codename);
-		suite_wanted |= strncmp(suite, codename, base) == 0 && str_equal(suite + base, kinds[i]);
-	}
 	/* A mirror of Debian keeps its last path component (debian, debian-security); a third party's archive that
 	 * borrows a Debian suite name does not have it. */
-	while (length > 0 && uri[length - 1] == '/')
-		length--;
-	end = memrchr(uri, '/', length);
-	return suite_wanted && end && strncmp(end + 1, "debian", 6) == 0;
+	if (!last || !str_starts(last + 1, "debian") || !str_starts(suite, codename))
+		return false;
+	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+		if (str_equal(suite + length, kinds[i]))
+			return true;
+	return false;
 }
 
-/* "deb <uri> <suite> main" lines of what this host uses. */
+/* From a line of apt's ('<uri>/dists/<suite>/InRelease' and more) to a source line, when it is one for us. */
+static int source_add(char *line, const char *codename, struct buf *out)
+{
+	char *uri = strchr(line, '\''), *suite = uri ? strstr(uri, "/dists/") : NULL;
+	char *end = suite ? strstr(suite, "/InRelease'") : NULL;
+
+	if (!end)
+		return 0;
+	*suite = *end = '\0';
+	suite += strlen("/dists/");
+	return source_wanted(uri + 1, suite, codename) ? buf_printf(out, "deb %s %s main\n", uri + 1, suite) : 0;
+}
+
+/* The sources this host uses. Asked in a way that also answers on a machine that has not fetched its lists yet. */
 static int sources_collect(const char *codename, struct buf *out, struct husk_error *err)
 {
 	cleanup_buf struct buf listing = { 0 };
 	struct command command = {
 		COMMAND_INIT,
-		.argv = (const char *[]){ "apt-get", "indextargets", "--format", "$(REPO_URI)|$(RELEASE)|$(COMPONENT)",
-					  "Created-By: Packages", NULL },
+		.argv = (const char *[]){ "apt-get", "-o", "Debug::NoLocking=true", "-o", "APT::Get::List-Cleanup=false",
+					  "update", "--print-uris", NULL },
 		.output = &listing,
 		.timeout_ms = 60000,
 	};
@@ -58,21 +68,12 @@ static int sources_collect(const char *codename, struct buf *out, struct husk_er
 	if (command_run(&command, err) < 0)
 		return husk_wrap(err, "cannot read this host's package sources");
 	for (char *line = listing.data ? strtok_r(listing.data, "\n", &rest) : NULL; line;
-	     line = strtok_r(NULL, "\n", &rest)) {
-		char *suite = strchr(line, '|'), *component = suite ? strchr(suite + 1, '|') : NULL;
-		if (!component)
-			continue;
-		*suite++ = *component++ = '\0';
-		if (!str_equal(component, "main") || !source_wanted(line, suite, codename))
-			continue;
-		if (buf_printf(out, "deb %s %s main\n", line, suite) < 0)
+	     line = strtok_r(NULL, "\n", &rest))
+		if (source_add(line, codename, out) < 0)
 			return husk_fail_memory(err);
-	}
 	if (out->size == 0)
 		return husk_fail(err, HUSK_UNAVAILABLE,
-				 "this host's apt has no source for Debian %s (main); add one under /etc/apt and run "
-				 "'apt-get update'",
-				 codename);
+				 "this host's apt has no source for Debian %s; add one to /etc/apt/sources.list.d", codename);
 	return 0;
 }
 

@@ -52,19 +52,19 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 		return 0;
 	if (type == AE_IFCHR || type == AE_IFBLK)
 		return fail_entry(unpack, name, "is a device outside /dev; take it out of the tar", err);
+	if (link) {
+		link = safe_name(link);
+		if (!link || !link[0])
+			return fail_entry(unpack, name, "is a link to outside the root", err);
+		target = str_format("%s/%s", unpack->directory, link);
+	}
 	path = str_format("%s/%s", unpack->directory, name);
-	if (!path)
+	if (!path || (link && !target))
 		return husk_fail_memory(err);
+	/* These free what `name` and `link` point at. */
 	archive_entry_copy_pathname(entry, path);
-	if (!link)
-		return 1;
-	link = safe_name(link);
-	if (!link || !link[0])
-		return fail_entry(unpack, name, "is a link to outside the root", err);
-	target = str_format("%s/%s", unpack->directory, link);
-	if (!target)
-		return husk_fail_memory(err);
-	archive_entry_copy_hardlink(entry, target);
+	if (target)
+		archive_entry_copy_hardlink(entry, target);
 	return 1;
 }
 

@@ -1,0 +1,40 @@
+/*
+ * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. It reads one link target and nothing else:
+ * an entry must cost the same whatever the file holds.
+ */
+#include <limits.h>
+
+#include "agent/entry.h"
+#include "agent/users.h"
+
+static int64_t entry_type(mode_t mode)
+{
+	if (S_ISREG(mode))
+		return ENTRY_FILE;
+	if (S_ISDIR(mode))
+		return ENTRY_DIRECTORY;
+	return S_ISLNK(mode) ? ENTRY_SYMLINK : ENTRY_OTHER;
+}
+
+int entry_put(struct buf *message, const char *path, int directory, const char *name, const struct stat *status,
+	      struct husk_error *err)
+{
+	char target[PATH_MAX];
+	int64_t mtime_ms = (int64_t)status->st_mtim.tv_sec * 1000 + status->st_mtim.tv_nsec / 1000000;
+
+	if (wire_put_string(message, TAG_PATH, path) < 0 ||
+	    wire_put_int(message, TAG_FILE_TYPE, entry_type(status->st_mode)) < 0 ||
+	    wire_put_int(message, TAG_SIZE, status->st_size) < 0 ||
+	    wire_put_int(message, TAG_MODE, status->st_mode & 07777) < 0 ||
+	    wire_put_int(message, TAG_UID, status->st_uid) < 0 || wire_put_int(message, TAG_GID, status->st_gid) < 0 ||
+	    wire_put_string(message, TAG_USER, user_name(status->st_uid)) < 0 ||
+	    wire_put_string(message, TAG_GROUP, group_name(status->st_gid)) < 0 ||
+	    wire_put_int(message, TAG_MTIME_MS, mtime_ms) < 0)
+		return husk_fail_memory(err);
+	if (S_ISLNK(status->st_mode)) {
+		ssize_t size = readlinkat(directory, name, target, sizeof(target));
+		if (size >= 0 && wire_put_bytes(message, TAG_TARGET, target, (size_t)size) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}

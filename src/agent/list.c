@@ -1,0 +1,181 @@
+/*
+ * FILE_LIST: the entries of a directory, and of those below it down to a depth, as messages. It works through a stack of
+ * open directories, a bounded number of entries per turn of the loop: forking a worker costs more than most listings.
+ * It must never follow a symbolic link it meets inside the tree.
+ */
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "agent/agent.h"
+#include "agent/entry.h"
+
+#define LIST_DEPTH_MAX 256 /* a descriptor is open per level */
+#define LIST_PER_TURN 64
+
+struct level {
+	int fd;
+	char *path;
+	char **names;
+	size_t next; /* of names */
+};
+
+struct list {
+	struct channel channel;
+	int64_t depth;
+	size_t open; /* levels in use */
+	struct level levels[LIST_DEPTH_MAX];
+};
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a directory, sorted, so that a listing reads the same each time. */
+static char **directory_names(int fd, const char *path, struct husk_error *err)
+{
+	cleanup_strv char **names = calloc(1, sizeof(*names));
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the stream closes its own */
+	cleanup_dir DIR *directory = copy < 0 ? NULL : fdopendir(copy);
+	const struct dirent *entry;
+	size_t count = 0, room = 0;
+
+	if (!directory && copy >= 0)
+		close(copy);
+	if (!directory || !names) {
+		husk_fail_errno(err, "cannot list '%s'", path);
+		return NULL;
+	}
+	while ((errno = 0, entry = readdir(directory))) {
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
+			continue;
+		if (count + 1 >= room) { /* doubling here: strv_add walks the list, and directories can be large */
+			room = room ? room * 2 : 64;
+			char **bigger = reallocarray(names, room, sizeof(*names));
+			if (!bigger) {
+				husk_fail_memory(err);
+				return NULL;
+			}
+			names = bigger;
+		}
+		names[count] = strdup(entry->d_name);
+		names[count + 1] = NULL;
+		if (!names[count++]) {
+			husk_fail_memory(err);
+			return NULL;
+		}
+	}
+	if (errno) {
+		husk_fail_errno(err, "cannot list '%s'", path);
+		return NULL;
+	}
+	qsort(names, count, sizeof(*names), by_name);
+	return steal_pointer(names);
+}
+
+/* Takes the descriptor and the path, also when it fails. */
+static int level_push(struct list *list, int fd, char *path, struct husk_error *err)
+{
+	struct level *level = &list->levels[list->open++];
+
+	*level = (struct level){ .fd = fd, .path = path };
+	level->names = directory_names(fd, path, err);
+	return level->names ? 0 : -1;
+}
+
+static void level_pop(struct list *list)
+{
+	struct level *level = &list->levels[--list->open];
+
+	close(level->fd);
+	free(level->path);
+	strv_free(level->names);
+}
+
+/* One entry. Files that vanish between being named and being looked at are not in the listing. */
+static int list_entry(struct agent *agent, struct list *list, struct level *level, const char *name,
+		      struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s%s%s", level->path, str_ends(level->path, "/") ? "" : "/", name);
+	cleanup_buf struct buf message = { 0 };
+	struct stat status;
+
+	if (!path)
+		return husk_fail_memory(err);
+	if (fstatat(level->fd, name, &status, AT_SYMLINK_NOFOLLOW) < 0)
+		return errno == ENOENT ? 0 : husk_fail_errno(err, "cannot look at '%s'", path);
+	if (entry_put(&message, path, level->fd, name, &status, err) < 0)
+		return -1;
+	channel_message(agent, &list->channel, &message);
+	if (!S_ISDIR(status.st_mode) || (int64_t)list->open >= list->depth)
+		return 0;
+	int fd = openat(level->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : husk_fail_errno(err, "cannot list '%s'", path);
+	return level_push(list, fd, steal_pointer(path), err);
+}
+
+static bool list_pump(struct agent *agent, struct channel *channel)
+{
+	struct list *list = (struct list *)channel;
+	struct husk_error err;
+
+	for (int i = 0; i < LIST_PER_TURN && list->open > 0; i++) {
+		struct level *level = &list->levels[list->open - 1];
+		if (!link_has_room(agent))
+			return i > 0;
+		const char *name = level->names[level->next];
+		if (!name) {
+			level_pop(list);
+			continue;
+		}
+		level->next++;
+		if (list_entry(agent, list, level, name, &err) < 0) {
+			channel_end(agent, channel, &err, NULL);
+			return true;
+		}
+	}
+	if (list->open == 0)
+		channel_end(agent, channel, NULL, NULL);
+	return true;
+}
+
+static void list_release(struct agent *agent, struct channel *channel)
+{
+	struct list *list = (struct list *)channel;
+
+	(void)agent;
+	while (list->open > 0)
+		level_pop(list);
+}
+
+static const struct channel_ops list_ops = {
+	.cancel = channel_end_cancelled,
+	.pump = list_pump,
+	.release = list_release,
+};
+
+int file_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	int64_t depth = request_int(request, TAG_DEPTH, 1);
+	cleanup_free char *path = NULL;
+
+	if (request_path(request, TAG_PATH, &path, err) < 0)
+		return -1;
+	if (depth < 1 || depth > LIST_DEPTH_MAX)
+		return husk_fail(err, HUSK_INVALID, "depth %lld is not within 1 to %d", (long long)depth, LIST_DEPTH_MAX);
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot list '%s'", path);
+	struct list *list = calloc(1, sizeof(*list));
+	if (!list) {
+		close(fd);
+		return husk_fail_memory(err);
+	}
+	list->depth = depth;
+	channel_add(agent, &list->channel, number, &list_ops);
+	if (level_push(list, fd, steal_pointer(path), err) == 0)
+		return 0;
+	channel_free(agent, &list->channel);
+	return -1;
+}
