@@ -4,7 +4,7 @@
  *
  *     cc examples/fork.c -Iinclude -Lbuild -lhusk -o fork && ./fork
  *
- * (or `make examples`). A first argument names the template; "base" otherwise.
+ * (`make` builds it as build/examples/fork). A first argument names the template; "base" otherwise.
  */
 #include <stdio.h>
 

@@ -5,10 +5,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 
 #include "agent/agent.h"
 #include "agent/guest.h"
 #include "agent/process.h"
+
+#define ENTRY_SIZE_MIN 24 /* of a directory entry, as the kernel lays them out */
 
 /* The fields of /proc/<pid>/stat after the name, counted from the state. */
 enum { STAT_PARENT = 1, STAT_GROUP, STAT_SESSION, STAT_UTIME = 11, STAT_STIME, STAT_CUTIME, STAT_CSTIME, STAT_RSS = 21,
@@ -95,31 +98,64 @@ static size_t guest_filter(struct guest_process *list, size_t count)
 	return kept;
 }
 
+static int by_pid(const void *a, const void *b)
+{
+	return *(const pid_t *)a - *(const pid_t *)b;
+}
+
+/*
+ * The pids in /proc, each once. gVisor lists /proc correctly only when one call takes all of it: a listing in small
+ * pieces, as readdir does it, tells some twice. So the pieces are large, and doubles are sorted out.
+ */
+static ssize_t guest_pids(pid_t **out, struct husk_error *err)
+{
+	static char entries[64 * 1024] __attribute__((aligned(8)));
+	cleanup_close int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	cleanup_free pid_t *list = NULL;
+	size_t count = 0, unique = 0;
+	int64_t pid;
+	long size;
+
+	if (proc < 0)
+		return husk_fail_errno(err, "cannot list '/proc'");
+	while ((size = syscall(SYS_getdents64, proc, entries, sizeof(entries))) > 0) {
+		pid_t *bigger = reallocarray(list, count + (size_t)size / ENTRY_SIZE_MIN, sizeof(*list));
+		if (!bigger)
+			return husk_fail_memory(err);
+		list = bigger;
+		for (long at = 0; at < size;) {
+			const struct dirent *entry = (const struct dirent *)(entries + at);
+			if (str_to_int64(entry->d_name, 1, INT32_MAX, &pid) == 0 && pid != getpid())
+				list[count++] = (pid_t)pid;
+			at += entry->d_reclen;
+		}
+	}
+	if (size < 0)
+		return husk_fail_errno(err, "cannot list '/proc'");
+	if (count > 0)
+		qsort(list, count, sizeof(*list), by_pid);
+	for (size_t i = 0; i < count; i++) {
+		if (i == 0 || list[i] != list[i - 1])
+			list[unique++] = list[i];
+	}
+	*out = steal_pointer(list);
+	return (ssize_t)unique;
+}
+
 ssize_t guest_scan(struct guest_process **out, struct husk_error *err)
 {
-	cleanup_dir DIR *proc = opendir("/proc");
-	cleanup_free struct guest_process *list = NULL;
-	const struct dirent *entry;
-	size_t count = 0, capacity = 0;
-	int64_t pid;
+	cleanup_free pid_t *pids = NULL;
+	ssize_t listed = guest_pids(&pids, err);
+	size_t count = 0;
 
 	*out = NULL;
-	if (!proc)
-		return husk_fail_errno(err, "cannot list '/proc'");
-	while ((errno = 0, entry = readdir(proc))) {
-		if (str_to_int64(entry->d_name, 1, INT32_MAX, &pid) < 0 || pid == getpid())
-			continue;
-		if (count == capacity) {
-			capacity = capacity ? capacity * 2 : 64;
-			struct guest_process *bigger = reallocarray(list, capacity, sizeof(*list));
-			if (!bigger)
-				return husk_fail_memory(err);
-			list = bigger;
-		}
-		count += (size_t)guest_read((pid_t)pid, &list[count]);
-	}
-	if (errno)
-		return husk_fail_errno(err, "cannot list '/proc'");
+	if (listed < 0)
+		return -1;
+	cleanup_free struct guest_process *list = calloc((size_t)listed + 1, sizeof(*list));
+	if (!list)
+		return husk_fail_memory(err);
+	for (ssize_t i = 0; i < listed; i++)
+		count += (size_t)guest_read(pids[i], &list[count]);
 	count = guest_filter(list, count);
 	*out = steal_pointer(list);
 	return (ssize_t)count;

@@ -23,22 +23,21 @@ struct code_arguments {
 
 static const char *const languages[] = { "python", "javascript", "bash", NULL };
 
-#define FIELD(name) .offset = offsetof(struct code_arguments, name)
 static const struct option_spec code_options[] = {
-	{ .letter = 'l', .name = "language", .kind = OPTION_CHOICE, FIELD(language), .value = "NAME", .choices = languages,
-	  .help = "python (default), javascript or bash" },
-	{ .letter = 'c', .name = "context", .kind = OPTION_STRING, FIELD(context), .value = "NAME",
-	  .help = "whose state to use (default)" },
-	{ .letter = 'f', .name = "file", .kind = OPTION_STRING, FIELD(file), .value = "FILE",
-	  .help = "take the code from a file; - is stdin" },
-	{ .letter = 'w', .name = "cwd", .kind = OPTION_STRING, FIELD(cwd), .value = "PATH", .help = "where the context starts" },
-	{ .name = "timeout", .kind = OPTION_MILLISECONDS, FIELD(timeout_ms), .value = "TIME", .min = 1,
-	  .max = INT64_C(365) * 86400000, .help = "interrupt it after this long; exit status 124" },
-	{ .letter = 'o', .name = "output-dir", .kind = OPTION_STRING, FIELD(output_dir), .value = "DIR",
-	  .help = "save figures and other rich results there" },
-	{ .name = "list", .kind = OPTION_FLAG, FIELD(list), .help = "list the contexts of the sandbox" },
-	{ .name = "restart", .kind = OPTION_FLAG, FIELD(restart), .help = "start the context afresh, its state lost" },
-	{ .name = "rm", .kind = OPTION_FLAG, FIELD(remove), .help = "end the context" },
+	OPTION('l', "language", OPTION_CHOICE, struct code_arguments, language, "NAME",
+	       "python (default), javascript or bash", .choices = languages),
+	OPTION('c', "context", OPTION_STRING, struct code_arguments, context, "NAME", "whose state to use (default)"),
+	OPTION('f', "file", OPTION_STRING, struct code_arguments, file, "FILE",
+	       "take the code from a file; - is stdin"),
+	OPTION('w', "cwd", OPTION_STRING, struct code_arguments, cwd, "PATH", "where the context starts"),
+	OPTION(0, "timeout", OPTION_MILLISECONDS, struct code_arguments, timeout_ms, "TIME",
+	       "interrupt it after this long; exit status 124", .min = 1, .max = INT64_C(365) * 86400000),
+	OPTION('o', "output-dir", OPTION_STRING, struct code_arguments, output_dir, "DIR",
+	       "save figures and other rich results there"),
+	OPTION(0, "list", OPTION_FLAG, struct code_arguments, list, NULL, "list the contexts of the sandbox"),
+	OPTION(0, "restart", OPTION_FLAG, struct code_arguments, restart, NULL,
+	       "start the context afresh, its state lost"),
+	OPTION(0, "rm", OPTION_FLAG, struct code_arguments, remove, NULL, "end the context"),
 	{ 0 },
 };
 
@@ -75,7 +74,8 @@ static char *read_stream(FILE *file, const char *name, struct husk_error *err)
 static char *read_code(const struct code_arguments *arguments, const char *operand, struct husk_error *err)
 {
 	if (operand && arguments->file) {
-		husk_fail(err, HUSK_INVALID, "the code is given twice, as an argument and as --file %s", arguments->file);
+		husk_fail(err, HUSK_INVALID, "the code is given twice, as an argument and as --file %s",
+			  arguments->file);
 		return NULL;
 	}
 	if (operand && !str_equal(operand, "-")) {
@@ -102,7 +102,8 @@ static char *read_code(const struct code_arguments *arguments, const char *opera
 /* husk_code_run blocks and knows no signals; a thread takes them meanwhile. */
 struct watcher {
 	struct cli *cli;
-	const char *sandbox, *context;
+	const char *sandbox;
+	const struct husk_code_options *code;
 	bool throwaway;
 	int stop;
 	int signal; /* the one that interrupted */
@@ -117,7 +118,8 @@ static void interrupt_context(const struct watcher *watcher)
 	if (husk_code_contexts(watcher->cli->husk, watcher->sandbox, &list, &count, NULL) < 0)
 		return;
 	for (size_t i = 0; i < count; i++)
-		if (str_equal(list[i].name, watcher->context ? watcher->context : "default"))
+		if (str_equal(list[i].name, watcher->code->context) &&
+		    str_equal(list[i].language, watcher->code->language))
 			husk_process_kill(watcher->cli->husk, watcher->sandbox, list[i].pid, SIGINT, NULL);
 	husk_code_context_list_free(list, count);
 }
@@ -125,7 +127,8 @@ static void interrupt_context(const struct watcher *watcher)
 static void *watcher_main(void *data)
 {
 	struct watcher *watcher = data;
-	struct pollfd fds[2] = { { .fd = interrupt_fd(), .events = POLLIN }, { .fd = watcher->stop, .events = POLLIN } };
+	struct pollfd fds[2] = { { .fd = interrupt_fd(), .events = POLLIN },
+				 { .fd = watcher->stop, .events = POLLIN } };
 
 	for (;;) {
 		if (poll(fds, 2, -1) < 0 && errno != EINTR)
@@ -179,15 +182,15 @@ static int code_in(struct cli *cli, const struct code_arguments *arguments, cons
 		   bool throwaway, struct husk_error *err)
 {
 	const struct husk_code_options options = {
-		.language = arguments->language,
-		.context = arguments->context,
+		.language = arguments->language ? arguments->language : "python",
+		.context = arguments->context ? arguments->context : "default",
 		.code = code,
 		.environment = throwaway ? NULL : arguments->create.environment.items,
 		.environment_count = throwaway ? 0 : arguments->create.environment.count,
 		.cwd = arguments->cwd,
 		.timeout_ms = arguments->timeout_ms,
 	};
-	struct watcher watcher = { .cli = cli, .sandbox = sandbox, .context = arguments->context, .throwaway = throwaway };
+	struct watcher watcher = { .cli = cli, .sandbox = sandbox, .code = &options, .throwaway = throwaway };
 	cleanup_code_view struct code_view view = { .json = cli->json, .output_dir = arguments->output_dir };
 	bool timed_out = false;
 
@@ -201,10 +204,9 @@ static int code_in(struct cli *cli, const struct code_arguments *arguments, cons
 	if (result < 0 || code_view_failed(&view, err) < 0)
 		return -1;
 	if (cli->json) {
-		json_t *head = json_pack("{s:s, s:s, s:s, s:b, s:I}", "id", sandbox, "context",
-					 arguments->context ? arguments->context : "default", "language",
-					 arguments->language ? arguments->language : "python", "timed_out", timed_out,
-					 "duration_ms", (json_int_t)(time_monotonic_ms() - started));
+		json_t *head = json_pack("{s:s, s:o, s:s, s:b, s:I}", "id", sandbox, "context",
+					 json_text0(options.context), "language", options.language, "timed_out",
+					 timed_out, "duration_ms", (json_int_t)(time_monotonic_ms() - started));
 		if (code_view_json(&view, head, err) < 0)
 			return -1;
 	} else if (timed_out) {
@@ -238,7 +240,8 @@ static json_t *contexts_json(const struct husk_code_context *list, size_t count)
 	for (size_t i = 0; array && i < count; i++)
 		if (json_array_append_new(array, json_pack("{s:o, s:o, s:o, s:I}", "name", json_text0(list[i].name),
 							   "language", json_text0(list[i].language), "cwd",
-							   json_text0(list[i].cwd), "pid", (json_int_t)list[i].pid)) < 0)
+							   json_text0(list[i].cwd), "pid", (json_int_t)list[i].pid)) <
+		    0)
 			return NULL;
 	return steal_pointer(array);
 }
@@ -270,8 +273,13 @@ static int contexts_list(struct cli *cli, const char *sandbox, struct husk_error
 static int context_change(struct cli *cli, const struct code_arguments *arguments, const char *sandbox,
 			  struct husk_error *err)
 {
-	const char *context = arguments->context ? arguments->context : "default";
+	const char *name = arguments->context ? arguments->context : "default";
+	/* the same name may stand for one context per language: libhusk takes "bash:default" to tell them apart */
+	cleanup_free char *context =
+		arguments->language ? str_format("%s:%s", arguments->language, name) : strdup(name);
 
+	if (!context)
+		return husk_fail_memory(err);
 	if (arguments->restart && husk_code_restart(cli->husk, sandbox, context, err) < 0)
 		return -1;
 	if (arguments->remove && husk_code_remove(cli->husk, sandbox, context, err) < 0)
@@ -292,7 +300,9 @@ static int refuse_create_options(const struct create_arguments *given, struct hu
 	bool any = g->name || g->isolation || g->ttl_seconds || g->idle_seconds || g->pids || g->persistent ||
 		   g->memory_bytes || g->disk_bytes || g->cpu_milli || g->metadata.count;
 
-	return any ? husk_fail(err, HUSK_INVALID, "limits and names are for a new sandbox: they need -t TEMPLATE or --from") : 0;
+	return any ? husk_fail(err, HUSK_INVALID,
+			       "limits and names are for a new sandbox: they need -t TEMPLATE or --from")
+		   : 0;
 }
 
 static int code_existing(struct cli *cli, const struct code_arguments *arguments, int argc, char **argv,
@@ -323,10 +333,11 @@ static int code_run(struct cli *cli, void *data, int argc, char **argv, struct h
 	if (!arguments->create.template && !arguments->create.snapshot)
 		return code_existing(cli, arguments, argc, argv, err);
 	if (argc > 1)
-		return husk_fail(err, HUSK_INVALID, "with -t or --from the sandbox is made for this call: '%s' is one too many",
-				 argv[1]);
+		return husk_fail(err, HUSK_INVALID,
+				 "with -t or --from the sandbox is made for this call: '%s' is one too many", argv[1]);
 	if (arguments->list || arguments->restart || arguments->remove)
-		return husk_fail(err, HUSK_INVALID, "a throwaway sandbox has no contexts yet: name a SANDBOX instead of -t");
+		return husk_fail(err, HUSK_INVALID,
+				 "a throwaway sandbox has no contexts yet: name a SANDBOX instead of -t");
 	cleanup_free char *code = read_code(arguments, argc ? argv[0] : NULL, err);
 	return code ? code_throwaway(cli, arguments, code, err) : -1;
 }
@@ -335,7 +346,8 @@ const struct cli_command cli_code = {
 	.name = "code",
 	.operands = "SANDBOX|-t TEMPLATE [CODE]",
 	.summary = "Run a snippet of code in a context that keeps its state",
-	.details = "CODE, or --file, or stdin. Prints what the code prints and the value of its last expression. The exit status\n"
+	.details = "CODE, or --file, or stdin. Prints what the code prints and the value of its last expression. The "
+		   "exit status\n"
 		   "is 0, 1 when the code raised an error, 124 when it timed out; 125 means that husk itself failed.\n",
 	.groups = { { code_options, 0 },
 		    { source_options, offsetof(struct code_arguments, create) },

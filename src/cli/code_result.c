@@ -10,9 +10,9 @@ static const struct {
 	const char *mime, *extension;
 	bool base64;
 } rich_kinds[] = {
-	{ "image/png", "png", true },          { "image/jpeg", "jpg", true },       { "image/gif", "gif", true },
-	{ "application/pdf", "pdf", true },    { "image/svg+xml", "svg", false },   { "text/html", "html", false },
-	{ "text/markdown", "md", false },      { "text/latex", "tex", false },      { "application/json", "json", false },
+	{ "image/png", "png", true },       { "image/jpeg", "jpg", true },     { "image/gif", "gif", true },
+	{ "application/pdf", "pdf", true }, { "image/svg+xml", "svg", false }, { "text/html", "html", false },
+	{ "text/markdown", "md", false },   { "text/latex", "tex", false },    { "application/json", "json", false },
 };
 
 int code_view_begin(struct code_view *view, struct husk_error *err)
@@ -46,7 +46,8 @@ static int decode_base64(const char *text, size_t size, struct buf *out, struct 
 		return husk_fail_memory(err);
 	}
 	EVP_DecodeInit(context);
-	int bad = EVP_DecodeUpdate(context, (unsigned char *)out->data, &count, (const unsigned char *)text, (int)size) < 0 ||
+	int bad = EVP_DecodeUpdate(context, (unsigned char *)out->data, &count, (const unsigned char *)text,
+				   (int)size) < 0 ||
 		  EVP_DecodeFinal(context, (unsigned char *)out->data + count, &rest) < 0;
 	EVP_ENCODE_CTX_free(context);
 	out->size = (size_t)(count + rest);
@@ -55,15 +56,16 @@ static int decode_base64(const char *text, size_t size, struct buf *out, struct 
 
 static int save(struct code_view *view, size_t kind, const char *text, size_t size, struct husk_error *err)
 {
-	cleanup_free char *path = str_format("%s/result-%zu.%s", view->output_dir, view->saved + 1, rich_kinds[kind].extension);
+	cleanup_free char *path =
+		str_format("%s/result-%zu.%s", view->output_dir, view->saved + 1, rich_kinds[kind].extension);
 	cleanup_buf struct buf bytes = { 0 };
 
 	if (!path)
 		return husk_fail_memory(err);
 	if (rich_kinds[kind].base64 && decode_base64(text, size, &bytes, err) < 0)
 		return -1;
-	if (file_write_atomic(path, rich_kinds[kind].base64 ? bytes.data : text, rich_kinds[kind].base64 ? bytes.size : size,
-			      0644, err) < 0)
+	if (file_write_atomic(path, rich_kinds[kind].base64 ? bytes.data : text,
+			      rich_kinds[kind].base64 ? bytes.size : size, 0644, err) < 0)
 		return -1;
 	if (!view->json)
 		output_note("saved %s", path);
@@ -85,7 +87,8 @@ static int rich_result(struct code_view *view, json_t *bundle, struct husk_error
 				output_note("the code made a %s; --output-dir DIR saves it", rich_kinds[kind].mime);
 			continue;
 		}
-		cleanup_free char *dumped = json_is_string(value) ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY);
+		cleanup_free char *dumped =
+			json_is_string(value) ? NULL : json_dumps(value, JSON_INDENT(2) | JSON_ENCODE_ANY);
 		const char *text = dumped ? dumped : json_string_value(value);
 		size_t size = dumped ? strlen(dumped) : json_string_length(value);
 		if (!text)
@@ -112,8 +115,8 @@ static int on_result(struct code_view *view, const struct husk_code_event *event
 			return husk_fail_errno(err, "cannot write to standard output");
 		return 0;
 	}
-	json_t *object = json_pack("{s:b, s:o, s:o}", "main", event->main_result, "text", json_text0(event->text), "data",
-				   bundle ? json_incref(bundle) : json_object());
+	json_t *object = json_pack("{s:b, s:o, s:o}", "main", event->main_result, "text", json_text0(event->text),
+				   "data", bundle ? json_incref(bundle) : json_object());
 	return json_array_append_new(view->results, object) < 0 ? husk_fail_memory(err) : 0;
 }
 
@@ -125,8 +128,9 @@ static int on_output(struct code_view *view, const struct husk_code_event *event
 	const char *text = event->text ? event->text : "";
 
 	if (view->json)
-		return buf_append_string(error_output ? &view->error_output : &view->output, text) < 0 ? husk_fail_memory(err) :
-													 0;
+		return buf_append_string(error_output ? &view->error_output : &view->output, text) < 0
+			       ? husk_fail_memory(err)
+			       : 0;
 	FILE *out = error_output ? stderr : stdout;
 	if (fputs(text, out) == EOF || fflush(out) != 0)
 		return husk_fail_errno(err, "cannot write the output");
@@ -181,8 +185,8 @@ int code_view_json(struct code_view *view, json_t *head, struct husk_error *err)
 	if (!object || json_set_bytes(object, "stdout", view->output.data, view->output.size) < 0 ||
 	    json_set_bytes(object, "stderr", view->error_output.data, view->error_output.size) < 0)
 		return husk_fail_memory(err);
-	cleanup_json json_t *rest = json_pack("{s:O?, s:O, s:O?, s:O}", "result", view->main_text, "results", view->results,
-					      "error", view->error, "files", view->files);
+	cleanup_json json_t *rest = json_pack("{s:O?, s:O, s:O?, s:O}", "result", view->main_text, "results",
+					      view->results, "error", view->error, "files", view->files);
 	if (!rest || json_object_update(object, rest) < 0)
 		return husk_fail_memory(err);
 	return output_json(json_incref(object), err);

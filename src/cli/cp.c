@@ -17,8 +17,7 @@ struct cp_arguments {
 };
 
 static const struct option_spec cp_options[] = {
-	{ .letter = 'u', .name = "user", .kind = OPTION_STRING, .offset = offsetof(struct cp_arguments, user),
-	  .value = "USER", .help = "who owns what is copied in (root)" },
+	OPTION('u', "user", OPTION_STRING, struct cp_arguments, user, "USER", "who owns what is copied in (root)"),
 	{ 0 },
 };
 
@@ -80,27 +79,26 @@ static int file_out_to(struct copy *copy, int fd, struct husk_error *err)
 	return copy->stopped && !interrupt_seen() ? husk_fail_errno(err, "cannot write '%s'", copy->host_path) : -1;
 }
 
-/* Written beside the target and renamed over it; a device or a pipe is written to as it is. */
+/* Written beside the target and renamed over it. What is no plain file (a device, a pipe, a link such as /dev/stdout) is
+ * written through: replacing it would be a surprise. */
 static int file_out(struct copy *copy, const char *target, mode_t mode, struct husk_error *err)
 {
-	cleanup_free char *real = realpath(target, NULL); /* through a link, not over it */
-	const char *final = real ? real : target;
 	struct stat status;
 
-	copy->host_path = final;
-	if (stat(final, &status) == 0 && !S_ISREG(status.st_mode)) {
-		cleanup_close int device = open(final, O_WRONLY | O_CLOEXEC);
-		return device < 0 ? husk_fail_errno(err, "cannot open '%s'", final) : file_out_to(copy, device, err);
+	copy->host_path = target;
+	if (lstat(target, &status) == 0 && !S_ISREG(status.st_mode)) {
+		cleanup_close int fd = open(target, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0644);
+		return fd < 0 ? husk_fail_errno(err, "cannot open '%s'", target) : file_out_to(copy, fd, err);
 	}
-	cleanup_free char *beside = str_format("%s.husk-XXXXXX", final);
+	cleanup_free char *beside = str_format("%s.husk-XXXXXX", target);
 	if (!beside)
 		return husk_fail_memory(err);
 	cleanup_close int fd = mkostemp(beside, O_CLOEXEC);
 	if (fd < 0)
-		return husk_fail_errno(err, "cannot write '%s'", final);
+		return husk_fail_errno(err, "cannot write '%s'", target);
 	int result = file_out_to(copy, fd, err);
-	if (result == 0 && (fchmod(fd, mode & 0777) < 0 || rename(beside, final) < 0))
-		result = husk_fail_errno(err, "cannot write '%s'", final);
+	if (result == 0 && (fchmod(fd, mode & 0777) < 0 || rename(beside, target) < 0))
+		result = husk_fail_errno(err, "cannot write '%s'", target);
 	if (result < 0)
 		unlink(beside);
 	return result;
@@ -115,7 +113,8 @@ static int file_in(struct copy *copy, const char *target, mode_t mode, struct hu
 	copy->fd = fd;
 	/* an empty mode means "the default" to libhusk: a file nobody may read is made so afterwards */
 	if (husk_file_write(copy->cli->husk, copy->sandbox, target, mode & 0777, copy->user, source_fd, copy, err) < 0)
-		return copy->stopped && !interrupt_seen() ? husk_fail_errno(err, "cannot read '%s'", copy->host_path) : -1;
+		return copy->stopped && !interrupt_seen() ? husk_fail_errno(err, "cannot read '%s'", copy->host_path)
+							  : -1;
 	return mode & 0777 ? 0 : husk_file_chmod(copy->cli->husk, copy->sandbox, target, 0, err);
 }
 
@@ -266,7 +265,8 @@ static int copy_in(struct copy *copy, struct husk_error *err)
 
 	if (str_equal(copy->host_path, "-")) {
 		copy->fd = STDIN_FILENO;
-		return husk_tar_write(copy->cli->husk, copy->sandbox, copy->guest_path, copy->user, source_fd, copy, err);
+		return husk_tar_write(copy->cli->husk, copy->sandbox, copy->guest_path, copy->user, source_fd, copy,
+				      err);
 	}
 	if (stat(copy->host_path, &status) < 0)
 		return husk_fail_errno(err, "cannot read '%s'", copy->host_path);
@@ -334,9 +334,10 @@ static int cp_finish(struct copy *copy, bool in, struct husk_error *err)
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	if (husk_inspect(copy->cli->husk, copy->sandbox, &sandbox, err) < 0)
 		return -1;
-	return output_json(json_pack("{s:s, s:s, s:o, s:o, s:I, s:O}", "id", sandbox->id, "direction", in ? "in" : "out",
-				     "path", json_text0(copy->guest_path), "host_path", json_text0(copy->host_path), "bytes",
-				     (json_int_t)copy->bytes, "skipped", copy->skipped),
+	return output_json(json_pack("{s:s, s:s, s:o, s:o, s:I, s:O}", "id", sandbox->id, "direction",
+				     in ? "in" : "out", "path", json_text0(copy->guest_path), "host_path",
+				     json_text0(copy->host_path), "bytes", (json_int_t)copy->bytes, "skipped",
+				     copy->skipped),
 			   err);
 }
 
@@ -353,8 +354,9 @@ static int cp_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 	bool out = split_guest(argv[0], &copy.sandbox, &copy.guest_path);
 	bool in = split_guest(argv[1], out ? &other_sandbox : &copy.sandbox, out ? &other_path : &copy.guest_path);
 	if (out == in)
-		return husk_fail(err, HUSK_INVALID, in ? "cp works between the host and one sandbox; copy out first, then in" :
-							 "cp needs one SANDBOX:PATH; a host path with a colon is written ./a:b");
+		return husk_fail(err, HUSK_INVALID,
+				 in ? "cp works between the host and one sandbox; copy out first, then in"
+				    : "cp needs one SANDBOX:PATH; a host path with a colon is written ./a:b");
 	copy.host_path = argv[in ? 0 : 1];
 	const char *host_path = copy.host_path;
 	if (interrupt_hold(err) < 0)
@@ -372,8 +374,10 @@ const struct cli_command cli_cp = {
 	.name = "cp",
 	.operands = "SOURCE DESTINATION",
 	.summary = "Copy files and directories into and out of a sandbox",
-	.details = "One of the two is SANDBOX:PATH. As with cp, a destination that is a directory receives the source under its\n"
-		   "own name. \"-\" on the host's side is a tar stream: husk cp - box:/dir <x.tar, husk cp box:/dir - >x.tar.\n"
+	.details = "One of the two is SANDBOX:PATH. As with cp, a destination that is a directory receives the source "
+		   "under its\n"
+		   "own name. \"-\" on the host's side is a tar stream: husk cp - box:/dir <x.tar, husk cp box:/dir - "
+		   ">x.tar.\n"
 		   "What comes out of a sandbox is not trusted: devices and links that lead outside are left out.\n",
 	.groups = { { cp_options, 0 } },
 	.arguments_size = sizeof(struct cp_arguments),

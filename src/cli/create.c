@@ -5,39 +5,39 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 
-#define FIELD(name) .offset = offsetof(struct create_arguments, name)
 #define GIBIBYTE (INT64_C(1) << 30)
 #define YEAR (INT64_C(365) * 86400)
 
 const struct option_spec source_options[] = {
-	{ .letter = 't', .name = "template", .kind = OPTION_STRING, FIELD(template), .value = "NAME",
-	  .help = "what it is made from (base; see husk template ls)" },
-	{ .name = "from", .kind = OPTION_STRING, FIELD(snapshot), .value = "SNAPSHOT",
-	  .help = "go on from a snapshot instead" },
-	{ .name = "isolation", .kind = OPTION_STRING, FIELD(isolation), .value = "ENGINE",
-	  .help = "boundary to the host: auto (the strongest that works), gvisor" },
-	{ .name = "disk", .kind = OPTION_SIZE, FIELD(disk_bytes), .value = "SIZE", .min = 1 << 20, .max = 16384 * GIBIBYTE,
-	  .help = "room for what it writes (the template's, 8G)" },
+	OPTION('t', "template", OPTION_STRING, struct create_arguments, template, "NAME",
+	       "what it is made from (base; see husk template ls)"),
+	OPTION(0, "from", OPTION_STRING, struct create_arguments, snapshot, "SNAPSHOT",
+	       "go on from a snapshot instead"),
+	OPTION(0, "isolation", OPTION_STRING, struct create_arguments, isolation, "ENGINE",
+	       "boundary to the host: auto (the strongest that works), gvisor"),
+	OPTION(0, "disk", OPTION_SIZE, struct create_arguments, disk_bytes, "SIZE",
+	       "room for what it writes (the template's, 8G)", .min = 1 << 20, .max = 16384 * GIBIBYTE),
 	{ 0 },
 };
 
 const struct option_spec limit_options[] = {
-	{ .name = "name", .kind = OPTION_STRING, FIELD(name), .value = "NAME", .help = "a name to use instead of the id" },
-	{ .name = "ttl", .kind = OPTION_SECONDS, FIELD(ttl_seconds), .value = "TIME", .min = 1, .max = YEAR,
-	  .help = "remove it after this long (1h)" },
-	{ .name = "persistent", .kind = OPTION_FLAG, FIELD(persistent), .help = "keep it until it is removed by hand" },
-	{ .name = "idle", .kind = OPTION_SECONDS, FIELD(idle_seconds), .value = "TIME", .min = 1, .max = YEAR,
-	  .help = "hibernate after this long without a call (never)" },
-	{ .name = "memory", .kind = OPTION_SIZE, FIELD(memory_bytes), .value = "SIZE", .min = 1 << 20,
-	  .max = 16384 * GIBIBYTE, .help = "memory limit (1G)" },
-	{ .name = "cpus", .kind = OPTION_CPUS, FIELD(cpu_milli), .value = "N", .min = 10, .max = 1024000,
-	  .help = "CPU limit, may be a fraction (2)" },
-	{ .name = "pids", .kind = OPTION_INTEGER, FIELD(pids), .value = "N", .min = 1, .max = 4194304,
-	  .help = "limit on processes (512)" },
-	{ .letter = 'm', .name = "metadata", .kind = OPTION_PAIRS, FIELD(metadata), .value = "K=V",
-	  .help = "a label to find it by; may be repeated" },
-	{ .letter = 'e', .name = "env", .kind = OPTION_ENVIRONMENT, FIELD(environment), .value = "K=V|K",
-	  .help = "environment of its processes; K alone passes your own value on" },
+	OPTION(0, "name", OPTION_STRING, struct create_arguments, name, "NAME", "a name to use instead of the id"),
+	OPTION(0, "ttl", OPTION_SECONDS, struct create_arguments, ttl_seconds, "TIME", "remove it after this long (1h)",
+	       .min = 1, .max = YEAR),
+	OPTION(0, "persistent", OPTION_FLAG, struct create_arguments, persistent, NULL,
+	       "keep it until it is removed by hand"),
+	OPTION(0, "idle", OPTION_SECONDS, struct create_arguments, idle_seconds, "TIME",
+	       "hibernate after this long without a call (never)", .min = 1, .max = YEAR),
+	OPTION(0, "memory", OPTION_SIZE, struct create_arguments, memory_bytes, "SIZE", "memory limit (1G)",
+	       .min = 1 << 20, .max = 16384 * GIBIBYTE),
+	OPTION(0, "cpus", OPTION_CPUS, struct create_arguments, cpu_milli, "N", "CPU limit, may be a fraction (2)",
+	       .min = 10, .max = 1024000),
+	OPTION(0, "pids", OPTION_INTEGER, struct create_arguments, pids, "N", "limit on processes (512)", .min = 1,
+	       .max = 4194304),
+	OPTION('m', "metadata", OPTION_PAIRS, struct create_arguments, metadata, "K=V",
+	       "a label to find it by; may be repeated"),
+	OPTION('e', "env", OPTION_ENVIRONMENT, struct create_arguments, environment, "K=V|K",
+	       "environment of its processes; K alone passes your own value on"),
 	{ 0 },
 };
 
@@ -80,7 +80,8 @@ int create_sandbox(struct cli *cli, const struct create_arguments *arguments, st
 	struct husk_create_options options;
 
 	if (arguments->snapshot && arguments->template)
-		return husk_fail(err, HUSK_INVALID, "--from and --template exclude each other: a snapshot has its template");
+		return husk_fail(err, HUSK_INVALID,
+				 "--from and --template exclude each other: a snapshot has its template");
 	if (interrupt_hold(err) < 0)
 		return -1;
 	create_fill(arguments, &options);
@@ -128,7 +129,8 @@ const struct cli_command cli_create = {
 	.name = "create",
 	.operands = "",
 	.summary = "Make a sandbox and print its id",
-	.details = "It runs until its time is up or `husk rm` removes it. Use it with husk exec, cp, code, fork and so on.\n",
+	.details = "It runs until its time is up or `husk rm` removes it. Use it with husk exec, cp, code, fork and so "
+		   "on.\n",
 	.groups = { { source_options, 0 }, { limit_options, 0 } },
 	.arguments_size = sizeof(struct create_arguments),
 	.run = create_run,

@@ -9,8 +9,8 @@ struct doctor_arguments {
 };
 
 static const struct option_spec doctor_options[] = {
-	{ .name = "leaks", .kind = OPTION_FLAG, .offset = offsetof(struct doctor_arguments, leaks),
-	  .help = "look for processes, mounts, cgroups and files that no live sandbox owns" },
+	OPTION(0, "leaks", OPTION_FLAG, struct doctor_arguments, leaks, NULL,
+	       "look for processes, mounts, cgroups and files that no live sandbox owns"),
 	{ 0 },
 };
 
@@ -28,8 +28,8 @@ static json_t *checks_json(const struct husk_check *list, size_t count)
 	cleanup_json json_t *array = json_array();
 
 	for (size_t i = 0; array && i < count; i++)
-		if (json_array_append_new(array, json_pack("{s:o, s:s, s:o}", "name", json_text0(list[i].name), "result",
-							   results[list[i].result].word, "text",
+		if (json_array_append_new(array, json_pack("{s:o, s:s, s:o}", "name", json_text0(list[i].name),
+							   "result", results[list[i].result].word, "text",
 							   json_text0(list[i].text))) < 0)
 			return NULL;
 	return steal_pointer(array);
@@ -59,8 +59,8 @@ static int doctor_run(struct cli *cli, void *data, int argc, char **argv, struct
 
 	(void)argc, (void)argv;
 	struct progress *progress = progress_begin("looking");
-	int status = arguments->leaks ? husk_leaks(cli->husk, &list, &count, err) :
-					husk_doctor(cli->husk, &list, &count, err);
+	int status = arguments->leaks ? husk_leaks(cli->husk, &list, &count, err)
+				      : husk_doctor(cli->husk, &list, &count, err);
 	progress_end(&progress);
 	if (status < 0)
 		return -1;
@@ -84,8 +84,8 @@ struct gc_arguments {
 };
 
 static const struct option_spec gc_options[] = {
-	{ .letter = 'a', .name = "all", .kind = OPTION_FLAG, .offset = offsetof(struct gc_arguments, all),
-	  .help = "also the prepared sandboxes and the old events" },
+	OPTION('a', "all", OPTION_FLAG, struct gc_arguments, all, NULL,
+	       "also the prepared sandboxes and the old events"),
 	{ 0 },
 };
 
@@ -108,17 +108,25 @@ static int gc_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 					     (json_int_t)result.bytes),
 				   err);
 	output_size(result.bytes, size, sizeof(size));
-	printf("cleared %zu sandboxes, %zu snapshots, %zu template versions, %zu prepared sandboxes: %s\n", result.sandboxes,
-	       result.snapshots, result.templates, result.pool, size);
+	printf("cleared %zu sandboxes, %zu snapshots, %zu template versions, %zu prepared sandboxes: %s\n",
+	       result.sandboxes, result.snapshots, result.templates, result.pool, size);
 	return 0;
 }
 
 const struct cli_command cli_doctor = {
-	.name = "doctor", .operands = "", .summary = "Say what works on this host, what does not, and the fix",
-	.groups = { { doctor_options, 0 } }, .arguments_size = sizeof(struct doctor_arguments), .run = doctor_run,
+	.name = "doctor",
+	.operands = "",
+	.summary = "Say what works on this host, what does not, and the fix",
+	.groups = { { doctor_options, 0 } },
+	.arguments_size = sizeof(struct doctor_arguments),
+	.run = doctor_run,
 };
 
 const struct cli_command cli_gc = {
-	.name = "gc", .operands = "", .summary = "Clear what is no longer used", .groups = { { gc_options, 0 } },
-	.arguments_size = sizeof(struct gc_arguments), .run = gc_run,
+	.name = "gc",
+	.operands = "",
+	.summary = "Clear what is no longer used",
+	.groups = { { gc_options, 0 } },
+	.arguments_size = sizeof(struct gc_arguments),
+	.run = gc_run,
 };

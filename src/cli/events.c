@@ -17,12 +17,11 @@ struct events_arguments {
 };
 
 static const struct option_spec events_options[] = {
-	{ .letter = 'f', .name = "follow", .kind = OPTION_FLAG, .offset = offsetof(struct events_arguments, follow),
-	  .help = "go on as they happen, until Ctrl-C" },
-	{ .name = "since", .kind = OPTION_SECONDS, .offset = offsetof(struct events_arguments, since_seconds),
-	  .value = "TIME", .min = 1, .max = INT64_C(3650) * 86400, .help = "only those of the last TIME (90s, 15m, 2h, 1d)" },
-	{ .name = "after", .kind = OPTION_INTEGER, .offset = offsetof(struct events_arguments, after), .value = "N",
-	  .max = INT64_MAX, .help = "only those after sequence number N" },
+	OPTION('f', "follow", OPTION_FLAG, struct events_arguments, follow, NULL, "go on as they happen, until Ctrl-C"),
+	OPTION(0, "since", OPTION_SECONDS, struct events_arguments, since_seconds, "TIME",
+	       "only those of the last TIME (90s, 15m, 2h, 1d)", .min = 1, .max = INT64_C(3650) * 86400),
+	OPTION(0, "after", OPTION_INTEGER, struct events_arguments, after, "N", "only those after sequence number N",
+	       .max = INT64_MAX),
 	{ 0 },
 };
 
@@ -35,10 +34,10 @@ struct events_view {
 static int event_json(const struct husk_event *event, size_t shown, struct husk_error *err)
 {
 	json_t *detail = event->detail ? json_loads(event->detail, JSON_DECODE_ANY, NULL) : NULL;
-	cleanup_json json_t *object = json_pack("{s:I, s:o, s:o, s:o, s:o}", "sequence", (json_int_t)event->sequence, "at",
-						json_time(event->at_ms), "sandbox", json_text0(event->sandbox), "kind",
-						json_text0(event->kind), "detail",
-						detail ? detail : json_text0(event->detail));
+	cleanup_json json_t *object =
+		json_pack("{s:I, s:o, s:o, s:o, s:o}", "sequence", (json_int_t)event->sequence, "at",
+			  json_time(event->at_ms), "sandbox", json_text0(event->sandbox), "kind",
+			  json_text0(event->kind), "detail", detail ? detail : json_text0(event->detail));
 
 	if (!object)
 		return husk_fail_memory(err);
@@ -139,11 +138,20 @@ static int logs_run(struct cli *cli, void *data, int argc, char **argv, struct h
 }
 
 const struct cli_command cli_events = {
-	.name = "events", .operands = "[SANDBOX]", .summary = "Show what happened, oldest first",
-	.groups = { { events_options, 0 } }, .arguments_size = sizeof(struct events_arguments), .max = 1, .run = events_run,
+	.name = "events",
+	.operands = "[SANDBOX]",
+	.summary = "Show what happened, oldest first",
+	.groups = { { events_options, 0 } },
+	.arguments_size = sizeof(struct events_arguments),
+	.max = 1,
+	.run = events_run,
 };
 
 const struct cli_command cli_logs = {
-	.name = "logs", .operands = "SANDBOX", .summary = "Show what a sandbox's supervisor and engine logged", .min = 1,
-	.max = 1, .run = logs_run,
+	.name = "logs",
+	.operands = "SANDBOX",
+	.summary = "Show what a sandbox's supervisor and engine logged",
+	.min = 1,
+	.max = 1,
+	.run = logs_run,
 };

@@ -17,14 +17,13 @@ struct exec_arguments {
 };
 
 static const struct option_spec exec_options[] = {
-	{ .letter = 't', .name = "tty", .kind = OPTION_FLAG, .offset = offsetof(struct exec_arguments, process.tty),
-	  .help = "give it a terminal (-it for a shell; ctrl-p ctrl-q leaves it running)" },
-	{ .letter = 'd', .name = "detach", .kind = OPTION_FLAG, .offset = offsetof(struct exec_arguments, detach),
-	  .help = "start it, print its pid and do not wait (husk attach shows it later)" },
-	{ .letter = 'e', .name = "env", .kind = OPTION_ENVIRONMENT, .offset = offsetof(struct exec_arguments, environment),
-	  .value = "K=V|K", .help = "an environment variable; K alone passes your own value on" },
-	{ .name = "label", .kind = OPTION_STRING, .offset = offsetof(struct exec_arguments, label), .value = "TEXT",
-	  .help = "a name for it in husk ps" },
+	OPTION('t', "tty", OPTION_FLAG, struct exec_arguments, process.tty, NULL,
+	       "give it a terminal (-it for a shell; ctrl-p ctrl-q leaves it running)"),
+	OPTION('d', "detach", OPTION_FLAG, struct exec_arguments, detach, NULL,
+	       "start it, print its pid and do not wait (husk attach shows it later)"),
+	OPTION('e', "env", OPTION_ENVIRONMENT, struct exec_arguments, environment, "K=V|K",
+	       "an environment variable; K alone passes your own value on"),
+	OPTION(0, "label", OPTION_STRING, struct exec_arguments, label, "TEXT", "a name for it in husk ps"),
 	{ 0 },
 };
 
@@ -64,6 +63,8 @@ static int finish(struct cli *cli, const char *sandbox, int64_t pid, const struc
 {
 	if (result->interrupted && result->interrupted != SIGHUP && result->interrupted != SIGPIPE)
 		husk_process_kill(cli->husk, sandbox, pid, SIGKILL, NULL);
+	if (result->detached && isatty(STDERR_FILENO))
+		fputc('\n', stderr); /* behind the guest's prompt */
 	if (result->detached)
 		output_note("process %" PRId64 " goes on (husk attach %s %" PRId64 ")", pid, sandbox, pid);
 	if (!cli->json || result->interrupted)
@@ -76,10 +77,10 @@ static int finish(struct cli *cli, const char *sandbox, int64_t pid, const struc
 	if (relay_json(object, result) < 0)
 		return husk_fail_memory(err);
 	if (attached) {
-		cleanup_json json_t *more = json_pack("{s:I, s:I, s:I, s:I}", "stdout_offset", (json_int_t)attached->offset_stdout,
-					      "stderr_offset", (json_int_t)attached->offset_stderr, "stdout_dropped",
-					      (json_int_t)attached->dropped_stdout, "stderr_dropped",
-					      (json_int_t)attached->dropped_stderr);
+		cleanup_json json_t *more = json_pack(
+			"{s:I, s:I, s:I, s:I}", "stdout_offset", (json_int_t)attached->offset_stdout, "stderr_offset",
+			(json_int_t)attached->offset_stderr, "stdout_dropped", (json_int_t)attached->dropped_stdout,
+			"stderr_dropped", (json_int_t)attached->dropped_stderr);
 		if (!more || json_object_update(object, more) < 0)
 			return husk_fail_memory(err);
 	}
@@ -117,12 +118,11 @@ struct attach_arguments {
 };
 
 static const struct option_spec attach_options[] = {
-	{ .letter = 'i', .name = "interactive", .kind = OPTION_FLAG, .offset = offsetof(struct attach_arguments, interactive),
-	  .help = "pass stdin on" },
-	{ .name = "offset", .kind = OPTION_INTEGER, .offset = offsetof(struct attach_arguments, offset), .value = "N",
-	  .max = INT64_MAX - 1, .help = "skip the first N bytes of stdout (from the oldest byte still kept)" },
-	{ .name = "stderr-offset", .kind = OPTION_INTEGER, .offset = offsetof(struct attach_arguments, error_offset),
-	  .value = "N", .max = INT64_MAX - 1, .help = "the same for stderr" },
+	OPTION('i', "interactive", OPTION_FLAG, struct attach_arguments, interactive, NULL, "pass stdin on"),
+	OPTION(0, "offset", OPTION_INTEGER, struct attach_arguments, offset, "N",
+	       "skip the first N bytes of stdout (from the oldest byte still kept)", .max = INT64_MAX - 1),
+	OPTION(0, "stderr-offset", OPTION_INTEGER, struct attach_arguments, error_offset, "N", "the same for stderr",
+	       .max = INT64_MAX - 1),
 	{ 0 },
 };
 
@@ -174,7 +174,8 @@ const struct cli_command cli_exec = {
 	.name = "exec",
 	.operands = "SANDBOX [--] COMMAND [ARG…]",
 	.summary = "Run a command in a sandbox",
-	.details = "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 timed\n"
+	.details = "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 "
+		   "timed\n"
 		   "out. 125 means that husk itself failed. A hibernated sandbox wakes up by itself.\n",
 	.groups = { { exec_options, 0 }, { process_options, offsetof(struct exec_arguments, process) } },
 	.arguments_size = sizeof(struct exec_arguments),
@@ -189,7 +190,8 @@ const struct cli_command cli_attach = {
 	.name = "attach",
 	.operands = "SANDBOX PID",
 	.summary = "Follow a process that was started earlier",
-	.details = "Shows what it has written so far, as far as that is still kept, then what it goes on to write. The exit\n"
+	.details = "Shows what it has written so far, as far as that is still kept, then what it goes on to write. The "
+		   "exit\n"
 		   "status is the process's own.\n",
 	.groups = { { attach_options, 0 } },
 	.arguments_size = sizeof(struct attach_arguments),

@@ -5,21 +5,42 @@
 #include "cli/cli.h"
 
 const struct cli_command *const cli_commands[] = {
-	&cli_run,           &cli_create,         &cli_exec,        &cli_attach,
-	&cli_ps,            &cli_ls,             &cli_inspect,     &cli_rm,
-	&cli_cp,            &cli_fork,           &cli_hibernate,   &cli_wake,
-	&cli_pause,         &cli_resume,         &cli_extend,      &cli_code,
-	&cli_logs,          &cli_stats,          &cli_events,      &cli_snapshot_create,
-	&cli_snapshot_ls,   &cli_snapshot_rm,    &cli_template_build, &cli_template_ls,
-	&cli_template_rm,   &cli_doctor,         &cli_gc,          &cli_version,
-	&cli_help,          NULL,
+	&cli_run,
+	&cli_create,
+	&cli_exec,
+	&cli_attach,
+	&cli_ps,
+	&cli_ls,
+	&cli_inspect,
+	&cli_rm,
+	&cli_cp,
+	&cli_fork,
+	&cli_hibernate,
+	&cli_wake,
+	&cli_pause,
+	&cli_resume,
+	&cli_extend,
+	&cli_code,
+	&cli_logs,
+	&cli_stats,
+	&cli_events,
+	&cli_snapshot_create,
+	&cli_snapshot_ls,
+	&cli_snapshot_rm,
+	&cli_template_build,
+	&cli_template_ls,
+	&cli_template_rm,
+	&cli_doctor,
+	&cli_gc,
+	&cli_version,
+	&cli_help,
+	NULL,
 };
 
 const struct option_spec common_options[] = {
-	{ .letter = 'h', .name = "help", .kind = OPTION_FLAG, .offset = offsetof(struct cli, help), .help = "show this page" },
-	{ .name = "json", .kind = OPTION_FLAG, .offset = offsetof(struct cli, json), .help = "one JSON document on stdout" },
-	{ .letter = 'v', .name = "verbose", .kind = OPTION_FLAG, .offset = offsetof(struct cli, verbose),
-	  .help = "say what is done and how long it took" },
+	OPTION('h', "help", OPTION_FLAG, struct cli, help, NULL, "show this page"),
+	OPTION(0, "json", OPTION_FLAG, struct cli, json, NULL, "one JSON document on stdout"),
+	OPTION('v', "verbose", OPTION_FLAG, struct cli, verbose, NULL, "say what is done and how long it took"),
 	{ 0 },
 };
 
@@ -56,7 +77,8 @@ static int words_matching(const char *name, int argc, char *const *argv)
 	if (!space)
 		return str_equal(name, argv[0]) ? 1 : 0;
 	size_t size = (size_t)(space - name);
-	bool both = argc > 1 && strncmp(name, argv[0], size) == 0 && argv[0][size] == '\0' && str_equal(space + 1, argv[1]);
+	bool both =
+		argc > 1 && strncmp(name, argv[0], size) == 0 && argv[0][size] == '\0' && str_equal(space + 1, argv[1]);
 	return both ? 2 : 0;
 }
 
@@ -76,7 +98,8 @@ static int fail_in_family(int argc, char *const *argv, struct husk_error *err)
 		return 0;
 	if (argc < 2)
 		return husk_fail(err, HUSK_INVALID, "%s needs one of: %s", argv[0], members.data);
-	return husk_fail(err, HUSK_INVALID, "unknown command '%s %s'; %s has: %s", argv[0], argv[1], argv[0], members.data);
+	return husk_fail(err, HUSK_INVALID, "unknown command '%s %s'; %s has: %s", argv[0], argv[1], argv[0],
+			 members.data);
 }
 
 int help_find(int argc, char *const *argv, const struct cli_command **out, int *words, struct husk_error *err)
@@ -96,7 +119,8 @@ int help_find(int argc, char *const *argv, const struct cli_command **out, int *
 		return -1;
 	const char *near = str_nearest(argv[0], names, count);
 	if (near)
-		return husk_fail(err, HUSK_INVALID, "unknown command '%s'; did you mean '%s'? (husk help)", argv[0], near);
+		return husk_fail(err, HUSK_INVALID, "unknown command '%s'; did you mean '%s'? (husk help)", argv[0],
+				 near);
 	return husk_fail(err, HUSK_INVALID, "unknown command '%s' (husk help)", argv[0]);
 }
 
@@ -126,10 +150,18 @@ static int version_run(struct cli *cli, void *arguments, int argc, char **argv, 
 }
 
 const struct cli_command cli_help = {
-	.name = "help", .operands = "[COMMAND]", .summary = "Show the commands, or one of them", .max = 2, .offline = true,
+	.name = "help",
+	.operands = "[COMMAND]",
+	.summary = "Show the commands, or one of them",
+	.max = 2,
+	.offline = true,
 	.run = help_run,
 };
 
 const struct cli_command cli_version = {
-	.name = "version", .operands = "", .summary = "Show the version", .offline = true, .run = version_run,
+	.name = "version",
+	.operands = "",
+	.summary = "Show the version",
+	.offline = true,
+	.run = version_run,
 };

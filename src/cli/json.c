@@ -35,7 +35,8 @@ json_t *json_text(const char *bytes, size_t size)
 		return json_stringn_nocheck(bytes, size);
 	for (size_t at = 0; at < size;) {
 		size_t length = utf8_sequence(bytes + at, size - at);
-		int result = length ? buf_append(&repaired, bytes + at, length) : buf_append_string(&repaired, "\xef\xbf\xbd");
+		int result = length ? buf_append(&repaired, bytes + at, length)
+				    : buf_append_string(&repaired, "\xef\xbf\xbd");
 		if (result < 0)
 			return NULL;
 		at += length ? length : 1;
@@ -105,6 +106,7 @@ static json_t *json_pairs(const struct husk_pair *pairs, size_t count)
 
 json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
+	/* clang-format off */
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
@@ -125,6 +127,7 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "pids", (json_int_t)sandbox->pids,
 			 "metadata", json_pairs(sandbox->metadata, sandbox->metadata_count),
 			 "environment", json_texts(sandbox->environment_names));
+	/* clang-format on */
 }
 
 json_t *json_sandbox_list(struct husk_sandbox *const *list)
@@ -139,6 +142,7 @@ json_t *json_sandbox_list(struct husk_sandbox *const *list)
 
 json_t *json_snapshot(const struct husk_snapshot *snapshot)
 {
+	/* clang-format off */
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}",
 			 "id", snapshot->id,
 			 "name", json_text0(snapshot->name),
@@ -149,10 +153,12 @@ json_t *json_snapshot(const struct husk_snapshot *snapshot)
 			 "bytes", (json_int_t)snapshot->bytes,
 			 "memory_bytes", (json_int_t)snapshot->memory_bytes,
 			 "disk_bytes", (json_int_t)snapshot->disk_bytes);
+	/* clang-format on */
 }
 
 json_t *json_template(const struct husk_template *template)
 {
+	/* clang-format off */
 	return json_pack("{s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o}",
 			 "name", json_text0(template->name),
 			 "built", true,
@@ -162,4 +168,5 @@ json_t *json_template(const struct husk_template *template)
 			 "bytes", (json_int_t)template->bytes,
 			 "disk_bytes", (json_int_t)template->disk_bytes,
 			 "created_at", json_time(template->created_ms));
+	/* clang-format on */
 }

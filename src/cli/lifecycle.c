@@ -59,10 +59,9 @@ struct extend_arguments {
 };
 
 static const struct option_spec extend_options[] = {
-	{ .name = "ttl", .kind = OPTION_SECONDS, .offset = offsetof(struct extend_arguments, ttl_seconds), .value = "TIME",
-	  .min = 1, .max = INT64_C(365) * 86400, .help = "the same as the operand" },
-	{ .name = "persistent", .kind = OPTION_FLAG, .offset = offsetof(struct extend_arguments, persistent),
-	  .help = "take it off the clock" },
+	OPTION(0, "ttl", OPTION_SECONDS, struct extend_arguments, ttl_seconds, "TIME", "the same as the operand",
+	       .min = 1, .max = INT64_C(365) * 86400),
+	OPTION(0, "persistent", OPTION_FLAG, struct extend_arguments, persistent, NULL, "take it off the clock"),
 	{ 0 },
 };
 
@@ -76,7 +75,8 @@ static int extend_run(struct cli *cli, void *data, int argc, char **argv, struct
 	if (argc > 1 && options_seconds("TIME", argv[1], 1, INT64_C(365) * 86400, &arguments->ttl_seconds, err) < 0)
 		return -1;
 	if ((arguments->ttl_seconds == 0) != arguments->persistent)
-		return husk_fail(err, HUSK_INVALID, "extend needs a time, as in husk extend %s 2h, or --persistent", argv[0]);
+		return husk_fail(err, HUSK_INVALID, "extend needs a time, as in husk extend %s 2h, or --persistent",
+				 argv[0]);
 	if (husk_extend(cli->husk, argv[0], arguments->ttl_seconds, arguments->persistent, &expires_ms, err) < 0)
 		return -1;
 	if (cli->json) {
@@ -100,10 +100,8 @@ struct rm_arguments {
 };
 
 static const struct option_spec rm_options[] = {
-	{ .letter = 'a', .name = "all", .kind = OPTION_FLAG, .offset = offsetof(struct rm_arguments, all),
-	  .help = "every sandbox of this instance" },
-	{ .letter = 'f', .name = "force", .kind = OPTION_FLAG, .offset = offsetof(struct rm_arguments, force),
-	  .help = "do not mind one that is not there" },
+	OPTION('a', "all", OPTION_FLAG, struct rm_arguments, all, NULL, "every sandbox of this instance"),
+	OPTION('f', "force", OPTION_FLAG, struct rm_arguments, force, NULL, "do not mind one that is not there"),
 	{ 0 },
 };
 
@@ -185,8 +183,8 @@ struct fork_arguments {
 };
 
 static const struct option_spec fork_options[] = {
-	{ .letter = 'n', .name = "count", .kind = OPTION_INTEGER, .offset = offsetof(struct fork_arguments, count),
-	  .value = "N", .min = 1, .max = 1024, .help = "how many children (1)" },
+	OPTION('n', "count", OPTION_INTEGER, struct fork_arguments, count, "N", "how many children (1)", .min = 1,
+	       .max = 1024),
 	{ 0 },
 };
 
@@ -199,7 +197,8 @@ static int fork_run(struct cli *cli, void *data, int argc, char **argv, struct h
 
 	(void)argc;
 	if (arguments->create.name && count > 1)
-		return husk_fail(err, HUSK_INVALID, "--name: %zu children cannot share one name; leave it out, or -n 1", count);
+		return husk_fail(err, HUSK_INVALID, "--name: %zu children cannot share one name; leave it out, or -n 1",
+				 count);
 	create_fill(&arguments->create, &options);
 	if (interrupt_hold(err) < 0)
 		return -1;
@@ -224,40 +223,68 @@ static int fork_run(struct cli *cli, void *data, int argc, char **argv, struct h
 }
 
 const struct cli_command cli_hibernate = {
-	.name = "hibernate", .operands = "SANDBOX", .summary = "Put a sandbox to disk with nothing left running", .min = 1,
-	.max = 1, .run = hibernate_run,
+	.name = "hibernate",
+	.operands = "SANDBOX",
+	.summary = "Put a sandbox to disk with nothing left running",
+	.min = 1,
+	.max = 1,
+	.run = hibernate_run,
 };
 
 const struct cli_command cli_wake = {
-	.name = "wake", .operands = "SANDBOX", .summary = "Bring a hibernated sandbox back, every process going on", .min = 1,
-	.max = 1, .run = wake_run,
+	.name = "wake",
+	.operands = "SANDBOX",
+	.summary = "Bring a hibernated sandbox back, every process going on",
+	.min = 1,
+	.max = 1,
+	.run = wake_run,
 };
 
 const struct cli_command cli_pause = {
-	.name = "pause", .operands = "SANDBOX", .summary = "Stop a sandbox in memory", .min = 1, .max = 1, .run = pause_run,
+	.name = "pause",
+	.operands = "SANDBOX",
+	.summary = "Stop a sandbox in memory",
+	.min = 1,
+	.max = 1,
+	.run = pause_run,
 };
 
 const struct cli_command cli_resume = {
-	.name = "resume", .operands = "SANDBOX", .summary = "Let a paused sandbox go on", .min = 1, .max = 1,
+	.name = "resume",
+	.operands = "SANDBOX",
+	.summary = "Let a paused sandbox go on",
+	.min = 1,
+	.max = 1,
 	.run = resume_run,
 };
 
 const struct cli_command cli_extend = {
-	.name = "extend", .operands = "SANDBOX TIME", .summary = "Give a sandbox more time, counted from now",
-	.groups = { { extend_options, 0 } }, .arguments_size = sizeof(struct extend_arguments), .min = 1, .max = 2,
+	.name = "extend",
+	.operands = "SANDBOX TIME",
+	.summary = "Give a sandbox more time, counted from now",
+	.groups = { { extend_options, 0 } },
+	.arguments_size = sizeof(struct extend_arguments),
+	.min = 1,
+	.max = 2,
 	.run = extend_run,
 };
 
 const struct cli_command cli_rm = {
-	.name = "rm", .operands = "SANDBOX…", .summary = "Remove sandboxes", .groups = { { rm_options, 0 } },
-	.arguments_size = sizeof(struct rm_arguments), .max = -1, .run = rm_run,
+	.name = "rm",
+	.operands = "SANDBOX…",
+	.summary = "Remove sandboxes",
+	.groups = { { rm_options, 0 } },
+	.arguments_size = sizeof(struct rm_arguments),
+	.max = -1,
+	.run = rm_run,
 };
 
 const struct cli_command cli_fork = {
 	.name = "fork",
 	.operands = "SANDBOX",
 	.summary = "Make independent children of a running sandbox, memory and disk",
-	.details = "All children start from one instant of the parent, which goes on. What is not given is inherited.\n",
+	.details =
+		"All children start from one instant of the parent, which goes on. What is not given is inherited.\n",
 	.groups = { { fork_options, 0 }, { limit_options, offsetof(struct fork_arguments, create) } },
 	.arguments_size = sizeof(struct fork_arguments),
 	.min = 1,

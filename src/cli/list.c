@@ -17,14 +17,12 @@ struct ls_arguments {
 static const char *const state_names[] = { "creating", "running", "paused", "hibernated", "ended", NULL };
 
 static const struct option_spec ls_options[] = {
-	{ .name = "state", .kind = OPTION_CHOICE, .offset = offsetof(struct ls_arguments, state), .value = "STATE",
-	  .choices = state_names, .help = "only those in it: creating, running, paused, hibernated, ended" },
-	{ .letter = 'm', .name = "metadata", .kind = OPTION_PAIRS, .offset = offsetof(struct ls_arguments, metadata),
-	  .value = "K=V", .help = "only those with this label; may be repeated" },
-	{ .letter = 'a', .name = "all", .kind = OPTION_FLAG, .offset = offsetof(struct ls_arguments, all),
-	  .help = "the ended ones too" },
-	{ .letter = 'q', .name = "quiet", .kind = OPTION_FLAG, .offset = offsetof(struct ls_arguments, quiet),
-	  .help = "ids only" },
+	OPTION(0, "state", OPTION_CHOICE, struct ls_arguments, state, "STATE",
+	       "only those in it: creating, running, paused, hibernated, ended", .choices = state_names),
+	OPTION('m', "metadata", OPTION_PAIRS, struct ls_arguments, metadata, "K=V",
+	       "only those with this label; may be repeated"),
+	OPTION('a', "all", OPTION_FLAG, struct ls_arguments, all, NULL, "the ended ones too"),
+	OPTION('q', "quiet", OPTION_FLAG, struct ls_arguments, quiet, NULL, "ids only"),
 	{ 0 },
 };
 
@@ -52,7 +50,8 @@ static void cell_expiry(struct table *table, const struct husk_sandbox *sandbox)
 
 static int ls_table(struct husk_sandbox *const *list, struct husk_error *err)
 {
-	static const char *const heading[] = { "ID", "NAME", "TEMPLATE", "STATE", "ISOLATION", "AGE", "EXPIRES", "MEMORY" };
+	static const char *const heading[] = { "ID",        "NAME", "TEMPLATE", "STATE",
+					       "ISOLATION", "AGE",  "EXPIRES",  "MEMORY" };
 	cleanup_table struct table table;
 
 	table_begin(&table, ARRAY_SIZE(heading));
@@ -174,6 +173,7 @@ static json_t *ps_json(const struct husk_process_info *list, size_t count)
 
 	for (size_t i = 0; array && i < count; i++) {
 		const struct husk_process_info *process = &list[i];
+		/* clang-format off */
 		json_t *object = json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:b, s:b, s:b, s:I, s:I}",
 			"pid", (json_int_t)process->pid,
 			"label", json_text0(process->label),
@@ -188,6 +188,7 @@ static json_t *ps_json(const struct husk_process_info *list, size_t count)
 			"terminal", process->terminal,
 			"stdout_bytes", (json_int_t)process->stdout_bytes,
 			"stderr_bytes", (json_int_t)process->stderr_bytes);
+		/* clang-format on */
 		if (json_array_append_new(array, object) < 0)
 			return NULL;
 	}
@@ -251,16 +252,28 @@ static int ps_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 }
 
 const struct cli_command cli_ls = {
-	.name = "ls", .operands = "", .summary = "List sandboxes", .groups = { { ls_options, 0 } },
-	.arguments_size = sizeof(struct ls_arguments), .run = ls_run,
+	.name = "ls",
+	.operands = "",
+	.summary = "List sandboxes",
+	.groups = { { ls_options, 0 } },
+	.arguments_size = sizeof(struct ls_arguments),
+	.run = ls_run,
 };
 
 const struct cli_command cli_inspect = {
-	.name = "inspect", .operands = "SANDBOX", .summary = "Show all there is to know about a sandbox", .min = 1, .max = 1,
+	.name = "inspect",
+	.operands = "SANDBOX",
+	.summary = "Show all there is to know about a sandbox",
+	.min = 1,
+	.max = 1,
 	.run = inspect_run,
 };
 
 const struct cli_command cli_ps = {
-	.name = "ps", .operands = "SANDBOX", .summary = "List the processes that were started in a sandbox", .min = 1, .max = 1,
+	.name = "ps",
+	.operands = "SANDBOX",
+	.summary = "List the processes that were started in a sandbox",
+	.min = 1,
+	.max = 1,
 	.run = ps_run,
 };

@@ -60,7 +60,8 @@ static int parse_and_run(struct cli *cli, int argc, char **argv, struct husk_err
 	if (!arguments)
 		return husk_fail_memory(err);
 	for (size_t i = 0; i < ARRAY_SIZE(command->groups); i++)
-		groups[i + 1] = (struct option_group){ command->groups[i].specs, arguments + command->groups[i].offset };
+		groups[i + 1] =
+			(struct option_group){ command->groups[i].specs, arguments + command->groups[i].offset };
 	if (options_parse(groups, ARRAY_SIZE(groups), command->stop_after, &argc, argv, err) < 0) {
 		husk_wrap(err, "%s", command->name);
 	} else if (cli->help) {

@@ -47,7 +47,7 @@ static int parse_milliseconds(const char *text, int64_t *out)
 	static const struct {
 		const char *suffix;
 		int64_t multiply, divide;
-	} units[] = { { "", 1, 1 },      { "s", 1, 1 },       { "ms", 1, 1000 },
+	} units[] = { { "", 1, 1 },   { "s", 1, 1 },    { "ms", 1, 1000 },
 		      { "m", 60, 1 }, { "h", 3600, 1 }, { "d", 86400, 1 } };
 	const char *end;
 	int64_t value;
@@ -168,8 +168,9 @@ int options_pair(const char *what, const char *text, bool from_environment, stru
 	if (!equals)
 		value = getenv(text);
 	if (!value)
-		return husk_fail(err, HUSK_INVALID, "%s: '%s' is not set here, so it cannot be passed on; give %s=VALUE",
-				 what, text, text);
+		return husk_fail(err, HUSK_INVALID,
+				 "%s: '%s' is not set here, so it cannot be passed on; give %s=VALUE", what, text,
+				 text);
 
 	struct husk_pair *items = reallocarray(list->items, list->count + 1, sizeof(*items));
 	if (!items)

@@ -30,16 +30,23 @@ struct pair_list {
 };
 
 struct option_spec {
-	char letter;        /* 0: none */
-	const char *name;   /* without the dashes; a table ends with name NULL */
-	const char *exact;  /* a whole word that also means this option, like "-it"; NULL: none */
+	char letter;       /* 0: none */
+	const char *name;  /* without the dashes; a table ends with name NULL */
+	const char *exact; /* a whole word that also means this option, like "-it"; NULL: none */
 	enum option_kind kind;
-	size_t offset;      /* of the field it fills */
-	const char *value;  /* what help calls the value */
+	size_t offset;     /* of the field it fills */
+	const char *value; /* what help calls the value */
 	const char *help;
 	int64_t min, max;
 	const char *const *choices; /* NULL-terminated */
 };
+
+/* A line of a table; what only some options have (exact, min, max, choices) stands behind as `.min = 1`. */
+#define OPTION(letter_, name_, kind_, type, field, value_, help_, ...)                                                 \
+	{                                                                                                              \
+		.letter = letter_, .name = name_, .kind = kind_, .offset = offsetof(type, field), .value = value_,     \
+		.help = help_, __VA_ARGS__                                                                             \
+	}
 
 /* One table and the structure its offsets count from. */
 struct option_group {

@@ -20,15 +20,15 @@
 /* A feeder that does not let go by then sits in a write nobody reads: the program is about to end anyway. */
 #define FEEDER_PATIENCE_MS 200
 
-#define FIELD(name) .offset = offsetof(struct process_arguments, name)
 const struct option_spec process_options[] = {
-	{ .letter = 'i', .name = "interactive", .kind = OPTION_FLAG, FIELD(interactive), .help = "pass stdin on" },
-	{ .letter = 'c', .name = "shell", .kind = OPTION_STRING, FIELD(shell), .value = "STRING",
-	  .help = "run a string with /bin/sh -c instead of a command" },
-	{ .letter = 'w', .name = "cwd", .kind = OPTION_STRING, FIELD(cwd), .value = "PATH", .help = "where it runs" },
-	{ .letter = 'u', .name = "user", .kind = OPTION_STRING, FIELD(user), .value = "USER", .help = "who runs it (root)" },
-	{ .name = "timeout", .kind = OPTION_MILLISECONDS, FIELD(timeout_ms), .value = "TIME", .min = 1,
-	  .max = INT64_C(365) * 86400000, .help = "kill it and what it started after this long; exit status 124" },
+	OPTION('i', "interactive", OPTION_FLAG, struct process_arguments, interactive, NULL, "pass stdin on"),
+	OPTION('c', "shell", OPTION_STRING, struct process_arguments, shell, "STRING",
+	       "run a string with /bin/sh -c instead of a command"),
+	OPTION('w', "cwd", OPTION_STRING, struct process_arguments, cwd, "PATH", "where it runs"),
+	OPTION('u', "user", OPTION_STRING, struct process_arguments, user, "USER", "who runs it (root)"),
+	OPTION(0, "timeout", OPTION_MILLISECONDS, struct process_arguments, timeout_ms, "TIME",
+	       "kill it and what it started after this long; exit status 124", .min = 1,
+	       .max = INT64_C(365) * 86400000),
 	{ 0 },
 };
 
@@ -37,8 +37,8 @@ struct relay {
 	struct husk_process *process;
 	const struct relay_options *options;
 	struct relay_result *result;
-	int wake;       /* the feeder saw the detach keys */
-	int stop;       /* the feeder is to end */
+	int wake; /* the feeder saw the detach keys */
+	int stop; /* the feeder is to end */
 	bool exited;
 	bool abandoned; /* the feeder did not end, and still uses all this */
 	int signals;    /* passed on so far */
@@ -138,8 +138,7 @@ static void relay_signals(struct relay *relay)
 			continue;
 		}
 		/* asked a second time, or by a terminal that went away: stop waiting for its consent */
-		if (relay->signals++ > 0 || signal == SIGHUP ||
-		    husk_process_signal(relay->process, signal, NULL) < 0)
+		if (relay->signals++ > 0 || signal == SIGHUP || husk_process_signal(relay->process, signal, NULL) < 0)
 			relay->result->interrupted = signal;
 	}
 }
@@ -278,11 +277,13 @@ int relay_exec_options(const struct process_arguments *arguments, int argc, char
 		.keep_stdin = arguments->interactive,
 	};
 	if (arguments->shell && argc > 0)
-		return husk_fail(err, HUSK_INVALID, "--shell and a command exclude each other; '%s' is one too many", argv[0]);
+		return husk_fail(err, HUSK_INVALID, "--shell and a command exclude each other; '%s' is one too many",
+				 argv[0]);
 	if (argc > 0)
 		out->argv = (const char *const *)argv;
 	else if (!arguments->shell && !arguments->tty)
-		return husk_fail(err, HUSK_INVALID, "a command is missing: husk … -- COMMAND [ARG…], or -it for a shell");
+		return husk_fail(err, HUSK_INVALID,
+				 "a command is missing: husk … -- COMMAND [ARG…], or -it for a shell");
 	else if (!arguments->shell)
 		out->shell = "command -v bash >/dev/null && exec bash -l; exec sh -l";
 	if (arguments->tty)
@@ -317,11 +318,11 @@ void relay_result_free(struct relay_result *result)
 
 int relay_json(json_t *object, const struct relay_result *result)
 {
-	cleanup_json json_t *rest = json_pack("{s:i, s:o, s:b, s:b, s:I, s:I, s:I}", "exit_code", result->exit_code, "signal",
-				      result->signal ? json_integer(result->signal) : json_null(), "timed_out",
-				      result->timed_out, "out_of_memory", result->out_of_memory, "duration_ms",
-				      (json_int_t)result->duration_ms, "stdout_lost", (json_int_t)result->output.lost,
-				      "stderr_lost", (json_int_t)result->error_output.lost);
+	cleanup_json json_t *rest = json_pack(
+		"{s:i, s:o, s:b, s:b, s:I, s:I, s:I}", "exit_code", result->exit_code, "signal",
+		result->signal ? json_integer(result->signal) : json_null(), "timed_out", result->timed_out,
+		"out_of_memory", result->out_of_memory, "duration_ms", (json_int_t)result->duration_ms, "stdout_lost",
+		(json_int_t)result->output.lost, "stderr_lost", (json_int_t)result->error_output.lost);
 
 	if (!object || !rest ||
 	    json_set_bytes(object, "stdout", result->output.data.data, result->output.data.size) < 0 ||

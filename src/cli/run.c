@@ -12,14 +12,11 @@ struct run_arguments {
 };
 
 static const struct option_spec run_options[] = {
-	{ .name = "tty", .kind = OPTION_FLAG, .offset = offsetof(struct run_arguments, process.tty),
-	  .help = "give it a terminal" },
-	{ .name = "interactive-tty", .exact = "-it", .kind = OPTION_FLAG,
-	  .offset = offsetof(struct run_arguments, interactive_tty), .help = "-i and --tty: a shell, or whatever wants a keyboard" },
-	{ .name = "interactive-tty", .exact = "-ti", .kind = OPTION_FLAG,
-	  .offset = offsetof(struct run_arguments, interactive_tty) },
-	{ .name = "keep", .kind = OPTION_FLAG, .offset = offsetof(struct run_arguments, keep),
-	  .help = "leave the sandbox running afterwards" },
+	OPTION(0, "tty", OPTION_FLAG, struct run_arguments, process.tty, NULL, "give it a terminal"),
+	OPTION(0, "interactive-tty", OPTION_FLAG, struct run_arguments, interactive_tty, NULL,
+	       "-i and --tty: a shell, or whatever wants a keyboard", .exact = "-it"),
+	OPTION(0, "interactive-tty", OPTION_FLAG, struct run_arguments, interactive_tty, NULL, NULL, .exact = "-ti"),
+	OPTION(0, "keep", OPTION_FLAG, struct run_arguments, keep, NULL, "leave the sandbox running afterwards"),
 	{ 0 },
 };
 
@@ -27,13 +24,14 @@ static int run_print(struct cli *cli, const struct husk_sandbox *sandbox, const 
 		     int64_t create_ms, int64_t total_ms, struct husk_error *err)
 {
 	if (cli->verbose)
-		output_note("command took %lld ms, %lld ms in all", (long long)result->duration_ms, (long long)total_ms);
+		output_note("command took %lld ms, %lld ms in all", (long long)result->duration_ms,
+			    (long long)total_ms);
 	if (!cli->json)
 		return 0;
-	cleanup_json json_t *object = json_pack("{s:s, s:o, s:o, s:o, s:I, s:I}", "id", sandbox->id, "template",
-					json_text0(sandbox->template_name), "isolation", json_text0(sandbox->isolation),
-					"boundary", json_text0(sandbox->boundary), "create_ms", (json_int_t)create_ms,
-					"total_ms", (json_int_t)total_ms);
+	cleanup_json json_t *object = json_pack(
+		"{s:s, s:o, s:o, s:o, s:I, s:I}", "id", sandbox->id, "template", json_text0(sandbox->template_name),
+		"isolation", json_text0(sandbox->isolation), "boundary", json_text0(sandbox->boundary), "create_ms",
+		(json_int_t)create_ms, "total_ms", (json_int_t)total_ms);
 	if (relay_json(object, result) < 0)
 		return husk_fail_memory(err);
 	return output_json(json_incref(object), err);
@@ -82,7 +80,8 @@ const struct cli_command cli_run = {
 	.name = "run",
 	.operands = "[--] COMMAND [ARG…]",
 	.summary = "Run a command in a new sandbox and remove the sandbox afterwards",
-	.details = "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 timed\n"
+	.details = "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 "
+		   "timed\n"
 		   "out. 125 means that husk itself failed. Stdin is not read without -i.\n",
 	.groups = { { source_options, offsetof(struct run_arguments, create) },
 		    { limit_options, offsetof(struct run_arguments, create) },

@@ -10,8 +10,7 @@ struct snapshot_arguments {
 };
 
 static const struct option_spec snapshot_options[] = {
-	{ .name = "name", .kind = OPTION_STRING, .offset = offsetof(struct snapshot_arguments, name), .value = "NAME",
-	  .help = "a name to use instead of the id" },
+	OPTION(0, "name", OPTION_STRING, struct snapshot_arguments, name, "NAME", "a name to use instead of the id"),
 	{ 0 },
 };
 
@@ -120,16 +119,28 @@ static int snapshot_rm_run(struct cli *cli, void *data, int argc, char **argv, s
 }
 
 const struct cli_command cli_snapshot_create = {
-	.name = "snapshot create", .operands = "SANDBOX [NAME]",
-	.summary = "Keep a running sandbox as it is now; it goes on", .groups = { { snapshot_options, 0 } },
-	.arguments_size = sizeof(struct snapshot_arguments), .min = 1, .max = 2, .run = snapshot_create_run,
+	.name = "snapshot create",
+	.operands = "SANDBOX [NAME]",
+	.summary = "Keep a running sandbox as it is now; it goes on",
+	.groups = { { snapshot_options, 0 } },
+	.arguments_size = sizeof(struct snapshot_arguments),
+	.min = 1,
+	.max = 2,
+	.run = snapshot_create_run,
 };
 
 const struct cli_command cli_snapshot_ls = {
-	.name = "snapshot ls", .operands = "", .summary = "List snapshots", .run = snapshot_ls_run,
+	.name = "snapshot ls",
+	.operands = "",
+	.summary = "List snapshots",
+	.run = snapshot_ls_run,
 };
 
 const struct cli_command cli_snapshot_rm = {
-	.name = "snapshot rm", .operands = "SNAPSHOT…", .summary = "Remove snapshots", .min = 1, .max = -1,
+	.name = "snapshot rm",
+	.operands = "SNAPSHOT…",
+	.summary = "Remove snapshots",
+	.min = 1,
+	.max = -1,
 	.run = snapshot_rm_run,
 };

@@ -8,6 +8,7 @@
 
 static json_t *stats_json(const char *id, const struct husk_stats *stats)
 {
+	/* clang-format off */
 	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
 		"id", id,
 		"cpu_us", (json_int_t)stats->cpu_us,
@@ -16,6 +17,7 @@ static json_t *stats_json(const char *id, const struct husk_stats *stats)
 		"disk_bytes", (json_int_t)stats->disk_bytes,
 		"disk_limit", (json_int_t)stats->disk_limit,
 		"processes", (json_int_t)stats->processes);
+	/* clang-format on */
 }
 
 static void stats_row(struct table *table, const char *id, const struct husk_stats *stats)
@@ -50,7 +52,8 @@ static int stats_named(struct cli *cli, char *const *names, struct table *table,
 {
 	for (; *names; names++) {
 		cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-		if (husk_inspect(cli->husk, *names, &sandbox, err) < 0 || stats_one(cli, sandbox, table, array, err) < 0)
+		if (husk_inspect(cli->husk, *names, &sandbox, err) < 0 ||
+		    stats_one(cli, sandbox, table, array, err) < 0)
 			return -1;
 	}
 	return 0;
@@ -65,7 +68,8 @@ static int stats_all(struct cli *cli, struct table *table, json_t *array, struct
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
 		/* it may end between the two calls: then it is simply not in the list any more */
-		if (stats_one(cli, list[i], table, array, err) < 0 && err->code != HUSK_GONE && err->code != HUSK_NOT_FOUND)
+		if (stats_one(cli, list[i], table, array, err) < 0 && err->code != HUSK_GONE &&
+		    err->code != HUSK_NOT_FOUND)
 			return -1;
 	}
 	return 0;
@@ -92,6 +96,9 @@ static int stats_run(struct cli *cli, void *data, int argc, char **argv, struct 
 }
 
 const struct cli_command cli_stats = {
-	.name = "stats", .operands = "[SANDBOX…]", .summary = "Show what sandboxes use of CPU, memory and disk", .max = -1,
+	.name = "stats",
+	.operands = "[SANDBOX…]",
+	.summary = "Show what sandboxes use of CPU, memory and disk",
+	.max = -1,
 	.run = stats_run,
 };

@@ -128,7 +128,8 @@ static int build(struct cli *cli, struct husk_build_options *options, struct hus
 		return -1;
 	if (husk_template_build(cli->husk, options, out, fresh, err) < 0)
 		return interrupt_seen() ? husk_fail(err, HUSK_GONE, "interrupted; template '%s' was not built",
-						    options->name ? options->name : "") : -1;
+						    options->name ? options->name : "")
+					: -1;
 	output_duration(time_monotonic_ms() - started, took, sizeof(took));
 	if (*fresh)
 		output_note("template '%s' is ready after %s", (*out)->name, took);
@@ -146,8 +147,8 @@ static int fail_unknown(struct husk_template *const *list, const char *name, str
 			return husk_fail_memory(err);
 	const char *near = names ? str_nearest(name, (const char *const *)names, strv_length(names)) : NULL;
 	if (near)
-		return husk_fail(err, HUSK_NOT_FOUND, "template '%s' not found; did you mean '%s'? (husk template ls)", name,
-				 near);
+		return husk_fail(err, HUSK_NOT_FOUND, "template '%s' not found; did you mean '%s'? (husk template ls)",
+				 name, near);
 	return husk_fail(err, HUSK_NOT_FOUND, "template '%s' not found (husk template ls)", name);
 }
 
@@ -176,16 +177,14 @@ struct build_arguments {
 };
 
 static const struct option_spec build_options[] = {
-	{ .name = "tar", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, tar), .value = "FILE",
-	  .help = "from a root filesystem in a tar file" },
-	{ .name = "rootfs", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, rootfs), .value = "DIR",
-	  .help = "from a root filesystem in a directory" },
-	{ .name = "name", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, name), .value = "NAME",
-	  .help = "what to call it (the definition's name)" },
-	{ .name = "isolation", .kind = OPTION_STRING, .offset = offsetof(struct build_arguments, isolation),
-	  .value = "ENGINE", .help = "bake it for this boundary (auto)" },
-	{ .letter = 'f', .name = "force", .kind = OPTION_FLAG, .offset = offsetof(struct build_arguments, force),
-	  .help = "also when nothing changed" },
+	OPTION(0, "tar", OPTION_STRING, struct build_arguments, tar, "FILE", "from a root filesystem in a tar file"),
+	OPTION(0, "rootfs", OPTION_STRING, struct build_arguments, rootfs, "DIR",
+	       "from a root filesystem in a directory"),
+	OPTION(0, "name", OPTION_STRING, struct build_arguments, name, "NAME",
+	       "what to call it (the definition's name)"),
+	OPTION(0, "isolation", OPTION_STRING, struct build_arguments, isolation, "ENGINE",
+	       "bake it for this boundary (auto)"),
+	OPTION('f', "force", OPTION_FLAG, struct build_arguments, force, NULL, "also when nothing changed"),
 	{ 0 },
 };
 
@@ -214,8 +213,8 @@ static int resolve_definition(const char *operand, char **directory, char **name
 	if (definition_names(&names, err) < 0)
 		return -1;
 	const char *near = names ? str_nearest(operand, (const char *const *)names, strv_length(names)) : NULL;
-	return husk_fail(err, HUSK_NOT_FOUND, "'%s' is no definition: no directory with a `template` file%s%s%s", operand,
-			 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	return husk_fail(err, HUSK_NOT_FOUND, "'%s' is no definition: no directory with a `template` file%s%s%s",
+			 operand, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 static int build_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
@@ -226,9 +225,11 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	bool fresh = false;
 
 	if ((argc > 0) + (arguments->tar != NULL) + (arguments->rootfs != NULL) != 1)
-		return husk_fail(err, HUSK_INVALID, "template build needs one of NAME, DIR, --tar FILE and --rootfs DIR");
+		return husk_fail(err, HUSK_INVALID,
+				 "template build needs one of NAME, DIR, --tar FILE and --rootfs DIR");
 	if (argc == 0 && !arguments->name)
-		return husk_fail(err, HUSK_INVALID, "--name is needed: a root filesystem does not say what it is called");
+		return husk_fail(err, HUSK_INVALID,
+				 "--name is needed: a root filesystem does not say what it is called");
 	if (argc > 0 && resolve_definition(argv[0], &directory, &name, err) < 0)
 		return -1;
 	struct husk_build_options options = {
@@ -243,7 +244,8 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 		return -1;
 	if (!cli->json) {
 		if (!fresh)
-			output_note("template '%s' is built already and nothing changed (--force builds it anyway)", template->name);
+			output_note("template '%s' is built already and nothing changed (--force builds it anyway)",
+				    template->name);
 		puts(template->name);
 		return 0;
 	}
@@ -280,7 +282,8 @@ static json_t *templates_json(struct husk_template *const *list, char *const *un
 		if (json_array_append_new(array, json_template(list[i])) < 0)
 			return NULL;
 	for (size_t i = 0; array && unbuilt && unbuilt[i]; i++)
-		if (json_array_append_new(array, json_pack("{s:o, s:b}", "name", json_text0(unbuilt[i]), "built", false)) < 0)
+		if (json_array_append_new(array,
+					  json_pack("{s:o, s:b}", "name", json_text0(unbuilt[i]), "built", false)) < 0)
 			return NULL;
 	return steal_pointer(array);
 }
@@ -333,7 +336,8 @@ static int template_rm_run(struct cli *cli, void *data, int argc, char **argv, s
 			return -1;
 		if (!cli->json)
 			puts(*argv);
-		if (json_array_append_new(removed, json_pack("{s:o, s:b}", "name", json_text0(*argv), "removed", true)) < 0)
+		if (json_array_append_new(removed,
+					  json_pack("{s:o, s:b}", "name", json_text0(*argv), "removed", true)) < 0)
 			return husk_fail_memory(err);
 	}
 	return cli->json ? output_json(json_incref(removed), err) : 0;
@@ -343,7 +347,8 @@ const struct cli_command cli_template_build = {
 	.name = "template build",
 	.operands = "NAME|DIR",
 	.summary = "Build a template: make its root filesystem, boot it once, warm it, keep it running as a snapshot",
-	.details = "NAME is a bundled definition, DIR a directory with one. Does nothing when the same content is built already.\n",
+	.details = "NAME is a bundled definition, DIR a directory with one. Does nothing when the same content is "
+		   "built already.\n",
 	.groups = { { build_options, 0 } },
 	.arguments_size = sizeof(struct build_arguments),
 	.max = 1,
@@ -351,9 +356,17 @@ const struct cli_command cli_template_build = {
 };
 
 const struct cli_command cli_template_ls = {
-	.name = "template ls", .operands = "", .summary = "List templates", .run = template_ls_run,
+	.name = "template ls",
+	.operands = "",
+	.summary = "List templates",
+	.run = template_ls_run,
 };
 
 const struct cli_command cli_template_rm = {
-	.name = "template rm", .operands = "NAME…", .summary = "Remove templates", .min = 1, .max = -1, .run = template_rm_run,
+	.name = "template rm",
+	.operands = "NAME…",
+	.summary = "Remove templates",
+	.min = 1,
+	.max = -1,
+	.run = template_rm_run,
 };

@@ -130,7 +130,8 @@ int tree_pack(const char *path, int fd, tree_skipped skipped, void *data, struct
 	if (!disk || !out || !entry)
 		return husk_fail_memory(err);
 	archive_read_disk_set_symlink_physical(disk);
-	archive_read_disk_set_behavior(disk, ARCHIVE_READDISK_NO_XATTR | ARCHIVE_READDISK_NO_ACL | ARCHIVE_READDISK_NO_FFLAGS);
+	archive_read_disk_set_behavior(disk, ARCHIVE_READDISK_NO_XATTR | ARCHIVE_READDISK_NO_ACL |
+						     ARCHIVE_READDISK_NO_FFLAGS);
 	/* GNU's format keeps names as the bytes they are; pax would want to know their character set */
 	archive_write_set_format_gnutar(out);
 	archive_write_set_bytes_per_block(out, CHUNK);
@@ -259,8 +260,8 @@ int tree_unpack(int fd, int directory, const char *strip, tree_skipped skipped, 
 	/* libarchive only guards against absolute names when it works from the current directory: this thread gets its own */
 	if (unshare(CLONE_FS) < 0 || fchdir(directory) < 0)
 		return husk_fail_errno(err, "cannot enter the target directory");
-	archive_write_disk_set_options(disk, ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_PERM | ARCHIVE_EXTRACT_SECURE_SYMLINKS |
-						     ARCHIVE_EXTRACT_SECURE_NODOTDOT |
+	archive_write_disk_set_options(disk, ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_PERM |
+						     ARCHIVE_EXTRACT_SECURE_SYMLINKS | ARCHIVE_EXTRACT_SECURE_NODOTDOT |
 						     ARCHIVE_EXTRACT_SECURE_NOABSOLUTEPATHS);
 	archive_read_support_format_tar(in);
 	archive_read_support_format_empty(in);

@@ -31,7 +31,7 @@ struct report {
 	int number;                                                /* errno, or a wait status */
 };
 
-/* Numbers, not names: the order is that of increasing descriptors after keep_only. */
+/* What the init works with; the descriptors change their numbers in keep_only. */
 struct launch {
 	const struct gvisor_init *init;
 	int report, lifeline, console_in, console_out;
@@ -301,7 +301,7 @@ void gvisor_init_stop(struct gvisor_process *process)
 	if (process->pid > 0) {
 		syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0);
 		/* The kernel lets pid 1 be reaped only after every other process of its namespace is gone. */
-		while (waitid(P_PID, (id_t)process->pid, &ended, WEXITED) < 0 && errno == EINTR)
+		while (waitid(P_PIDFD, (id_t)process->pidfd, &ended, WEXITED) < 0 && errno == EINTR)
 			;
 		process->pid = -1;
 	}

@@ -1,0 +1,407 @@
+"""A warm Python: has the modules named on its command line imported, and forks for every `python3` handed to it.
+
+Started by the code-interpreter template before its snapshot is taken: /usr/bin/python3 zygote.py numpy pandas ... The
+client is handoff.c (the protocol is in handoff.h). A forked child takes on the caller's descriptors, environment,
+directory, limits and credentials and runs what `python3` was asked to run. Where what is loaded already would differ from
+what the caller would get (a module of the same name beside the script, packages installed since), it executes the real
+python instead. It must stay single-threaded, because it forks.
+"""
+
+import sys
+
+STARTUP = set(sys.modules)  # what every interpreter has loaded: never a reason to fall back
+
+import array
+import gc
+import importlib
+import io
+import os
+import resource
+import select
+import signal
+import site
+import socket
+import struct
+import types
+
+PATH = "/run/husk/python.sock"
+REAL = "/usr/bin/python3"
+HEADER = struct.Struct("=6IQ32Q")
+MAGIC = 0x48534B31
+SIZE_MAX = 4 << 20
+
+
+class Job:
+    """One request: what is to be run, and as whom."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.data = bytearray()
+        self.descriptors = array.array("i")
+        self.pid = None  # of the child that runs it
+
+    def receive(self):
+        """Reads what is there; False at the end of the client."""
+        space = socket.CMSG_SPACE(3 * self.descriptors.itemsize)
+        try:
+            data, control, _flags, _address = self.connection.recvmsg(1 << 18, space)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for level, kind, content in control:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.descriptors.frombytes(content[: len(content) - len(content) % self.descriptors.itemsize])
+        self.data += data
+        return bool(data)
+
+    def complete(self):
+        """Whether all of it has come; ValueError when it is no request of ours."""
+        if len(self.data) < HEADER.size:
+            return False
+        fields = HEADER.unpack_from(self.data)
+        magic, size, argc, envc, self.umask, _reserved, self.ignored = fields[:7]
+        if magic != MAGIC or size > SIZE_MAX:
+            raise ValueError("not a request")
+        if len(self.data) < HEADER.size + size:
+            return False
+        strings = bytes(self.data[HEADER.size : HEADER.size + size]).split(b"\0")[:-1]
+        if len(strings) != argc + envc + 1 or argc < 1 or len(self.descriptors) != 3:
+            raise ValueError("not a request")
+        self.arguments = [os.fsdecode(string) for string in strings[:argc]]
+        self.environment = dict(pair.partition(b"=")[::2] for pair in strings[argc : argc + envc])
+        self.directory = strings[-1]
+        self.limits = list(zip(fields[7::2], fields[8::2]))
+        self.uid, self.gid = struct.unpack("=3i", self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:]
+        del self.data[: HEADER.size + size]
+        return True
+
+    def close_descriptors(self):
+        for fd in self.descriptors:
+            os.close(fd)
+        del self.descriptors[:]
+
+
+class Zygote:
+    def __init__(self, path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.exists(path):
+            os.unlink(path)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(path)
+        os.chmod(path, 0o666)
+        self.listener.listen(64)
+        self.listener.setblocking(False)
+        self.wake, self.woken = socket.socketpair()
+        for end in (self.wake, self.woken):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self.wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self.poll = select.poll()
+        self.poll.register(self.listener, select.POLLIN)
+        self.poll.register(self.woken, select.POLLIN)
+        self.jobs = {}  # by the descriptor of their connection
+
+    def accept(self):
+        try:
+            connection, _address = self.listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        self.jobs[connection.fileno()] = Job(connection)
+        self.poll.register(connection, select.POLLIN)
+
+    def drop(self, job):
+        self.poll.unregister(job.connection)
+        del self.jobs[job.connection.fileno()]
+        job.connection.close()
+        job.close_descriptors()
+
+    def kill(self, job, number):
+        """To the child and its group, which it leads once it has come that far."""
+        for send in (os.killpg, os.kill):
+            try:
+                send(job.pid, number)
+                return
+            except OSError:
+                pass
+
+    def read(self, job):
+        """Takes what a client sent; in a new child, returns True."""
+        alive = job.receive()
+        if job.pid is None:
+            try:
+                if job.complete():
+                    return self.fork(job)
+            except (ValueError, OSError):
+                alive = False
+        else:
+            for number in job.data:
+                if 0 < number < signal.NSIG:
+                    self.kill(job, number)
+            del job.data[:]
+        if not alive:
+            if job.pid is not None:
+                self.kill(job, signal.SIGKILL)
+            self.drop(job)
+        return False
+
+    def fork(self, job):
+        job.pid = os.fork()
+        if job.pid == 0:
+            return True
+        job.close_descriptors()
+        return False
+
+    def reap(self):
+        try:
+            while self.woken.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for job in list(self.jobs.values()):
+                if job.pid == pid:
+                    try:
+                        job.connection.send(struct.pack("=i", status))
+                    except OSError:
+                        pass  # the client went first
+                    self.drop(job)
+
+    def serve(self):
+        """Never returns here; in each forked child it returns the job to run."""
+        while True:
+            for fd, _events in self.poll.poll():
+                if fd == self.listener.fileno():
+                    self.accept()
+                elif fd == self.woken.fileno():
+                    self.reap()
+                elif fd in self.jobs and self.read(self.jobs[fd]):
+                    return self.leave(self.jobs[fd])
+
+    def leave(self, job):
+        """In the child: lets go of everything that is the zygote's."""
+        signal.set_wakeup_fd(-1)
+        for each in self.jobs.values():
+            each.connection.detach()
+        for own in (self.listener, self.wake, self.woken):
+            own.detach()
+        return job
+
+
+# ---- in the child
+
+
+def become(job):
+    """Takes on the caller's place in the world; descriptors first, so that complaints reach the caller."""
+    os.setsid()
+    # Away from 0 to 2 first: one of them may sit where another belongs.
+    for target, fd in enumerate([os.dup(fd) for fd in job.descriptors]):
+        os.dup2(fd, target)
+    os.closerange(3, 1024)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in range(1, 32):
+        if job.ignored >> (number - 1) & 1 and number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_IGN)
+    for number, limit in enumerate(job.limits):
+        limit = tuple(-1 if value >= 1 << 63 else value for value in limit)
+        try:
+            if resource.getrlimit(number) != limit:
+                resource.setrlimit(number, limit)
+        except (ValueError, OSError):
+            pass  # not one that this kernel keeps
+    if (job.uid, job.gid) != (0, 0):
+        drop_credentials(job.uid, job.gid)
+    os.umask(job.umask)
+    os.chdir(job.directory)
+    os.environb.clear()
+    os.environb.update(job.environment)
+    die_with_zygote()
+
+
+def drop_credentials(uid, gid):
+    import pwd
+
+    try:
+        os.initgroups(pwd.getpwuid(uid).pw_name, gid)
+    except KeyError:
+        os.setgroups([gid])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
+def die_with_zygote():
+    """The client learns of an end only from the zygote: without it, nobody would wait for us."""
+    parent = os.getppid()
+    LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(125)
+
+
+def parse(arguments):
+    """(unbuffered, kind, what, argv): kind is -c, -m, - or script."""
+    rest = arguments[1:]
+    unbuffered = False
+    while rest and rest[0] == "-u":
+        unbuffered = True
+        rest = rest[1:]
+    if not rest:
+        return unbuffered, "-", None, [""]
+    if rest[0] in ("-c", "-m"):
+        return unbuffered, rest[0], rest[1], [rest[0]] + rest[2:]
+    if rest[0] == "-":
+        return unbuffered, "-", None, rest
+    return unbuffered, "script", rest[0], rest
+
+
+def differs(folder):
+    """Whether a module that is loaded here would be found in this folder instead, or the folder changes the path."""
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return False
+    folder = os.path.abspath(folder)
+    for name in names:
+        stem = name.partition(".")[0]
+        module = sys.modules.get(stem)
+        if module is None or stem in STARTUP:
+            if name.endswith(".pth") and folder in SITES and name not in SITES[folder]:
+                return True
+            continue
+        origin = getattr(module, "__file__", None) or ""
+        if not origin.startswith(folder + os.sep) and (stem == name or name.endswith((".py", ".so"))):
+            return True
+    return False
+
+
+def must_be_real(kind, what, first):
+    user = os.path.join(
+        os.path.expanduser("~"), ".local/lib/python%d.%d/site-packages" % sys.version_info[:2])
+    if os.path.isdir(user) or differs(first) or any(differs(folder) for folder in SITES):
+        return True
+    return kind == "script" and (os.path.isdir(what) or what.endswith((".pyc", ".zip", ".pyz")))
+
+
+def open_streams(unbuffered):
+    locale = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") for value in [os.environ.get(name)] if value), "C")
+    errors = "surrogateescape" if locale in ("C", "POSIX", "C.UTF-8", "C.utf8") else "strict"
+    unbuffered = unbuffered or bool(os.environ.get("PYTHONUNBUFFERED"))
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        raw = io.FileIO(fd, mode, closefd=False)
+        raw.name = "<%s>" % name
+        if mode == "r":
+            stream = io.TextIOWrapper(io.BufferedReader(raw), "utf-8", errors)
+        else:
+            stream = io.TextIOWrapper(
+                raw if unbuffered else io.BufferedWriter(raw), "utf-8",
+                "backslashreplace" if name == "stderr" else errors, newline="\n",
+                line_buffering=name == "stderr" or raw.isatty(), write_through=unbuffered)
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, "__%s__" % name, stream)
+
+
+def refresh():
+    """State that must not be the same in every child of one snapshot."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    importlib.invalidate_caches()
+    if os.environ.get("PYTHONDONTWRITEBYTECODE"):
+        sys.dont_write_bytecode = True
+
+
+def main_module(**names):
+    module = types.ModuleType("__main__")
+    module.__builtins__ = __import__("builtins")
+    module.__dict__.update(names)
+    sys.modules["__main__"] = module
+    return module.__dict__
+
+
+def read_script(path):
+    try:
+        with io.open_code(os.path.abspath(path)) as file:
+            return file.read()
+    except OSError as problem:
+        sys.stderr.write("%s: can't open file %r: [Errno %d] %s\n"
+                         % (REAL, os.path.abspath(path), problem.errno, problem.strerror))
+        sys.exit(2)
+
+
+def execute(kind, what):
+    """Runs it; what it raises leaves through here."""
+    if kind == "-m":
+        import runpy
+
+        main_module(__spec__=None)
+        runpy._run_module_as_main(what)
+    elif kind == "script":
+        from importlib.machinery import SourceFileLoader
+
+        source = read_script(what)
+        names = main_module(__file__=what, __cached__=None, __loader__=SourceFileLoader("__main__", what))
+        exec(compile(source, what, "exec", dont_inherit=True), names)
+    elif kind == "-c":
+        exec(compile(what, "<string>", "exec", dont_inherit=True), main_module())
+    else:
+        exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), main_module())
+
+
+def end_with(problem):
+    """What the interpreter does with an uncaught exception, without our own frames in the traceback."""
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.excepthook(type(problem), problem.with_traceback(trace), trace)
+    if isinstance(problem, KeyboardInterrupt):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(1)
+
+
+def run(job):
+    become(job)
+    unbuffered, kind, what, argv = parse(job.arguments)
+    first = os.path.dirname(os.path.realpath(what)) if kind == "script" else os.getcwd() if kind == "-m" else ""
+    if must_be_real(kind, what, first):
+        os.execv(REAL, job.arguments)
+    open_streams(unbuffered)
+    refresh()
+    sys.argv, sys.orig_argv = argv, list(job.arguments)
+    sys.path[0] = first
+    try:
+        execute(kind, what)
+    except SystemExit:
+        raise
+    except BaseException as problem:
+        end_with(problem)
+
+
+def load(names):
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as problem:
+            print("zygote: cannot import %s: %s" % (name, problem), file=sys.stderr)
+    import ctypes
+
+    return ctypes.CDLL(None)
+
+
+LIBC = load(sys.argv[1:])
+SITES = {folder: {name for name in os.listdir(folder) if name.endswith(".pth")}
+         for folder in site.getsitepackages() if os.path.isdir(folder)}
+gc.collect()
+gc.freeze()
+run(Zygote(PATH).serve())

@@ -1,0 +1,184 @@
+#!/usr/bin/python3
+"""What a guest can see and reach of the host: nothing."""
+# timeout: 1800
+import http.server
+import os
+import pathlib
+import socket
+import threading
+
+from lib.harness import *
+
+
+@test
+def test_no_file_of_the_host():
+    with scratch() as place:
+        (place / "secret-of-the-host").write_text("secret")
+        box = create()
+        for path in (place, HOME, TOP, "/etc/apt/sources.list.d", "/host", "/run/husk", "/var/lib/husk"):
+            found = sh(box, f"ls -A '{path}' 2>/dev/null | head -3")
+            ours = os.listdir(path) if os.path.isdir(path) else []
+            assert not set(found.split("\n")) & set(ours) or not found, f"{path}: {found}"
+        assert_equal(sh(box, "find / -xdev -name 'secret-of-the-host' 2>/dev/null"), "")
+        assert sh(box, "cat /etc/machine-id") != pathlib.Path("/etc/machine-id").read_text().strip()
+        assert sh(box, "hostname") != os.uname().nodename
+
+
+@test
+def test_no_mount_of_the_host():
+    box = create()
+    mounts = sh(box, "cat /proc/self/mountinfo /proc/mounts /proc/1/mountinfo")
+    for word in (HOME, "/var/tmp", "/work", "/dev/vd", "/dev/sd", "ext4", "9p", "lisafs", "cgroup"):
+        assert word not in mounts, f"{word} in {mounts}"
+    kinds = set(sh(box, "awk '{print $3}' /proc/mounts").split())
+    assert kinds <= {"overlay", "proc", "sysfs", "tmpfs", "devpts", "devtmpfs", "erofs", "mqueue"}, kinds
+
+
+@test
+def test_no_process_of_the_host():
+    box = create()
+    lines = sh(box, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    for word in ("runsc", "supervise", "systemd", HOME):
+        assert word not in lines, lines
+    assert int(sh(box, "ls -d /proc/[0-9]* | wc -l")) < 20
+    assert_equal(sh(box, "cat /proc/1/comm"), "agent")
+
+
+@test
+def test_no_environment_of_the_host():
+    os.environ["E2E_HOST_SECRET"] = "leak-me"
+    try:
+        box = create()
+        everything = sh(box, "cat /proc/[0-9]*/environ | tr '\\0' '\\n'; env")
+    finally:
+        del os.environ["E2E_HOST_SECRET"]
+    assert "leak-me" not in everything and "HUSK" not in everything, everything
+
+
+@test
+def test_own_kernel():
+    box = create()
+    assert sh(box, "uname -rv") != os.popen("uname -rv").read().strip()
+    assert_in("gVisor", sh(box, "dmesg"))
+
+
+@test
+def test_no_network():
+    class Quiet(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("0.0.0.0", 0), Quiet)
+    port = server.server_address[1]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        box = create()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))
+                own = probe.getsockname()[0]
+            except OSError:
+                own = "127.0.0.1"
+        for address in ("127.0.0.1", own, "10.0.0.1", "169.254.169.254", "192.0.2.1", "8.8.8.8"):
+            code = (f"import socket; s=socket.socket(); s.settimeout(3)\n"
+                    f"try: s.connect(('{address}',{port})); print('connected')\nexcept OSError as e: print('refused')")
+            assert_equal(sh(box, f"python3 -c \"{code}\""), "refused", f"{address}:{port}")
+        links = sh(box, "ls /sys/class/net 2>/dev/null; cat /proc/net/dev | tail -n +3 | cut -d: -f1").split()
+        assert set(links) <= {"lo"}, links
+        assert "resolved" not in sh(box, "getent hosts example.com >/dev/null && echo resolved; true")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@test
+def test_loopback_is_its_own():
+    one, two = create(), create()
+    husk("exec", "-d", one, "--", "python3", "-m", "http.server", "8123", "--bind", "127.0.0.1")
+    until(lambda: sh(one, "curl -s -o /dev/null -w %{http_code} http://127.0.0.1:8123/ || true") == "200", "it serves")
+    assert_equal(sh(two, "curl -s http://127.0.0.1:8123/ >/dev/null; echo $?"), "7", "the neighbour cannot reach it")
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        assert probe.connect_ex(("127.0.0.1", 8123)) != 0, "the host can reach it"
+
+
+@test
+def test_host_uids():
+    boxes = [create(), create()]
+    kernels = until(lambda: len(engine_processes()) >= len(boxes) and engine_processes(), "they run")
+    uids = {}
+    for pid in kernels:
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        ids = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+        assert_equal(len(set(ids)), 1, f"process {pid} runs under several uids: {ids}")
+        assert int(ids[0]) >= 65536, f"process {pid} runs as uid {ids[0]}"
+        uids[pid] = int(ids[0]) // 65536
+    assert_equal(len(set(uids.values())), len(uids), f"two sandboxes share a range of uids: {uids}")
+    assert len(uids) >= 2, uids
+
+
+@test
+def test_host_privileges():
+    create()
+    for pid in until(engine_processes, "it runs"):
+        try:
+            status = dict(line.split(":\t", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
+                          if ":\t" in line)
+            limited = os.readlink(f"/proc/{pid}/ns/user") != os.readlink("/proc/self/ns/user")
+            root = os.readlink(f"/proc/{pid}/root")
+        except OSError:
+            continue
+        assert_equal(status["Seccomp"].strip(), "2", f"process {pid} has no seccomp filter")
+        assert limited, f"process {pid} is in the host's user namespace"
+        assert_equal(status["NoNewPrivs"].strip(), "1", f"process {pid} may gain privileges")
+        assert root != "/" or os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"), pid
+        for name in ("pid", "net", "ipc", "uts", "mnt"):
+            assert os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"), f"shares {name}"
+
+
+@test
+def test_state_is_private():
+    create()
+    for path in (HOME, f"{HOME}/run", f"{HOME}/catalog.db", f"{HOME}/snapshots", f"{HOME}/sandboxes"):
+        mode = os.stat(path).st_mode & 0o077
+        assert mode & 0o066 == 0, f"{path} can be read by others: {mode:o}"
+
+
+@test
+def test_other_users_cannot_talk_to_it():
+    box = create()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(f"{HOME}/run/{box}.sock")
+        except PermissionError:
+            code = 0
+        os._exit(code)
+    assert_equal(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, "another user could connect")
+
+
+@test
+def test_guest_root_is_not_ours():
+    # What root of the guest makes belongs to a uid of its own range, and cannot break the machinery inside.
+    box = create()
+    sh(box, "umount -l / 2>/dev/null; mount -o remount,ro / 2>/dev/null; mount --bind /etc /mnt 2>/dev/null; true")
+    assert_equal(sh(box, "echo still"), "still")
+    sh(box, "kill -9 1; kill -STOP 1; true")
+    assert_equal(sh(box, "echo still"), "still", "its pid 1 cannot be killed from inside")
+
+
+if __name__ == "__main__":
+    need_template("base")
+    main()

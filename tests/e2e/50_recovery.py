@@ -1,0 +1,158 @@
+#!/usr/bin/python3
+"""Killed in the middle of anything: a supervisor, a client, an engine, a build. The next call finds it, clears it and says so."""
+# timeout: 1800
+import os
+import random
+import signal
+import subprocess
+import time
+
+from lib.harness import *
+
+
+def kill_supervisor(box):
+    pid = supervisor_pid(box)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not os.path.exists(f"/proc/{pid}"), "the supervisor is gone")
+
+
+@test
+def test_killed_supervisor_is_cleared_and_told():
+    box, other = create(), create()
+    start_counter(box)
+    kill_supervisor(box)
+    assert box not in listed(), "the next call does not list it any more"
+    entry = inspect(box)
+    assert_equal((entry["state"], entry["end_reason"]), ("ended", "crashed"))
+    kinds = event_kinds(box)
+    assert "recovered" in kinds and kinds[-1] == "ended", kinds
+    assert_fails("exec", box, "--", "true", code=125, says=box)
+    assert_equal(sh(other, "echo fine"), "fine")
+    assert_no_leaks()
+
+
+@test
+def test_nothing_of_the_machine_outlives_its_supervisor():
+    box = create("-e", "E2E=1")
+    kernels = set(engine_processes())
+    husk("exec", "-d", box, "--", "sleep", "1000")
+    kill_supervisor(box)
+    until(lambda: not kernels <= set(engine_processes()), "its kernel dies with it, without any husk call")
+    husk("ls")
+    assert_no_leaks()
+
+
+@test
+def test_client_of_a_killed_supervisor():
+    box = create()
+    with ending(start("exec", box, "--", "sleep", "1000")) as client:
+        until(lambda: husk("ps", "--json", box).json(), "it runs")
+        kill_supervisor(box)
+        _, err = client.communicate(timeout=30)
+        assert client.returncode == 125 and err.startswith(b"husk: "), (client.returncode, err)
+
+
+@test
+def test_killed_engine():
+    box = create()
+    before = engine_processes()
+    pid = supervisor_pid(box)
+    mine = [kernel for kernel in before if parent_chain_holds(kernel, pid)]
+    assert mine, f"no kernel under supervisor {pid}: {before}"
+    os.kill(mine[0], signal.SIGKILL)
+    until(lambda: box not in listed(), "it ends")
+    assert_equal(inspect(box)["end_reason"], "crashed")
+    assert_no_leaks()
+
+
+def parent_chain_holds(pid, ancestor):
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False
+
+
+@test
+def test_terminated_supervisor_ends_properly():
+    box = create()
+    os.kill(supervisor_pid(box), signal.SIGTERM)
+    until(lambda: box not in listed(), "it ends")
+    assert_equal(inspect(box)["end_reason"], "killed")
+    assert_no_leaks()
+
+
+@test
+def test_everything_killed_at_once():
+    boxes = [create() for _ in range(3)]
+    assert kill_instance() > 3
+    assert not set(boxes) & set(listed())
+    assert_equal({inspect(box)["end_reason"] for box in boxes}, {"crashed"})
+    assert_no_leaks()
+    assert_equal(husk("run", "--", "echo", "works").text, "works\n")
+
+
+@test
+def test_killed_clients_leave_nothing():
+    # create, fork, snapshot and hibernate with the client killed at some moment of each.
+    dice = random.Random(11)
+    box = create()
+    for _ in range(4):
+        for command in (["create"], ["fork", box, "-n", "2"], ["snapshot", "create", box], ["run", "--", "sleep", "100"]):
+            with ending(start(*command)) as client:
+                time.sleep(dice.uniform(0, 0.25))
+                client.kill()
+    for one in listed():
+        if one != box:
+            adopt(one)
+    for snapshot in husk("snapshot", "ls", "--json").json():
+        adopt_snapshot(snapshot["id"])
+    assert_equal(sh(box, "echo fine"), "fine", "the parent of it all")
+    until(lambda: all(entry["state"] == "running" for entry in husk("ls", "--json").json()), "none hangs half-made")
+    husk("gc")
+    assert_no_leaks()
+
+
+@test
+def test_killed_while_hibernating():
+    dice = random.Random(12)
+    for _ in range(6):
+        box = create()
+        sh(box, "echo kept >/root/note")
+        with ending(start("hibernate", box)) as client:
+            time.sleep(dice.uniform(0, 0.2))
+            try:
+                os.kill(supervisor_pid(box), signal.SIGKILL)
+            except OSError:
+                pass  # it has gone to sleep already
+            client.wait(30)
+        entry = inspect(box)
+        assert entry["state"] in ("hibernated", "ended"), entry
+        if entry["state"] == "hibernated":
+            assert_equal(sh(box, "cat /root/note"), "kept", "what calls itself hibernated can be woken")
+        husk("rm", "-f", box)
+    assert_no_leaks()
+
+
+@test
+def test_interrupted_create():
+    before = set(listed())
+    for delay in (0.0, 0.02, 0.05, 0.1):
+        with ending(start("create", start_new_session=True)) as client:
+            time.sleep(delay)
+            client.send_signal(signal.SIGINT)
+            out, _ = client.communicate(timeout=30)
+            if client.returncode == 0:
+                adopt(out.decode().strip())
+                before.add(out.decode().strip())
+    until(lambda: set(listed()) <= before, "an interrupted create leaves no sandbox")
+    assert_no_leaks()
+
+
+if __name__ == "__main__":
+    need_template("base")
+    main()

@@ -1,0 +1,120 @@
+#!/usr/bin/python3
+"""The browser template: a page of the sandbox's own, rendered by Chromium, copied out and looked at."""
+# timeout: 2700
+import struct
+import zlib
+
+from lib.harness import *
+
+TEMPLATE = "browser"
+PAGE = """<!doctype html><style>body{margin:0;background:#fff}div{width:200px;height:150px}</style>
+<div style="background:#f00"></div><div style="background:#00f"></div><p style="font:40px sans-serif">Husk</p>"""
+
+
+def pixels(data):
+    """(width, height, rows of RGB bytes) of an 8-bit RGB or RGBA PNG."""
+    assert data.startswith(b"\x89PNG\r\n\x1a\n"), data[:20]
+    width, height, depth, color = struct.unpack(">IIBB", data[16:26])
+    assert depth == 8 and color in (2, 6), (depth, color)
+    size, at, packed = (3 if color == 2 else 4), 8, b""
+    while at < len(data):
+        length, kind = struct.unpack(">I4s", data[at:at + 8])
+        packed += data[at + 8:at + 8 + length] if kind == b"IDAT" else b""
+        at += length + 12
+    raw, stride, rows = zlib.decompress(packed), width * size, []
+    above = bytearray(stride)
+    for y in range(height):
+        start = y * (stride + 1)
+        rows.append(unfilter(raw[start], bytearray(raw[start + 1:start + 1 + stride]), above, size))
+        above = rows[-1]
+    return width, height, size, rows
+
+
+def unfilter(kind, line, above, size):
+    for i, value in enumerate(line):
+        left = line[i - size] if i >= size else 0
+        corner = above[i - size] if i >= size else 0
+        line[i] = (value + predictor(kind, left, above[i], corner)) & 255
+    return line
+
+
+def predictor(kind, left, up, corner):
+    if kind == 4:
+        guess = left + up - corner
+        return min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))[2]
+    return (0, left, up, (left + up) // 2)[kind]
+
+
+def look_at(path):
+    """Checks that a screenshot shows PAGE."""
+    width, height, size, rows = pixels(path.read_bytes())
+    assert_equal((width, height), (640, 480))
+    at = lambda x, y: bytes(rows[y][x * size:x * size + 3])
+    assert_equal((at(50, 50), at(50, 200), at(400, 50)), (b"\xff\x00\x00", b"\x00\x00\xff", b"\xff\xff\xff"))
+    text = {bytes(rows[y][x * size:x * size + 3]) for y in range(320, 420) for x in range(0, 200)}
+    assert len(text) > 5, f"no text was drawn: {text}"
+
+
+def page(box):
+    husk("exec", "-i", box, "--", "sh", "-c", "cat >/tmp/page.html", stdin=PAGE.encode())
+
+
+@test
+def test_screenshot():
+    box = create("-t", TEMPLATE, "--memory", "2G")
+    page(box)
+    husk("exec", box, "--timeout", "120", "--", "chromium", "--headless", "--hide-scrollbars", "--window-size=640,480",
+         "--screenshot=/tmp/shot.png", "file:///tmp/page.html", timeout=180)
+    with scratch() as place:
+        husk("cp", f"{box}:/tmp/shot.png", place / "shot.png")
+        look_at(place / "shot.png")
+
+
+@test
+def test_selenium_drives_it():
+    box = create("-t", TEMPLATE, "--memory", "2G")
+    page(box)
+    script = """
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+options = webdriver.ChromeOptions()
+for word in ('--headless', '--no-sandbox', '--disable-dev-shm-usage', '--window-size=640,480'):
+    options.add_argument(word)
+driver = webdriver.Chrome(service=Service('/usr/bin/chromedriver'), options=options)
+driver.get('file:///tmp/page.html')
+print(driver.execute_script('return document.querySelector("p").textContent + 6 * 7'))
+driver.quit()
+"""
+    assert_equal(husk("exec", "--timeout", "150", box, "--", "python3", "-c", script, timeout=200).text, "Husk42\n")
+
+
+@test
+def test_playwright_drives_it():
+    box = create("-t", TEMPLATE, "--memory", "2G")
+    page(box)
+    script = """
+const { chromium } = require('playwright-core');
+(async () => {
+  const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+  const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
+  await page.goto('file:///tmp/page.html');
+  console.log(await page.textContent('p'));
+  await page.screenshot({ path: '/tmp/shot.png' });
+  await browser.close();
+})();
+"""
+    assert_equal(husk("exec", "--timeout", "150", box, "--", "node", "-e", script, timeout=200).text, "Husk\n")
+    with scratch() as place:
+        husk("cp", f"{box}:/tmp/shot.png", place / "shot.png")
+        look_at(place / "shot.png")
+
+
+@test
+def test_virtual_display():
+    box = create("-t", TEMPLATE)
+    assert_equal(sh(box, "xvfb-run -a sh -c 'echo display $DISPLAY' | grep -c display", timeout=120), "1")
+
+
+if __name__ == "__main__":
+    need_template(TEMPLATE)
+    main()
