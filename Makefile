@@ -4,7 +4,8 @@
 #   make help       the other targets
 #
 # Anything that builds first makes sure that the Debian packages it needs are there (scripts/setup, once).
-# V=1 shows the commands. SANITIZE=1 builds the host side with ASan and UBSan, into build/asan.
+# V=1 shows the commands, JOBS=1 builds one file at a time, SANITIZE=1 builds the host side with ASan and UBSan into
+# build/asan.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -17,9 +18,10 @@ CLANG ?= clang
 V ?= 0
 Q := $(if $(filter 0,$(V)),@)
 
-# All cores unless told otherwise.
-ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
-MAKEFLAGS += --jobs=$(shell nproc)
+# All cores unless told otherwise. (make hides its own -j while it reads this file, so that one would be overridden.)
+ifeq ($(MAKELEVEL),0)
+JOBS ?= $(shell nproc)
+MAKEFLAGS += --jobs=$(JOBS)
 endif
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := all
@@ -40,7 +42,7 @@ LIBRARIES := -ljansson -lsqlite3 -larchive -lcrypto -lseccomp -lzstd -lpthread
 
 # The agent must run in a root filesystem that may hold nothing else, so it is static and small.
 AGENT_CFLAGS := $(LANGUAGE) -Os -static -ffunction-sections -fdata-sections $(HARDENING)
-AGENT_LDFLAGS := -static -Wl,--gc-sections -Wl,-z,relro,-z,now
+AGENT_LDFLAGS := -static -s -Wl,--gc-sections -Wl,-z,relro,-z,now
 
 ifeq ($(SANITIZE),1)
 BUILD := $(TOP)/asan
@@ -68,8 +70,7 @@ EXAMPLE_SOURCES := $(wildcard examples/*.c)
 LIB_OBJECTS := $(call objects,host,$(LIB_SOURCES))
 CLI_OBJECTS := $(call objects,host,$(CLI_SOURCES))
 AGENT_OBJECTS := $(call objects,guest-side,$(AGENT_SOURCES) $(KIT_SOURCES))
-# The agent's code too: a fuzz target takes what it needs.
-FUZZ_OBJECTS := $(call objects,fuzz,$(LIB_SOURCES) $(filter-out src/agent/main.c,$(AGENT_SOURCES)))
+FUZZ_OBJECTS := $(call objects,fuzz,$(LIB_SOURCES))
 
 HUSK := $(if $(CLI_SOURCES),$(BUILD)/husk)
 AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)

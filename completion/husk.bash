@@ -1,7 +1,7 @@
 # Bash completion for husk: commands, options, and the live names of sandboxes, snapshots and templates.
 #
-# Options are read from `husk COMMAND --help` and names from `husk … --json`, so that nothing here has to be kept in step
-# with the program. Installed as share/bash-completion/completions/husk.
+# Options are read from `husk COMMAND --help` and names from `husk … --json`, so that nothing here has to be kept in
+# step with the program. Installed as share/bash-completion/completions/husk.
 
 # The values of one key in a JSON list, a word each.
 _husk_values()
@@ -109,8 +109,8 @@ _husk()
 
 	if [[ $word == -* ]]; then
 		# shellcheck disable=SC2086 # a family's command is two words
-		choices=$("$_husk_program" $command --help 2>/dev/null | grep -oE -- '^ +(-[a-z]+, )?(--[a-z-]+|-it)' | tr -d ' ' |
-			tr ',' '\n')
+		choices=$("$_husk_program" $command --help 2>/dev/null |
+			grep -oE -- '^ +(-[a-z]+, )?(--[a-z-]+|-it)' | tr -d ' ' | tr ',' '\n')
 		mapfile -t COMPREPLY < <(compgen -W "$choices" -- "$word")
 		return
 	fi

@@ -276,8 +276,9 @@ def differs(folder):
             if name.endswith(".pth") and folder in SITES and name not in SITES[folder]:
                 return True
             continue
-        origin = getattr(module, "__file__", None) or ""
-        if not origin.startswith(folder + os.sep) and (stem == name or name.endswith((".py", ".so"))):
+        # A namespace package has no file, only places.
+        origin = getattr(module, "__file__", None) or "".join(list(getattr(module, "__path__", ()))[:1])
+        if origin and not origin.startswith(folder + os.sep) and (stem == name or name.endswith((".py", ".so"))):
             return True
     return False
 

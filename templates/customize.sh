@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run by mmdebstrap as root, outside the new root ($1) but with its /proc, /sys and /dev mounted: adds to a freshly
 # installed Debian what a template definition asks for beyond packages. src/store/debian.c starts it and passes
-# HUSK_DEFINITION (the directory), HUSK_NPM, HUSK_KEEP_NPM, HUSK_USERS and HUSK_SCRIPTS.
+# HUSK_DEFINITION (the directory), HUSK_NPM, HUSK_KEEP_NPM, HUSK_USERS, HUSK_SCRIPTS and HUSK_EXCLUDE.
 #
 # Nothing of the host may stay in the root: its npm configuration and certificates are there only while they are needed.
 set -eu
@@ -76,6 +76,12 @@ printf '%s' "$HUSK_SCRIPTS" | while read -r script; do run_script "$script"; don
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/hostname" "$root/etc/resolv.conf"
 sed -i -E 's|(https?://)[^/@ ]*@|\1|' "$root"/etc/apt/sources.list.d/*.list
 mv "$root"/etc/apt/sources.list.d/*debian.list "$root/etc/apt/sources.list" 2>/dev/null || true
+# What the template leaves out of its own packages must not be missing from packages somebody adds later.
+[ -z "$HUSK_EXCLUDE" ] || {
+	printf '%s' "$HUSK_EXCLUDE" | sed 's/^/path-exclude=/' >"$TMPDIR/excluded"
+	grep -vxF -f "$TMPDIR/excluded" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap" >"$TMPDIR/kept"
+	cat "$TMPDIR/kept" >"$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
+}
 printf 'APT::Install-Recommends "false";\n' >"$root/etc/apt/apt.conf.d/90husk"
 : >"$root/etc/machine-id"
 : >"$root/etc/resolv.conf"

@@ -37,7 +37,7 @@ void loop_wait(struct agent *agent, int timeout_ms);
 /* Runs until the link ends. */
 void loop_run(struct agent *agent);
 
-/* ---- link.c: frames and channels ------------------------------------------------------------------------------- */
+/* ---- uplink.c: frames and channels ----------------------------------------------------------------------------- */
 
 /* The arguments of a call: well-formed fields, checked on arrival. */
 struct request {
@@ -72,30 +72,30 @@ struct channel {
 	uint32_t consumed;             /* taken in, not given back yet */
 };
 
-struct link {
+struct uplink {
 	struct source in, out;
 	char *input; /* the frame being received, and what came with it */
 	size_t input_size;
-	struct buf queue; /* frames going out */
-	size_t sent;      /* of queue */
-	bool out_armed;   /* epoll watches for room */
+	struct buf queue;    /* frames going out */
+	size_t sent;         /* of queue */
+	bool out_armed;      /* epoll watches for room */
 	struct buf deferred; /* frames that arrived while frozen */
 	bool ended;
 };
 
-int link_open(struct agent *agent, int in, int out, struct husk_error *err);
+int uplink_open(struct agent *agent, int in, int out, struct husk_error *err);
 /* Reads once and acts on the whole frames that are there. Malformed bytes end the agent. */
-void link_receive(struct agent *agent);
-void link_replay_deferred(struct agent *agent);
-void link_flush(struct agent *agent);
+void uplink_receive(struct agent *agent);
+void uplink_replay_deferred(struct agent *agent);
+void uplink_flush(struct agent *agent);
 /* Pumps ask before they send anything but an END. */
-bool link_has_room(const struct agent *agent);
-void link_send(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
-	       size_t size);
+bool uplink_has_room(const struct agent *agent);
+void uplink_send(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
+		 size_t size);
 /* A DATA frame filled in place: room for `size` bytes, then commit what there is. Nothing may be sent in between. */
-char *link_data_begin(struct agent *agent, size_t size);
-void link_data_commit(struct agent *agent, struct channel *channel, uint8_t stream, size_t size);
-void link_end(struct agent *agent, uint32_t number, const struct husk_error *e, const struct buf *results);
+char *uplink_data_begin(struct agent *agent, size_t size);
+void uplink_data_commit(struct agent *agent, struct channel *channel, uint8_t stream, size_t size);
+void uplink_end(struct agent *agent, uint32_t number, const struct husk_error *e, const struct buf *results);
 
 void channel_add(struct agent *agent, struct channel *channel, uint32_t number, const struct channel_ops *ops);
 /* How much DATA may go out on this stream now: 0 when there is no credit, or no room on the link. */
@@ -178,7 +178,7 @@ void freeze_end(struct agent *agent);
 
 struct agent {
 	int epoll;
-	struct link link;
+	struct uplink link;
 	struct channel *channels;
 	struct process *processes; /* oldest first */
 	char chunk[CHUNK_SIZE];    /* scratch of whoever is moving bytes */

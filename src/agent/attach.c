@@ -99,8 +99,8 @@ static bool attachment_send(struct agent *agent, struct attachment *at, int inde
 	size = MIN(size, channel_allowance(agent, &at->channel, stream));
 	if (size == 0)
 		return false;
-	memcpy(link_data_begin(agent, size), run, size);
-	link_data_commit(agent, &at->channel, stream, size);
+	memcpy(uplink_data_begin(agent, size), run, size);
+	uplink_data_commit(agent, &at->channel, stream, size);
 	at->offset[index] += size;
 	return true;
 }
@@ -159,8 +159,8 @@ int exec_open(struct agent *agent, uint32_t number, const struct request *reques
 		return attachment_new(agent, number, process, process->input.fd >= 0, err) ? 0 : -1;
 	if (wire_put_int(&message, TAG_PID, process->pid) < 0)
 		return husk_fail_memory(err);
-	link_send(agent, number, WIRE_MSG, 0, message.data, message.size);
-	link_end(agent, number, NULL, &message);
+	uplink_send(agent, number, WIRE_MSG, 0, message.data, message.size);
+	uplink_end(agent, number, NULL, &message);
 	return 0;
 }
 
@@ -170,7 +170,8 @@ static struct process *request_process(struct agent *agent, const struct request
 	struct process *process = process_find(agent, pid);
 
 	if (!process)
-		husk_fail(err, HUSK_NOT_FOUND, "no process %lld was started here, or it is long over (see the process list)",
+		husk_fail(err, HUSK_NOT_FOUND,
+			  "no process %lld was started here, or it is long over (see the process list)",
 			  (long long)pid);
 	return process;
 }
@@ -181,8 +182,8 @@ static int attachment_seek(struct attachment *at, int index, int64_t wanted, str
 	const struct ring *ring = &at->process->output[index].ring;
 
 	if (wanted < -1 || (wanted > 0 && (uint64_t)wanted > ring->end))
-		return husk_fail(err, HUSK_INVALID, "offset %lld is past the %llu bytes written so far", (long long)wanted,
-				 (unsigned long long)ring->end);
+		return husk_fail(err, HUSK_INVALID, "offset %lld is past the %llu bytes written so far",
+				 (long long)wanted, (unsigned long long)ring->end);
 	uint64_t from = wanted < 0 ? 0 : (uint64_t)wanted;
 	at->offset[index] = MAX(from, ring->start);
 	at->dropped[index] = at->offset[index] - from;
@@ -265,8 +266,8 @@ int process_list_open(struct agent *agent, uint32_t number, const struct request
 			continue;
 		if (process_put_entry(process, &message) < 0)
 			return husk_fail_memory(err);
-		link_send(agent, number, WIRE_MSG, 0, message.data, message.size);
+		uplink_send(agent, number, WIRE_MSG, 0, message.data, message.size);
 	}
-	link_end(agent, number, NULL, NULL);
+	uplink_end(agent, number, NULL, NULL);
 	return 0;
 }

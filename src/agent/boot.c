@@ -41,8 +41,7 @@ int boot_root(struct husk_error *err)
 
 	if (make_directory(DISK "/upper", 0755, err) < 0 || make_directory(DISK "/work", 0755, err) < 0)
 		return -1;
-	if (mount("overlay", NEW_ROOT, "overlay", 0,
-		  "lowerdir=/,upperdir=" DISK "/upper,workdir=" DISK "/work") < 0)
+	if (mount("overlay", NEW_ROOT, "overlay", 0, "lowerdir=/,upperdir=" DISK "/upper,workdir=" DISK "/work") < 0)
 		return husk_fail_errno(err, "cannot mount the writable layer");
 	for (size_t i = 0; i < ARRAY_SIZE(carried); i++) {
 		if (carry_over(carried[i], err) < 0)

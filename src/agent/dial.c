@@ -23,9 +23,11 @@ struct dial {
 
 static int dial_connect(struct agent *agent, struct dial *dial, struct husk_error *err)
 {
-	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(dial->port),
+	struct sockaddr_in v4 = { .sin_family = AF_INET,
+				  .sin_port = htons(dial->port),
 				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(dial->port),
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6,
+				   .sin6_port = htons(dial->port),
 				   .sin6_addr = IN6ADDR_LOOPBACK_INIT };
 	const struct sockaddr *address = dial->over_ipv6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4;
 	int on = 1;
@@ -116,17 +118,17 @@ static bool dial_drain(struct agent *agent, struct dial *dial)
 
 	if (dial->out_ended || !dial->source.readable || size == 0)
 		return false;
-	ssize_t count = source_read(&dial->source, link_data_begin(agent, size), size);
+	ssize_t count = source_read(&dial->source, uplink_data_begin(agent, size), size);
 	if (count < 0 && errno == EAGAIN)
 		return false;
 	if (count > 0) {
-		link_data_commit(agent, &dial->channel, STREAM_OUT, (size_t)count);
+		uplink_data_commit(agent, &dial->channel, STREAM_OUT, (size_t)count);
 		return true;
 	}
 	if (count < 0) /* a reset ends both ways */
 		dial->input_shut = dial->input_ended = true;
 	dial->out_ended = true;
-	link_send(agent, dial->channel.number, WIRE_EOF, STREAM_OUT, NULL, 0);
+	uplink_send(agent, dial->channel.number, WIRE_EOF, STREAM_OUT, NULL, 0);
 	return true;
 }
 

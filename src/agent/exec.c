@@ -85,7 +85,8 @@ static int launch_parse(const struct agent *agent, struct process *process, stru
 	    user_lookup(who, &launch->user, err) < 0)
 		return -1;
 	if (launch->cwd && launch->cwd[0] != '/')
-		return husk_fail(err, HUSK_INVALID, "working directory '%s' is not absolute; begin it with /", launch->cwd);
+		return husk_fail(err, HUSK_INVALID, "working directory '%s' is not absolute; begin it with /",
+				 launch->cwd);
 	if ((rows || columns) && (rows < 1 || rows > UINT16_MAX || columns < 1 || columns > UINT16_MAX))
 		return husk_fail(err, HUSK_INVALID, "a terminal of %lld rows and %lld columns", (long long)rows,
 				 (long long)columns);
@@ -95,7 +96,8 @@ static int launch_parse(const struct agent *agent, struct process *process, stru
 	process->flags = request_int(request, TAG_FLAGS, 0);
 	launch->timeout_ms = request_int(request, TAG_TIMEOUT_MS, 0);
 	if (launch->timeout_ms < 0 || launch->timeout_ms > INT64_MAX / 2)
-		return husk_fail(err, HUSK_INVALID, "timeout of %lld ms; give 0 or more", (long long)launch->timeout_ms);
+		return husk_fail(err, HUSK_INVALID, "timeout of %lld ms; give 0 or more",
+				 (long long)launch->timeout_ms);
 	launch->pairs = wire_get_strings(request->data, request->size, TAG_ENV);
 	if (!launch->pairs)
 		return husk_fail(err, HUSK_INVALID, "an environment variable holds a NUL byte");
@@ -166,10 +168,10 @@ static int launch_watch(struct agent *agent, struct process *process, struct lau
 /* The program did not start: the caller sees a process that said why and ended, as a shell would show it. */
 static void process_failed_to_start(struct process *process, const struct spawn *spawn)
 {
-	cleanup_free char *text = str_format("husk: %s: %s\n", spawn->argv[0],
-					     spawn->outcome == SPAWN_NOT_FOUND && !strchr(spawn->argv[0], '/') ?
-						     "command not found" :
-						     strerror(spawn->error));
+	cleanup_free char *text =
+		str_format("husk: %s: %s\n", spawn->argv[0],
+			   spawn->outcome == SPAWN_NOT_FOUND && !strchr(spawn->argv[0], '/') ? "command not found"
+											     : strerror(spawn->error));
 
 	if (text)
 		ring_append(&process->output[process->terminal ? 0 : 1].ring, text, strlen(text));

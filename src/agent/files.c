@@ -34,7 +34,7 @@ static void file_read_done(struct agent *agent, struct file_read *call)
 {
 	cleanup_buf struct buf results = { 0 };
 
-	link_send(agent, call->channel.number, WIRE_EOF, STREAM_OUT, NULL, 0);
+	uplink_send(agent, call->channel.number, WIRE_EOF, STREAM_OUT, NULL, 0);
 	if (wire_put_int(&results, TAG_SIZE, call->size) < 0)
 		agent_die("out of memory for an answer");
 	channel_end(agent, &call->channel, NULL, &results);
@@ -52,14 +52,14 @@ static bool file_read_pump(struct agent *agent, struct channel *channel)
 	size_t size = (size_t)MIN(call->left, channel_allowance(agent, channel, STREAM_OUT));
 	if (size == 0)
 		return false;
-	ssize_t count = read(call->fd, link_data_begin(agent, size), size);
+	ssize_t count = read(call->fd, uplink_data_begin(agent, size), size);
 	if (count < 0) {
 		husk_fail_errno(&err, "cannot read '%s'", call->path);
 		channel_end(agent, channel, &err, NULL);
 	} else if (count == 0) {
 		file_read_done(agent, call);
 	} else {
-		link_data_commit(agent, channel, STREAM_OUT, (size_t)count);
+		uplink_data_commit(agent, channel, STREAM_OUT, (size_t)count);
 		call->left -= (uint64_t)count;
 	}
 	return true;
@@ -375,8 +375,8 @@ int file_move_answer(struct agent *agent, const struct request *request, struct 
 	if (rename(path, target) == 0)
 		return 0;
 	if (errno == EXDEV)
-		return husk_fail(err, HUSK_INVALID, "cannot move '%s' to '%s': they are on different filesystems; copy it",
-				 path, target);
+		return husk_fail(err, HUSK_INVALID,
+				 "cannot move '%s' to '%s': they are on different filesystems; copy it", path, target);
 	return husk_fail_errno(err, "cannot move '%s' to '%s'", path, target);
 }
 

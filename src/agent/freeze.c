@@ -13,11 +13,6 @@
 #define FREEZE_PATIENCE_MS 3000
 #define FREEZE_PAUSE_NS 200000
 
-static bool is_still(char state)
-{
-	return state == 'T' || state == 't' || state == 'Z' || state == 'X';
-}
-
 static bool was_stopped_by_us(const struct agent *agent, pid_t pid)
 {
 	for (size_t i = 0; i < agent->stopped_count; i++) {
@@ -25,6 +20,15 @@ static bool was_stopped_by_us(const struct agent *agent, pid_t pid)
 			return true;
 	}
 	return false;
+}
+
+/* Runs no code of its own, and will not before it is let go. One in an uninterruptible wait cannot stop yet, but stops
+ * before it comes out of it: a vfork parent waits like that for a child which we have stopped. */
+static bool is_still(const struct agent *agent, const struct guest_process *process)
+{
+	if (process->state == 'D')
+		return was_stopped_by_us(agent, process->pid);
+	return strchr("TtZX", process->state) != NULL;
 }
 
 static int stop_process(struct agent *agent, pid_t pid, struct husk_error *err)
@@ -48,7 +52,7 @@ static ssize_t stop_running(struct agent *agent, struct husk_error *err)
 	ssize_t count = guest_scan(&list, err), running = 0;
 
 	for (ssize_t i = 0; i < count; i++) {
-		if (is_still(list[i].state))
+		if (is_still(agent, &list[i]))
 			continue;
 		running++;
 		if (stop_process(agent, list[i].pid, err) < 0)
@@ -102,7 +106,7 @@ void freeze_end(struct agent *agent)
 	agent->frozen = false;
 	process_shift_timers(agent, time_monotonic_ms() - agent->frozen_at_ms);
 	let_go(agent);
-	link_replay_deferred(agent);
+	uplink_replay_deferred(agent);
 }
 
 int thaw_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)

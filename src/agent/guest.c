@@ -14,8 +14,17 @@
 #define ENTRY_SIZE_MIN 24 /* of a directory entry, as the kernel lays them out */
 
 /* The fields of /proc/<pid>/stat after the name, counted from the state. */
-enum { STAT_PARENT = 1, STAT_GROUP, STAT_SESSION, STAT_UTIME = 11, STAT_STIME, STAT_CUTIME, STAT_CSTIME, STAT_RSS = 21,
-       STAT_FIELDS = 22 };
+enum {
+	STAT_PARENT = 1,
+	STAT_GROUP,
+	STAT_SESSION,
+	STAT_UTIME = 11,
+	STAT_STIME,
+	STAT_CUTIME,
+	STAT_CSTIME,
+	STAT_RSS = 21,
+	STAT_FIELDS = 22
+};
 
 static int stat_parse(char *text, struct guest_process *out)
 {
@@ -163,7 +172,8 @@ ssize_t guest_scan(struct guest_process **out, struct husk_error *err)
 
 int guest_self(struct guest_process *out, struct husk_error *err)
 {
-	return guest_read(getpid(), out) ? 0 : husk_fail(err, HUSK_INTERNAL, "cannot read the agent's own '/proc' entry");
+	return guest_read(getpid(), out) ? 0
+					 : husk_fail(err, HUSK_INTERNAL, "cannot read the agent's own '/proc' entry");
 }
 
 /* ---- stats ---- */

@@ -10,7 +10,7 @@ struct guest_process {
 	pid_t pid, parent, group, session;
 	char state; /* R S D T t Z X */
 	char name[32];
-	int64_t ticks;     /* CPU time, own and of reaped children */
+	int64_t ticks; /* CPU time, own and of reaped children */
 	int64_t rss_bytes;
 	int depth; /* below the agent */
 };

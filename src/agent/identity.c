@@ -68,8 +68,8 @@ static int set_hostname(const char *name, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (name[0] == '\0' || strlen(name) > 63 ||
 	    strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") != strlen(name))
-		return husk_fail(err, HUSK_INVALID, "host name '%.80s' is not a name of 1 to 63 letters, digits, - and .",
-				 name);
+		return husk_fail(err, HUSK_INVALID,
+				 "host name '%.80s' is not a name of 1 to 63 letters, digits, - and .", name);
 	if (sethostname(name, strlen(name)) < 0)
 		return husk_fail_errno(err, "cannot set the host name");
 	if (file_write_atomic("/etc/hostname", line, strlen(line), 0644, err) < 0)

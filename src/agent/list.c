@@ -122,7 +122,7 @@ static bool list_pump(struct agent *agent, struct channel *channel)
 
 	for (int i = 0; i < LIST_PER_TURN && list->open > 0; i++) {
 		struct level *level = &list->levels[list->open - 1];
-		if (!link_has_room(agent))
+		if (!uplink_has_room(agent))
 			return i > 0;
 		const char *name = level->names[level->next];
 		if (!name) {
@@ -163,7 +163,8 @@ int file_list_open(struct agent *agent, uint32_t number, const struct request *r
 	if (request_path(request, TAG_PATH, &path, err) < 0)
 		return -1;
 	if (depth < 1 || depth > LIST_DEPTH_MAX)
-		return husk_fail(err, HUSK_INVALID, "depth %lld is not within 1 to %d", (long long)depth, LIST_DEPTH_MAX);
+		return husk_fail(err, HUSK_INVALID, "depth %lld is not within 1 to %d", (long long)depth,
+				 LIST_DEPTH_MAX);
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot list '%s'", path);

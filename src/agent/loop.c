@@ -93,7 +93,7 @@ void loop_run(struct agent *agent)
 	while (!agent->link.ended) {
 		loop_wait(agent, loop_timeout(agent, busy));
 		if (agent->link.in.readable)
-			link_receive(agent);
+			uplink_receive(agent);
 		process_reap(agent);
 		busy = false;
 		if (!agent->frozen) {
@@ -102,6 +102,6 @@ void loop_run(struct agent *agent)
 			busy |= channel_pump_all(agent);
 			process_trim(agent);
 		}
-		link_flush(agent);
+		uplink_flush(agent);
 	}
 }

@@ -4,9 +4,11 @@
  * It must never let a child see the link.
  */
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "agent/agent.h"
 #include "agent/environment.h"
@@ -22,6 +24,14 @@ void agent_die(const char *format, ...)
 	va_end(arguments);
 	log_line(LOG_ERROR, "agent: %s", text);
 	_exit(1);
+}
+
+/* Whatever else was inherited is nobody's business here, and would be every child's. */
+static int close_inherited(struct husk_error *err)
+{
+	if (syscall(SYS_close_range, 3u, (unsigned)INT_MAX, 0u) < 0)
+		return husk_fail_errno(err, "cannot close inherited descriptors");
+	return 0;
 }
 
 /* The link moves away from 0 and 1, to where a child never looks, and /dev/null takes its place. */
@@ -61,7 +71,7 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	int in, out;
 
 	umask(022);
-	if (take_signals(err) < 0)
+	if (close_inherited(err) < 0 || take_signals(err) < 0)
 		return -1;
 	if (getpid() == 1 && access("/.husk/disk", F_OK) == 0 &&
 	    (boot_root(err) < 0 || boot_process_group(agent, err) < 0))
@@ -74,7 +84,7 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (agent->epoll < 0)
 		return husk_fail_errno(err, "cannot make the event loop");
-	return link_open(agent, in, out, err);
+	return uplink_open(agent, in, out, err);
 }
 
 int main(void)

@@ -1,5 +1,5 @@
 /*
- * Which function answers which method of the wire protocol. Called by link.c for every OPEN. A method that is not in
+ * Which function answers which method of the wire protocol. Called by uplink.c for every OPEN. A method that is not in
  * this table does not exist; those of the supervisor itself must never be here.
  */
 #include "agent/agent.h"

@@ -146,7 +146,8 @@ void process_adopt_input(struct process *process, const struct attachment *at)
 		return;
 	if (process->leftover.size + at->input.size > LEFTOVER_MAX ||
 	    buf_append(&process->leftover, at->input.data, at->input.size) < 0)
-		log_line(LOG_WARN, "process %d: %zu bytes of input lost with their sender", process->pid, at->input.size);
+		log_line(LOG_WARN, "process %d: %zu bytes of input lost with their sender", process->pid,
+			 at->input.size);
 }
 
 bool process_pump_all(struct agent *agent)
@@ -167,7 +168,8 @@ bool process_pump_all(struct agent *agent)
 int process_signal(struct process *process, int64_t signal, struct husk_error *err)
 {
 	if (signal < 1 || signal > SIGRTMAX)
-		return husk_fail(err, HUSK_INVALID, "signal %lld does not exist; give 1 to %d", (long long)signal, SIGRTMAX);
+		return husk_fail(err, HUSK_INVALID, "signal %lld does not exist; give 1 to %d", (long long)signal,
+				 SIGRTMAX);
 	if (!process->running || kill(-process->pid, (int)signal) < 0)
 		return husk_fail(err, HUSK_NOT_FOUND, "process %d is over", process->pid);
 	return 0;

@@ -17,8 +17,8 @@ struct attachment {
 	uint64_t dropped[2];
 	bool from_attach; /* its first message tells offsets */
 	bool announced;
-	bool feeds;        /* may send input */
-	struct buf input;  /* not yet taken by the process */
+	bool feeds;       /* may send input */
+	struct buf input; /* not yet taken by the process */
 	bool input_ended;
 };
 
@@ -37,8 +37,8 @@ struct process {
 	bool terminal;
 	int64_t started_ms; /* wall clock */
 	int64_t started_us, duration_ms;
-	int64_t deadline_ms; /* of its timeout; 0: none */
-	int64_t linger_ms;   /* set at its end: how long other holders of its output are waited for */
+	int64_t deadline_ms;   /* of its timeout; 0: none */
+	int64_t linger_ms;     /* set at its end: how long other holders of its output are waited for */
 	bool running, settled; /* settled: over, and its output complete */
 	bool timed_out, oom, forgotten;
 	int exit_code, signal;

@@ -33,6 +33,6 @@ int file_remove_open(struct agent *agent, uint32_t number, const struct request 
 	}
 	if (!S_ISDIR(status.st_mode) && unlink(path) < 0)
 		return husk_fail_errno(err, "cannot remove '%s'", path);
-	link_end(agent, number, NULL, NULL);
+	uplink_end(agent, number, NULL, NULL);
 	return 0;
 }

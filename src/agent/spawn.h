@@ -14,7 +14,7 @@ struct spawn {
 	bool directory_must;   /* else / will do when it cannot be entered */
 	const struct user *user;
 	int stdio[3];
-	bool terminal; /* stdio[0] is the terminal to take as one's own */
+	bool terminal;   /* stdio[0] is the terminal to take as one's own */
 	int group_tasks; /* cgroup file to enter by; -1: none */
 
 	/* filled when the program could not be started: */

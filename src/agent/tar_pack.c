@@ -167,8 +167,8 @@ static int pack_file(struct pack *pack, int directory, const char *base, const c
 	return pack_content(pack, fd, name, status.st_size, err);
 }
 
-static int pack_symlink(struct pack *pack, int directory, const char *base, const char *name,
-			const struct stat *status, struct husk_error *err)
+static int pack_symlink(struct pack *pack, int directory, const char *base, const char *name, const struct stat *status,
+			struct husk_error *err)
 {
 	char target[PATH_MAX];
 	ssize_t size = readlinkat(directory, base, target, sizeof(target) - 1);

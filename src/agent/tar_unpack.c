@@ -243,12 +243,13 @@ static int unpack_next(const struct unpack *unpack, struct member *member, struc
 static int check_name(const char *what, const char *entry, const char *name, struct husk_error *err)
 {
 	if (name[0] == '/')
-		return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': its %s '%s' is absolute", entry, what, name);
+		return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': its %s '%s' is absolute", entry, what,
+				 name);
 	for (const char *at = name; *at;) {
 		size_t length = strcspn(at, "/");
 		if (length == 2 && memcmp(at, "..", 2) == 0)
-			return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': its %s '%s' holds '..'", entry, what,
-					 name);
+			return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': its %s '%s' holds '..'", entry,
+					 what, name);
 		at += length + strspn(at + length, "/");
 	}
 	return 0;
@@ -278,8 +279,8 @@ static bool symlink_stays_inside(const struct unpack *unpack, const struct membe
 
 	if (target[0] == '/') {
 		size_t size = strlen(unpack->root_path);
-		bool under = size == 1 || (str_starts(target, unpack->root_path) &&
-					   (target[size] == '/' || target[size] == '\0'));
+		bool under = size == 1 ||
+			     (str_starts(target, unpack->root_path) && (target[size] == '/' || target[size] == '\0'));
 		if (!under)
 			return false;
 		target += size == 1 ? 0 : size;
@@ -365,7 +366,8 @@ static int open_parent(const struct unpack *unpack, char *name, bool make, char 
 			next = openat(at, part, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		}
 		if (next < 0 && (errno == ENOTDIR || errno == ELOOP))
-			return husk_fail(err, HUSK_INVALID, "its parent '%s' is a link or a file, not a directory", part);
+			return husk_fail(err, HUSK_INVALID, "its parent '%s' is a link or a file, not a directory",
+					 part);
 		if (next < 0)
 			return husk_fail_errno(err, "cannot enter '%s'", part);
 		close(at);
@@ -446,8 +448,9 @@ static int open_link_target(const struct unpack *unpack, const struct member *me
 	cleanup_close int from = open_parent(unpack, target, false, base, err);
 
 	if (from < 0 || fstatat(from, *base, &status, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(status.st_mode))
-		return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': it links to '%s', which is no file in '%s'",
-				 member->name, member->link, unpack->root_path);
+		return husk_fail(err, HUSK_INVALID,
+				 "refused tar entry '%s': it links to '%s', which is no file in '%s'", member->name,
+				 member->link, unpack->root_path);
 	/* A link to itself must not remove what it stands for. */
 	if (str_equal(member->link, member->name))
 		return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': it links to itself", member->name);
@@ -492,8 +495,8 @@ static int make_member(const struct unpack *unpack, const struct member *member,
 		return make_hard_link(unpack, member, directory, base, err);
 	if (clear_way(directory, base, member->name, err) < 0)
 		return -1;
-	int failed = member->type == TAR_SYMLINK ? symlinkat(member->link, directory, base) :
-						   mkfifoat(directory, base, (mode_t)member->mode & 0777);
+	int failed = member->type == TAR_SYMLINK ? symlinkat(member->link, directory, base)
+						 : mkfifoat(directory, base, (mode_t)member->mode & 0777);
 	if (failed < 0)
 		return husk_fail_errno(err, "cannot create '%s'", member->name);
 	return give(unpack, directory, base, member->name, err);

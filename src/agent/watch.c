@@ -149,8 +149,9 @@ static void watch_event(struct agent *agent, struct watch *watch, const struct i
 	bool self = event->len == 0 || event->name[0] == '\0';
 	if (self && at != &watch->list[0])
 		return;
-	cleanup_free char *path = self ? strdup(at->path) :
-					 str_format("%s%s%s", at->path, str_ends(at->path, "/") ? "" : "/", event->name);
+	cleanup_free char *path =
+		self ? strdup(at->path)
+		     : str_format("%s%s%s", at->path, str_ends(at->path, "/") ? "" : "/", event->name);
 	if (!path)
 		agent_die("out of memory for a watch");
 	watch_tell(agent, watch, event_of(event->mask), path);
@@ -166,7 +167,7 @@ static bool watch_read(struct agent *agent, struct watch *watch)
 {
 	char data[4096] __attribute__((aligned(8)));
 
-	if (!watch->source.readable || !link_has_room(agent))
+	if (!watch->source.readable || !uplink_has_room(agent))
 		return false;
 	ssize_t count = source_read(&watch->source, data, sizeof(data));
 	if (count <= 0)
@@ -184,7 +185,7 @@ static bool watch_pump(struct agent *agent, struct channel *channel)
 	struct watch *watch = (struct watch *)channel;
 	bool moved = false;
 
-	for (int i = 0; i < WATCH_ARM_PER_TURN && watch->armed < watch->count && link_has_room(agent); i++) {
+	for (int i = 0; i < WATCH_ARM_PER_TURN && watch->armed < watch->count && uplink_has_room(agent); i++) {
 		size_t index = watch->armed++;
 		/* A directory that vanished before its turn is no failure; running out of watches is told as a gap. */
 		if (watch_arm(agent, watch, index) < 0 && errno == ENOSPC)

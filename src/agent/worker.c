@@ -108,7 +108,7 @@ static int worker_relay(struct agent *agent, struct worker *worker)
 	struct wire_header header;
 	struct husk_error err;
 
-	if (worker->filled < WIRE_HEADER_SIZE || !link_has_room(agent))
+	if (worker->filled < WIRE_HEADER_SIZE || !uplink_has_room(agent))
 		return 0;
 	if (wire_header_decode((const uint8_t *)worker->frames, &header, &err) < 0)
 		agent_die("file worker: %s", err.message);
@@ -122,7 +122,7 @@ static int worker_relay(struct agent *agent, struct worker *worker)
 			return 0;
 		worker->channel.credit[header.stream] -= header.size;
 	}
-	link_send(agent, header.channel, header.type, header.stream, worker->frames + WIRE_HEADER_SIZE, header.size);
+	uplink_send(agent, header.channel, header.type, header.stream, worker->frames + WIRE_HEADER_SIZE, header.size);
 	worker->filled -= whole;
 	memmove(worker->frames, worker->frames + whole, worker->filled);
 	return header.type == WIRE_END ? -1 : 1;

@@ -11,7 +11,7 @@
 #include "cli/output.h"
 #include "husk.h"
 
-/* Exit statuses of husk's own; run, exec, attach and code give the program's status and keep 125 for husk's failures. */
+/* Exit statuses of husk's own; run, exec, attach and code give the program's and keep 125 for husk's failures. */
 enum {
 	EXIT_FAILED = 1,
 	EXIT_USAGE = 2,
@@ -76,8 +76,8 @@ extern const struct option_spec source_options[]; /* what only a new sandbox can
 extern const struct option_spec limit_options[];  /* what a fork can choose as well */
 
 void create_fill(const struct create_arguments *arguments, struct husk_create_options *out);
-/* Creates it; a bundled template that was never baked is baked first, with progress on stderr. *create_ms is the time of
- * the create alone. Interrupted: nothing is left, and the failure says so. */
+/* Creates it; a bundled template that was never baked is baked first, with progress on stderr. *create_ms is the time
+ * of the create alone. Interrupted: nothing is left, and the failure says so. */
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err);
 

@@ -1,7 +1,7 @@
 /*
  * `husk code`: a snippet in a context whose state lasts between calls, in a sandbox that is there or in one made for
- * this call alone (-t TEMPLATE), which is always removed again. Output appears as it comes; rich results (figures, HTML)
- * are saved by code_result.c.
+ * this call alone (-t TEMPLATE), which is always removed again. Output appears as it comes; rich results (figures,
+ * HTML) are saved by code_result.c.
  */
 #include "cli/code.h"
 

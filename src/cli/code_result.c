@@ -1,6 +1,6 @@
 /*
- * The events of a `husk code` run; see code.h. Results come from the guest: their kinds are looked up in a table of ours,
- * file names are made here, and nothing of the guest's becomes part of a path.
+ * The events of a `husk code` run; see code.h. Results come from the guest: their kinds are looked up in a table of
+ * ours, file names are made here, and nothing of the guest's becomes part of a path.
  */
 #include "cli/code.h"
 

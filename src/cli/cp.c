@@ -79,8 +79,8 @@ static int file_out_to(struct copy *copy, int fd, struct husk_error *err)
 	return copy->stopped && !interrupt_seen() ? husk_fail_errno(err, "cannot write '%s'", copy->host_path) : -1;
 }
 
-/* Written beside the target and renamed over it. What is no plain file (a device, a pipe, a link such as /dev/stdout) is
- * written through: replacing it would be a surprise. */
+/* Written beside the target and renamed over it. What is no plain file (a device, a pipe, a link such as /dev/stdout)
+ * is written through: replacing it would be a surprise. */
 static int file_out(struct copy *copy, const char *target, mode_t mode, struct husk_error *err)
 {
 	struct stat status;

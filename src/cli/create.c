@@ -5,7 +5,8 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 
-#define GIBIBYTE (INT64_C(1) << 30)
+#define MEBIBYTE (INT64_C(1) << 20)
+#define TEBIBYTE (INT64_C(1) << 40)
 #define YEAR (INT64_C(365) * 86400)
 
 const struct option_spec source_options[] = {
@@ -16,7 +17,7 @@ const struct option_spec source_options[] = {
 	OPTION(0, "isolation", OPTION_STRING, struct create_arguments, isolation, "ENGINE",
 	       "boundary to the host: auto (the strongest that works), gvisor"),
 	OPTION(0, "disk", OPTION_SIZE, struct create_arguments, disk_bytes, "SIZE",
-	       "room for what it writes (the template's, 8G)", .min = 1 << 20, .max = 16384 * GIBIBYTE),
+	       "room for what it writes (the template's, 8G)", .min = 16 * MEBIBYTE, .max = 16 * TEBIBYTE),
 	{ 0 },
 };
 
@@ -29,11 +30,11 @@ const struct option_spec limit_options[] = {
 	OPTION(0, "idle", OPTION_SECONDS, struct create_arguments, idle_seconds, "TIME",
 	       "hibernate after this long without a call (never)", .min = 1, .max = YEAR),
 	OPTION(0, "memory", OPTION_SIZE, struct create_arguments, memory_bytes, "SIZE", "memory limit (1G)",
-	       .min = 1 << 20, .max = 16384 * GIBIBYTE),
+	       .min = 64 * MEBIBYTE, .max = TEBIBYTE),
 	OPTION(0, "cpus", OPTION_CPUS, struct create_arguments, cpu_milli, "N", "CPU limit, may be a fraction (2)",
-	       .min = 10, .max = 1024000),
-	OPTION(0, "pids", OPTION_INTEGER, struct create_arguments, pids, "N", "limit on processes (512)", .min = 1,
-	       .max = 4194304),
+	       .min = 50, .max = 1024000),
+	OPTION(0, "pids", OPTION_INTEGER, struct create_arguments, pids, "N", "limit on processes (512)", .min = 8,
+	       .max = 1 << 20),
 	OPTION('m', "metadata", OPTION_PAIRS, struct create_arguments, metadata, "K=V",
 	       "a label to find it by; may be repeated"),
 	OPTION('e', "env", OPTION_ENVIRONMENT, struct create_arguments, environment, "K=V|K",

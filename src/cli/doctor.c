@@ -1,6 +1,6 @@
 /*
  * The host and the instance: `husk doctor` says what works here and what does not, with the fix; `husk doctor --leaks`
- * looks for what no live sandbox owns; `husk gc` clears it. The exit status of doctor is 1 when something fails or leaks.
+ * looks for what no live sandbox owns; `husk gc` clears it. Doctor exits with 1 when something fails or leaks.
  */
 #include "cli/cli.h"
 

@@ -14,8 +14,8 @@ int interrupt_setup(struct husk_error *err);
 int interrupt_hold(struct husk_error *err);
 /* The signal that was remembered, or 0. */
 int interrupt_seen(void);
-/* While on, signals (also window changes) queue for interrupt_take, and interrupt_fd is readable when one waits. Turning
- * it off goes back to holding. */
+/* While on, signals (also window changes) queue for interrupt_take, and interrupt_fd is readable when one waits.
+ * Turning it off goes back to holding. */
 int interrupt_forward(bool on, struct husk_error *err);
 int interrupt_fd(void);
 int interrupt_take(void); /* the next signal, or 0 */

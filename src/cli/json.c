@@ -107,7 +107,8 @@ static json_t *json_pairs(const struct husk_pair *pairs, size_t count)
 json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
+			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
 			 "template", json_text0(sandbox->template_name),

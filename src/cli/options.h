@@ -55,8 +55,8 @@ struct option_group {
 };
 
 /* Parses argv[0..*argc) and leaves the operands at the front of argv, NULL behind them, their number in *argc. Options
- * may stand among the first `stop_after` operands; everything behind those is left alone (0: options may stand anywhere).
- * "--" ends them too. The first failure is described in err, naming the option. */
+ * may stand among the first `stop_after` operands; everything behind those is left alone (0: options may stand
+ * anywhere). "--" ends them too. The first failure is described in err, naming the option. */
 int options_parse(const struct option_group *groups, size_t group_count, size_t stop_after, int *argc, char **argv,
 		  struct husk_error *err);
 /* Frees what the parser allocated (pair lists). */

@@ -1,5 +1,5 @@
 /*
- * Following a process of a sandbox; see relay.h. The main thread takes the output and our signals; a second thread feeds
+ * Following a process of a sandbox; see relay.h. The main thread takes the output and our signals; a second one feeds
  * our stdin, because a write blocks while the process is slow to read, and the output must flow meanwhile. Whatever
  * happens, the terminal is given back as it was found.
  */
@@ -218,7 +218,8 @@ static int relay_loop(struct relay *relay, struct husk_error *err)
 			relay->result->detached = true;
 		if (fds[1].revents & POLLIN)
 			relay_signals(relay);
-		if (relay_over(relay) || !(pending || fds[0].revents))
+		/* Readable does not promise an event: a frame of credit is none, and next would wait through a signal. */
+		if (relay_over(relay) || !husk_process_pending(relay->process))
 			continue;
 		struct husk_process_event event = { 0 };
 		if (husk_process_next(relay->process, &event, err) < 0 || relay_event(relay, &event, err) < 0)
@@ -297,7 +298,10 @@ int relay_exec(struct cli *cli, const char *sandbox, const struct process_argume
 {
 	struct husk_process *process = NULL;
 
-	if (husk_exec(cli->husk, sandbox, exec, &process, pid, err) < 0)
+	struct progress *progress = progress_begin("waking %s", sandbox); /* all that can take long before it starts */
+	int started = husk_exec(cli->husk, sandbox, exec, &process, pid, err);
+	progress_end(&progress);
+	if (started < 0)
 		return -1;
 	const struct relay_options options = {
 		.sandbox = sandbox,

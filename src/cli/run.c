@@ -1,5 +1,5 @@
 /*
- * `husk run`: a sandbox for one command. Makes it, follows the command, removes it, and exits with the command's status.
+ * `husk run`: a sandbox for one command. Makes it, follows the command, removes it, exits with the command's status.
  * Whatever goes wrong in between, and however often the user presses Ctrl-C, the sandbox is removed (unless --keep).
  */
 #include "cli/cli.h"

@@ -1,6 +1,6 @@
 /*
  * `husk template build|ls|rm`, and the baking of a bundled template on its first use. Definitions are folders with a
- * `template` file: those of $HUSK_TEMPLATES, else those beside this program in its source tree, else the installed ones.
+ * `template` file: those of $HUSK_TEMPLATES, else those beside this program in its source tree, else those installed.
  */
 #include <limits.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 /*
  * Trees to and from tar, with libarchive; see tree.h. Unpacking trusts nothing in the stream: each name is checked here
- * before libarchive sees it, and libarchive is told to refuse the same things again, so that a link planted by one entry
- * cannot carry another out of the directory.
+ * before libarchive sees it, and libarchive is told to refuse the same things again, so that a link planted by one
+ * entry cannot carry another out of the directory.
  */
 #include "cli/tree.h"
 
@@ -257,7 +257,7 @@ int tree_unpack(int fd, int directory, const char *strip, tree_skipped skipped, 
 
 	if (!in || !disk)
 		return husk_fail_memory(err);
-	/* libarchive only guards against absolute names when it works from the current directory: this thread gets its own */
+	/* libarchive guards against absolute names only when it works from the current directory: we get our own */
 	if (unshare(CLONE_FS) < 0 || fchdir(directory) < 0)
 		return husk_fail_errno(err, "cannot enter the target directory");
 	archive_write_disk_set_options(disk, ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_PERM |

@@ -288,11 +288,12 @@ static int catch_signals(void)
 
 int supervise_main(int argc, char **argv)
 {
+	static struct supervisor supervisor; /* threads use it to the very end of the process */
+	struct supervisor *s = &supervisor;
 	struct arguments arguments = { 0 };
-	struct supervisor *s = calloc(1, sizeof(*s));
 	struct husk_error err = { 0 };
 
-	if (!s || parse_arguments(argc, argv, &arguments) < 0) {
+	if (parse_arguments(argc, argv, &arguments) < 0) {
 		fprintf(stderr, "husk: supervise is started by husk itself\n");
 		return 2;
 	}

@@ -6,7 +6,9 @@
  * does not get into a template by being configured on the host. Credentials in a source's address do not get into it either.
  */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -136,6 +138,16 @@ static int add_include(const struct template_definition *definition, char ***arg
 	return strv_add(arguments, words.data) < 0 ? husk_fail_memory(err) : 0;
 }
 
+static int add_excludes(const struct template_definition *definition, char ***arguments, struct husk_error *err)
+{
+	for (char **pattern = definition->exclude; pattern && *pattern; pattern++) {
+		cleanup_free char *argument = str_format("--dpkgopt=path-exclude=%s", *pattern);
+		if (!argument || strv_add(arguments, argument) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
 static int arguments_collect(const struct build *build, const char *codename, const char *hook, const char *sources,
 			     const char *out_tar, char ***arguments, struct husk_error *err)
 {
@@ -162,7 +174,8 @@ static int arguments_collect(const struct build *build, const char *codename, co
 	for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
 		if (strv_add(arguments, fixed[i]) < 0)
 			return husk_fail_memory(err);
-	if (options_collect(arguments, err) < 0 || add_include(build->definition, arguments, err) < 0)
+	if (options_collect(arguments, err) < 0 || add_excludes(build->definition, arguments, err) < 0 ||
+	    add_include(build->definition, arguments, err) < 0)
 		return -1;
 	if (!customize || strv_add(arguments, customize) < 0 || strv_add(arguments, codename) < 0 ||
 	    strv_add(arguments, out_tar) < 0 || strv_add(arguments, sources) < 0)
@@ -181,11 +194,11 @@ static int add_variable(char ***environment, const char *name, const char *value
 static int environment_collect(const struct build *build, char ***environment, struct husk_error *err)
 {
 	const struct template_definition *definition = build->definition;
-	cleanup_buf struct buf npm = { 0 }, users = { 0 }, scripts = { 0 };
+	cleanup_buf struct buf npm = { 0 }, users = { 0 }, scripts = { 0 }, excludes = { 0 };
 	const char *home = getenv("HOME");
 
 	if (join(definition->npm, " ", &npm) < 0 || join(definition->users, "\n", &users) < 0 ||
-	    join(definition->scripts, "\n", &scripts) < 0 ||
+	    join(definition->scripts, "\n", &scripts) < 0 || join(definition->exclude, "\n", &excludes) < 0 ||
 	    add_variable(environment, "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") < 0 ||
 	    add_variable(environment, "HOME", home ? home : "/root") < 0 ||
 	    add_variable(environment, "LC_ALL", "C.UTF-8") < 0 ||
@@ -194,6 +207,7 @@ static int environment_collect(const struct build *build, char ***environment, s
 	    add_variable(environment, "HUSK_DEFINITION", definition->source) < 0 ||
 	    add_variable(environment, "HUSK_NPM", npm.data ? npm.data : "") < 0 ||
 	    add_variable(environment, "HUSK_KEEP_NPM", listed(definition->packages, "npm") ? "1" : "") < 0 ||
+	    add_variable(environment, "HUSK_EXCLUDE", excludes.data ? excludes.data : "") < 0 ||
 	    add_variable(environment, "HUSK_USERS", users.data ? users.data : "") < 0 ||
 	    add_variable(environment, "HUSK_SCRIPTS", scripts.data ? scripts.data : "") < 0)
 		return husk_fail_memory(err);
@@ -276,10 +290,13 @@ static void follow_output(struct follower *follower, int fd)
 	free(line);
 }
 
-/* The tool ends with us, also when we are killed: it unmounts what it mounted. */
-static int tie_to_parent(void *data)
+/* The tool ends with us, also when we are killed. What it mounts inside the new root is seen by nobody else and goes when
+ * the last of its processes does; where we may not have such a view of our own, it unmounts by itself as well as it can. */
+static int contain_tool(void *data)
 {
 	(void)data;
+	if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+		return 125;
 	return prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ? 125 : 0;
 }
 
@@ -314,7 +331,7 @@ static int run_following(const struct build *build, char **arguments, char **env
 		.stdin_fd = -1,
 		.stdout_fd = ends[1],
 		.stderr_fd = ends[1],
-		.before_exec = tie_to_parent,
+		.before_exec = contain_tool,
 	};
 	pid = command_start(&command, err);
 	close(ends[1]);

@@ -289,6 +289,7 @@ static int digest_recipe(struct digest *digest, const struct template_definition
 	if (!files)
 		return husk_fail_memory(err);
 	if (digest_list(digest, "package", definition->packages, err) < 0 ||
+	    digest_list(digest, "exclude", definition->exclude, err) < 0 ||
 	    digest_list(digest, "npm", definition->npm, err) < 0 ||
 	    digest_list(digest, "user", definition->users, err) < 0)
 		return -1;

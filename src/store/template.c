@@ -41,6 +41,11 @@ static const char *check_package(const char *word)
 	return isalnum((unsigned char)word[0]) && all_of(word, "+-.:=~") ? NULL : "the name of a Debian package";
 }
 
+static const char *check_exclude(const char *word)
+{
+	return word[0] == '/' && all_of(word, "/*?+-._@") ? NULL : "an absolute path, in which * may stand for anything";
+}
+
 static const char *check_npm(const char *word)
 {
 	const char *version = strrchr(word, '@');
@@ -111,6 +116,7 @@ struct list_key {
 
 static const struct list_key list_keys[] = {
 	{ "packages", offsetof(struct template_definition, packages), true, check_package },
+	{ "exclude", offsetof(struct template_definition, exclude), true, check_exclude },
 	{ "npm", offsetof(struct template_definition, npm), true, check_npm },
 	{ "user", offsetof(struct template_definition, users), false, check_user },
 	{ "env", offsetof(struct template_definition, environment), false, check_environment },

@@ -7,6 +7,7 @@
  *
  *     description: one line for people
  *     packages*:   Debian packages, separated by spaces
+ *     exclude*:    paths, or patterns of them, that are not unpacked from packages
  *     npm*:        npm packages, each pinned as name@version, installed globally
  *     user*:       name [sudo]            made with a home directory and bash
  *     env*:        KEY=value              given to every process
@@ -36,7 +37,7 @@ struct template_definition {
 	uint64_t disk_bytes; /* 0: the instance's default */
 	char *ready;         /* NULL: no check */
 	/* NULL-terminated lists; NULL when empty. */
-	char **packages, **npm, **users, **environment, **scripts, **warm, **start;
+	char **packages, **exclude, **npm, **users, **environment, **scripts, **warm, **start;
 };
 
 /* Reads <directory>/template. A wrong line is named by file, line and key. */

@@ -22,6 +22,11 @@ static int fail_entry(const struct unpack *unpack, const char *name, const char 
 	return husk_fail(err, HUSK_INVALID, "'%s': entry '%.200s' %s", unpack->tar, name, problem);
 }
 
+static int fail_format(const struct unpack *unpack, struct husk_error *err)
+{
+	return husk_fail(err, HUSK_INVALID, "'%s' is no tar, or damaged: %s", unpack->tar, archive_error_string(unpack->in));
+}
+
 /* The name without leading "./", or NULL when it would lead outside. */
 static const char *safe_name(const char *name)
 {
@@ -79,7 +84,7 @@ static int copy_data(const struct unpack *unpack, const char *name, struct husk_
 		if (archive_write_data_block(unpack->out, data, size, offset) < ARCHIVE_WARN)
 			return husk_fail(err, HUSK_LIMIT, "cannot write '%s': %s", name, archive_error_string(unpack->out));
 	if (result != ARCHIVE_EOF)
-		return husk_fail(err, HUSK_INVALID, "'%s' is damaged: %s", unpack->tar, archive_error_string(unpack->in));
+		return fail_format(unpack, err);
 	return 0;
 }
 
@@ -110,8 +115,7 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 		if (unpack_entry(unpack, entry, err) < 0)
 			return -1;
 	if (result != ARCHIVE_EOF)
-		return husk_fail(err, HUSK_INVALID, "'%s' is no tar, or damaged: %s", unpack->tar,
-				 archive_error_string(unpack->in));
+		return fail_format(unpack, err);
 	if (unpack->entries == 0)
 		return husk_fail(err, HUSK_INVALID, "'%s' holds no files", unpack->tar);
 	/* Directory times and permissions are set last. */
@@ -139,7 +143,7 @@ int unpack_tar(const char *tar, const char *directory, struct husk_error *err)
 		if (archive_read_open_filename(unpack.in, tar, BLOCK) == ARCHIVE_OK)
 			result = unpack_all(&unpack, err);
 		else
-			husk_fail(err, HUSK_INVALID, "cannot read '%s': %s", tar, archive_error_string(unpack.in));
+			fail_format(&unpack, err);
 	}
 	archive_read_free(unpack.in);
 	archive_write_free(unpack.out);

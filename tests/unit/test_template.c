@@ -106,6 +106,7 @@ static void bad_definitions(void **state)
 		{ "npm: left-pad\n", "npm: 'left-pad' is not an npm package pinned" },
 		{ "npm: @scope/tool\n", "npm: '@scope/tool'" },
 		{ "npm: tool@latest\n", "npm: 'tool@latest'" },
+		{ "exclude: usr/x\n", "exclude: 'usr/x'" },
 		{ "user: Root\n", "user: 'Root'" },
 		{ "user: agent admin\n", "user: 'agent admin'" },
 		{ "user: a sudo b\n", "user: 'a sudo b'" },

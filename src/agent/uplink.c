@@ -1,23 +1,23 @@
 /*
  * The link to the host: frames in, frames out, the table of open channels and their credit. Called by the loop (receive,
  * flush) and by every method (send, end). The host is trusted, its bytes are checked all the same: a frame that makes
- * no sense ends the agent with a message. The outgoing queue is bounded because pumps ask link_has_room first.
+ * no sense ends the agent with a message. The outgoing queue is bounded because pumps ask uplink_has_room first.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>
 
 #include "agent/agent.h"
 
-#define LINK_INPUT_SIZE (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)
-#define LINK_QUEUE_HIGH (256u * 1024u)
+#define UPLINK_INPUT_SIZE (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)
+#define UPLINK_QUEUE_HIGH (256u * 1024u)
 #define CREDIT_MAX (1u << 30)
 
-int link_open(struct agent *agent, int in, int out, struct husk_error *err)
+int uplink_open(struct agent *agent, int in, int out, struct husk_error *err)
 {
-	struct link *link = &agent->link;
+	struct uplink *link = &agent->link;
 	cleanup_buf struct buf hello = { 0 };
 
-	link->input = malloc(LINK_INPUT_SIZE);
+	link->input = malloc(UPLINK_INPUT_SIZE);
 	if (!link->input || wire_put_int(&hello, TAG_VERSION, WIRE_VERSION) < 0)
 		return husk_fail_memory(err);
 	/* Level-triggered: the pipes are replaced under the agent when it is restored, and with them any edge. */
@@ -26,26 +26,27 @@ int link_open(struct agent *agent, int in, int out, struct husk_error *err)
 	if (fd_set_nonblocking(out, true) < 0)
 		return husk_fail_errno(err, "link");
 	link->out.fd = out;
-	link_send(agent, 0, WIRE_HELLO, 0, hello.data, hello.size);
-	link_flush(agent);
+	uplink_send(agent, 0, WIRE_HELLO, 0, hello.data, hello.size);
+	uplink_flush(agent);
 	return 0;
 }
 
 /* ---- out ---- */
 
-bool link_has_room(const struct agent *agent)
+bool uplink_has_room(const struct agent *agent)
 {
-	return agent->link.queue.size - agent->link.sent < LINK_QUEUE_HIGH;
+	return agent->link.queue.size - agent->link.sent < UPLINK_QUEUE_HIGH;
 }
 
 static void put_header(char *at, uint32_t channel, enum wire_type type, uint8_t stream, size_t size)
 {
-	const struct wire_header header = { .size = (uint32_t)size, .channel = channel, .type = (uint8_t)type,
-					    .stream = stream };
+	const struct wire_header header = {
+		.size = (uint32_t)size, .channel = channel, .type = (uint8_t)type, .stream = stream
+	};
 	wire_header_encode(&header, (uint8_t *)at);
 }
 
-char *link_data_begin(struct agent *agent, size_t size)
+char *uplink_data_begin(struct agent *agent, size_t size)
 {
 	struct buf *queue = &agent->link.queue;
 
@@ -56,7 +57,7 @@ char *link_data_begin(struct agent *agent, size_t size)
 	return queue->data + queue->size + WIRE_HEADER_SIZE;
 }
 
-static void link_commit(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, size_t size)
+static void uplink_commit(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, size_t size)
 {
 	struct buf *queue = &agent->link.queue;
 
@@ -64,25 +65,25 @@ static void link_commit(struct agent *agent, uint32_t channel, enum wire_type ty
 	queue->size += WIRE_HEADER_SIZE + size;
 }
 
-void link_data_commit(struct agent *agent, struct channel *channel, uint8_t stream, size_t size)
+void uplink_data_commit(struct agent *agent, struct channel *channel, uint8_t stream, size_t size)
 {
-	link_commit(agent, channel->number, WIRE_DATA, stream, size);
+	uplink_commit(agent, channel->number, WIRE_DATA, stream, size);
 	channel->credit[stream] -= (uint32_t)size;
 }
 
-void link_send(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
-	       size_t size)
+void uplink_send(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
+		 size_t size)
 {
-	char *at = link_data_begin(agent, size);
+	char *at = uplink_data_begin(agent, size);
 
 	if (size > 0)
 		memcpy(at, payload, size);
-	link_commit(agent, channel, type, stream, size);
+	uplink_commit(agent, channel, type, stream, size);
 }
 
-static void link_watch_room(struct agent *agent, bool on)
+static void uplink_watch_room(struct agent *agent, bool on)
 {
-	struct link *link = &agent->link;
+	struct uplink *link = &agent->link;
 	struct epoll_event event = { .events = EPOLLOUT, .data.ptr = &link->out };
 
 	if (link->out_armed == on)
@@ -92,9 +93,9 @@ static void link_watch_room(struct agent *agent, bool on)
 	link->out_armed = on;
 }
 
-void link_flush(struct agent *agent)
+void uplink_flush(struct agent *agent)
 {
-	struct link *link = &agent->link;
+	struct uplink *link = &agent->link;
 
 	while (link->sent < link->queue.size) {
 		ssize_t count = source_write(&link->out, link->queue.data + link->sent, link->queue.size - link->sent);
@@ -111,10 +112,10 @@ void link_flush(struct agent *agent)
 		buf_consume(&link->queue, link->sent);
 		link->sent = 0;
 	}
-	link_watch_room(agent, link->queue.size > 0);
+	uplink_watch_room(agent, link->queue.size > 0);
 }
 
-void link_end(struct agent *agent, uint32_t number, const struct husk_error *e, const struct buf *results)
+void uplink_end(struct agent *agent, uint32_t number, const struct husk_error *e, const struct buf *results)
 {
 	cleanup_buf struct buf message = { 0 };
 	enum husk_code code = e ? e->code : HUSK_OK;
@@ -123,7 +124,7 @@ void link_end(struct agent *agent, uint32_t number, const struct husk_error *e, 
 	    (code != HUSK_OK && wire_put_string(&message, TAG_MESSAGE, e->message) < 0) ||
 	    (results && results->size > 0 && buf_append(&message, results->data, results->size) < 0))
 		agent_die("out of memory for an answer");
-	link_send(agent, number, WIRE_END, 0, message.data, message.size);
+	uplink_send(agent, number, WIRE_END, 0, message.data, message.size);
 }
 
 /* ---- channels ---- */
@@ -150,7 +151,7 @@ static struct channel *channel_find(struct agent *agent, uint32_t number)
 
 size_t channel_allowance(const struct agent *agent, const struct channel *channel, uint8_t stream)
 {
-	return link_has_room(agent) ? MIN(channel->credit[stream], CHUNK_SIZE) : 0;
+	return uplink_has_room(agent) ? MIN(channel->credit[stream], CHUNK_SIZE) : 0;
 }
 
 void channel_consumed(struct channel *channel, size_t size)
@@ -160,7 +161,7 @@ void channel_consumed(struct channel *channel, size_t size)
 
 void channel_message(struct agent *agent, const struct channel *channel, const struct buf *message)
 {
-	link_send(agent, channel->number, WIRE_MSG, 0, message ? message->data : NULL, message ? message->size : 0);
+	uplink_send(agent, channel->number, WIRE_MSG, 0, message ? message->data : NULL, message ? message->size : 0);
 }
 
 void channel_free(struct agent *agent, struct channel *channel)
@@ -176,7 +177,7 @@ void channel_free(struct agent *agent, struct channel *channel)
 
 void channel_end(struct agent *agent, struct channel *channel, const struct husk_error *e, const struct buf *results)
 {
-	link_end(agent, channel->number, e, results);
+	uplink_end(agent, channel->number, e, results);
 	channel_free(agent, channel);
 }
 
@@ -205,14 +206,14 @@ bool channel_pump_all(struct agent *agent)
 			uint32_t given = channel->consumed;
 			uint8_t bytes[4] = { (uint8_t)given, (uint8_t)(given >> 8), (uint8_t)(given >> 16),
 					     (uint8_t)(given >> 24) };
-			link_send(agent, channel->number, WIRE_CREDIT, STREAM_IN, bytes, sizeof(bytes));
+			uplink_send(agent, channel->number, WIRE_CREDIT, STREAM_IN, bytes, sizeof(bytes));
 			channel->window += given;
 			channel->consumed = 0;
 		}
 		moved |= channel->ops->pump(agent, channel);
 	}
 	/* A full link takes up the work again when it has room, not by spinning. */
-	return moved && link_has_room(agent);
+	return moved && uplink_has_room(agent);
 }
 
 /* ---- in ---- */
@@ -238,7 +239,7 @@ int request_path(const struct request *request, uint16_t tag, char **out, struct
 	return 0;
 }
 
-static void link_call(struct agent *agent, uint32_t number, const struct request *request)
+static void uplink_call(struct agent *agent, uint32_t number, const struct request *request)
 {
 	const struct method *method = method_find(request_int(request, TAG_METHOD, 0));
 	cleanup_buf struct buf results = { 0 };
@@ -249,13 +250,13 @@ static void link_call(struct agent *agent, uint32_t number, const struct request
 	if (!method) {
 		husk_fail(&err, HUSK_INVALID, "the agent does not know method %lld",
 			  (long long)request_int(request, TAG_METHOD, 0));
-		link_end(agent, number, &err, NULL);
+		uplink_end(agent, number, &err, NULL);
 	} else if (method->open) {
 		if (method->open(agent, number, request, &err) < 0)
-			link_end(agent, number, &err, NULL);
+			uplink_end(agent, number, &err, NULL);
 	} else {
 		int failed = method->answer(agent, request, &results, &err);
-		link_end(agent, number, failed ? &err : NULL, failed ? NULL : &results);
+		uplink_end(agent, number, failed ? &err : NULL, failed ? NULL : &results);
 	}
 }
 
@@ -312,7 +313,7 @@ static void channel_take(struct agent *agent, const struct wire_header *header, 
 	}
 }
 
-static void link_hello(const struct request *payload)
+static void uplink_hello(const struct request *payload)
 {
 	int64_t version = request_int(payload, TAG_VERSION, 0);
 
@@ -322,7 +323,7 @@ static void link_hello(const struct request *payload)
 }
 
 /* While frozen, only what ends the freeze is acted on; the rest waits for it. */
-static bool link_must_wait(const struct agent *agent, const struct wire_header *header, const struct request *payload)
+static bool uplink_must_wait(const struct agent *agent, const struct wire_header *header, const struct request *payload)
 {
 	if (!agent->frozen || header->channel == 0)
 		return false;
@@ -332,14 +333,14 @@ static bool link_must_wait(const struct agent *agent, const struct wire_header *
 	return method != METHOD_IDENTITY && method != METHOD_THAW && method != METHOD_FREEZE;
 }
 
-static void link_act(struct agent *agent, const struct wire_header *header, const char *bytes)
+static void uplink_act(struct agent *agent, const struct wire_header *header, const char *bytes)
 {
 	const struct request payload = { .data = bytes, .size = header->size };
 	bool fields = header->type == WIRE_HELLO || header->type == WIRE_OPEN || header->type == WIRE_MSG;
 
 	if (fields && !wire_valid(payload.data, payload.size))
 		agent_die("link: malformed fields in a frame of type %u", header->type);
-	if (link_must_wait(agent, header, &payload)) {
+	if (uplink_must_wait(agent, header, &payload)) {
 		char raw[WIRE_HEADER_SIZE];
 		wire_header_encode(header, (uint8_t *)raw);
 		if (buf_append(&agent->link.deferred, raw, sizeof(raw)) < 0 ||
@@ -348,16 +349,16 @@ static void link_act(struct agent *agent, const struct wire_header *header, cons
 	} else if (header->channel == 0) {
 		if (header->type != WIRE_HELLO)
 			agent_die("link: frame of type %u on channel 0", header->type);
-		link_hello(&payload);
+		uplink_hello(&payload);
 	} else if (header->type == WIRE_OPEN) {
-		link_call(agent, header->channel, &payload);
+		uplink_call(agent, header->channel, &payload);
 	} else {
 		channel_take(agent, header, &payload);
 	}
 }
 
 /* Acts on every whole frame in the run and returns how many bytes that took. */
-static size_t link_act_all(struct agent *agent, const char *bytes, size_t size)
+static size_t uplink_act_all(struct agent *agent, const char *bytes, size_t size)
 {
 	struct husk_error err;
 	struct wire_header header;
@@ -368,24 +369,24 @@ static size_t link_act_all(struct agent *agent, const char *bytes, size_t size)
 			agent_die("link: %s", err.message);
 		if (size - done - WIRE_HEADER_SIZE < header.size)
 			break;
-		link_act(agent, &header, bytes + done + WIRE_HEADER_SIZE);
+		uplink_act(agent, &header, bytes + done + WIRE_HEADER_SIZE);
 		done += WIRE_HEADER_SIZE + header.size;
 	}
 	return done;
 }
 
-void link_replay_deferred(struct agent *agent)
+void uplink_replay_deferred(struct agent *agent)
 {
 	cleanup_buf struct buf waiting = agent->link.deferred;
 
 	agent->link.deferred = (struct buf){ 0 };
-	link_act_all(agent, waiting.data, waiting.size);
+	uplink_act_all(agent, waiting.data, waiting.size);
 }
 
-void link_receive(struct agent *agent)
+void uplink_receive(struct agent *agent)
 {
-	struct link *link = &agent->link;
-	ssize_t count = source_read(&link->in, link->input + link->input_size, LINK_INPUT_SIZE - link->input_size);
+	struct uplink *link = &agent->link;
+	ssize_t count = source_read(&link->in, link->input + link->input_size, UPLINK_INPUT_SIZE - link->input_size);
 
 	link->in.readable = false; /* level-triggered: the next wait tells again */
 	if (count < 0 && errno == EAGAIN)
@@ -397,7 +398,7 @@ void link_receive(struct agent *agent)
 		return;
 	}
 	link->input_size += (size_t)count;
-	size_t done = link_act_all(agent, link->input, link->input_size);
+	size_t done = uplink_act_all(agent, link->input, link->input_size);
 	link->input_size -= done;
 	memmove(link->input, link->input + done, link->input_size);
 }
