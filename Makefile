@@ -33,7 +33,7 @@ MAKEFLAGS += --no-builtin-rules
 TOP := build
 BUILD := $(TOP)
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Wno-sign-conversion $(WERROR)
-CPPFLAGS := -Iinclude -Isrc -D_GNU_SOURCE -DHUSK_LIBDIR='"$(PREFIX)/lib/husk"' $(EXTRA_CPPFLAGS)
+CPPFLAGS := -Iinclude -Isrc -D_GNU_SOURCE -DHUSK_PREFIX='"$(PREFIX)"' $(EXTRA_CPPFLAGS)
 LANGUAGE := -std=gnu17 -g -fno-strict-aliasing -MMD -MP $(WARNINGS)
 HARDENING := -fstack-protector-strong -fstack-clash-protection
 CFLAGS := $(LANGUAGE) -O2 -fPIC -D_FORTIFY_SOURCE=2 $(HARDENING) $(EXTRA_CFLAGS)
@@ -197,7 +197,6 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
 	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
 	cp -R templates/. '$(ROOT)/share/husk/templates/'
-	ln -sfn ../../share/husk/templates '$(ROOT)/lib/husk/templates'
 	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'
 	install -m 644 $(BUILD)/libhusk.a '$(ROOT)/lib/libhusk.a'
 	install -m 755 $(BUILD)/libhusk.so '$(ROOT)/lib/libhusk.so.0'

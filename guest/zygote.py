@@ -12,6 +12,7 @@ import sys
 STARTUP = set(sys.modules)  # what every interpreter has loaded: never a reason to fall back
 
 import array
+import atexit
 import gc
 import importlib
 import io
@@ -22,6 +23,7 @@ import signal
 import site
 import socket
 import struct
+import threading
 import types
 
 PATH = "/run/husk/python.sock"
@@ -265,20 +267,21 @@ def parse(arguments):
 def differs(folder):
     """Whether a module that is loaded here would be found in this folder instead, or the folder changes the path."""
     try:
-        names = os.listdir(folder or ".")
+        names = set(os.listdir(folder or "."))
     except OSError:
         return False
     folder = os.path.abspath(folder)
-    for name in names:
+    # What was in a site folder when we started was there for our own imports too.
+    for name in names - SITES.get(folder, set()):
         stem = name.partition(".")[0]
         module = sys.modules.get(stem)
-        if module is None or stem in STARTUP:
-            if name.endswith(".pth") and folder in SITES and name not in SITES[folder]:
-                return True
+        if folder in SITES and name.endswith(".pth"):
+            return True
+        if module is None or stem in STARTUP or not (stem == name or name.endswith((".py", ".so"))):
             continue
         # A namespace package has no file, only places.
         origin = getattr(module, "__file__", None) or "".join(list(getattr(module, "__path__", ()))[:1])
-        if origin and not origin.startswith(folder + os.sep) and (stem == name or name.endswith((".py", ".so"))):
+        if not origin.startswith(folder + os.sep):
             return True
     return False
 
@@ -357,18 +360,55 @@ def execute(kind, what):
         exec(compile(sys.stdin.buffer.read(), "<stdin>", "exec", dont_inherit=True), main_module())
 
 
-def end_with(problem):
+def report(problem):
     """What the interpreter does with an uncaught exception, without our own frames in the traceback."""
     trace = problem.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     sys.excepthook(type(problem), problem.with_traceback(trace), trace)
-    if isinstance(problem, KeyboardInterrupt):
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    sys.exit(1)
+
+
+def exit_status(request):
+    if request.code is None:
+        return 0
+    if isinstance(request.code, int):
+        return request.code & 0xFF
+    print(request.code, file=sys.stderr)
+    return 1
+
+
+def flush():
+    """False when output was lost."""
+    flushed = True
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except OSError:
+            flushed = False
+    return flushed
+
+
+def finish(status):
+    """The end of the interpreter, as far as anyone can see it. Taking down what was loaded before the fork would touch, and
+    so copy, all of its memory; only what the caller's code made is let go of, so that its files are flushed."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    flushed = flush()
+    for name in ["__main__"] + [name for name in reversed(list(sys.modules)) if name not in LOADED]:
+        module = sys.modules.get(name)
+        if isinstance(module, types.ModuleType) and vars(module) is not globals():
+            vars(module).clear()
+    gc.collect()
+    if not (flush() and flushed) and status == 0:
+        status = 120
+    os._exit(status)
+
+
+def die_interrupted():
+    flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def run(job):
@@ -381,12 +421,18 @@ def run(job):
     refresh()
     sys.argv, sys.orig_argv = argv, list(job.arguments)
     sys.path[0] = first
+    status = 0
     try:
         execute(kind, what)
-    except SystemExit:
-        raise
+    except SystemExit as request:
+        status = exit_status(request)
+    except KeyboardInterrupt as problem:
+        report(problem)
+        die_interrupted()
     except BaseException as problem:
-        end_with(problem)
+        report(problem)
+        status = 1
+    finish(status)
 
 
 def load(names):
@@ -401,8 +447,8 @@ def load(names):
 
 
 LIBC = load(sys.argv[1:])
-SITES = {folder: {name for name in os.listdir(folder) if name.endswith(".pth")}
-         for folder in site.getsitepackages() if os.path.isdir(folder)}
+SITES = {folder: set(os.listdir(folder)) if os.path.isdir(folder) else set() for folder in site.getsitepackages()}
+LOADED = set(sys.modules)
 gc.collect()
 gc.freeze()
 run(Zygote(PATH).serve())

@@ -50,7 +50,8 @@ int64_t request_int(const struct request *request, uint16_t tag, int64_t fallbac
 int request_path(const struct request *request, uint16_t tag, char **out, struct husk_error *err);
 
 struct channel_ops {
-	/* Bytes on STREAM_IN. They count as consumed (and are credited) when channel_consumed says so. NULL: discarded. */
+	/* Bytes on STREAM_IN. They count as consumed (and are credited) when channel_consumed says so. NULL: discarded.
+	 * */
 	void (*data)(struct agent *agent, struct channel *channel, const char *bytes, size_t size);
 	void (*eof)(struct agent *agent, struct channel *channel);
 	void (*message)(struct agent *agent, struct channel *channel, const struct request *request);
@@ -196,6 +197,8 @@ struct agent {
 	size_t stopped_count;
 };
 
+/* Whether a child has ended since this was last asked. */
+bool agent_take_child_ended(void);
 /* Says why on the console and ends the agent, and with it the machine. */
 void agent_die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 

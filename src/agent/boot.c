@@ -1,7 +1,7 @@
 /*
- * What PID 1 does before anything else: the template's read-only root gets its writable layer, the agent moves into it, and
- * the workload gets a group whose size can be limited. Called once by main. After it nothing of the bare image must be
- * reachable but through the layer.
+ * What PID 1 does before anything else: the template's read-only root gets its writable layer, the agent moves into it,
+ * and the workload gets a group whose size can be limited. Called once by main. After it nothing of the bare image must
+ * be reachable but through the layer.
  */
 #include <fcntl.h>
 #include <sys/mount.h>

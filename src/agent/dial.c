@@ -1,6 +1,6 @@
 /*
- * DIAL: a TCP port of the guest, as a byte stream both ways. Called by the method table. The agent only ever connects to
- * the guest's own loopback address.
+ * DIAL: a TCP port of the guest, as a byte stream both ways. Called by the method table. The agent only ever connects
+ * to the guest's own loopback address.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /*
- * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. It reads one link target and nothing else:
- * an entry must cost the same whatever the file holds.
+ * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. It reads one link target and nothing
+ * else: an entry must cost the same whatever the file holds.
  */
 #include <limits.h>
 

@@ -1,7 +1,7 @@
 /*
- * FREEZE and THAW: around a checkpoint every process of the guest but the agent is stopped, so that none runs in the copy
- * before the copy has an identity of its own. Parents are stopped before their children and let go after them, so that
- * a shell never sees its job stopped. A process that was stopped before stays stopped after.
+ * FREEZE and THAW: around a checkpoint every process of the guest but the agent is stopped, so that none runs in the
+ * copy before the copy has an identity of its own. Parents are stopped before their children and let go after them, so
+ * that a shell never sees its job stopped. A process that was stopped before stays stopped after.
  */
 #include <signal.h>
 #include <time.h>
@@ -82,7 +82,8 @@ int freeze_answer(struct agent *agent, const struct request *request, struct buf
 	(void)results;
 	if (agent->frozen)
 		return 0;
-	/* A process may fork between being listed and being stopped: until a pass finds none running, nothing is sure. */
+	/* A process may fork between being listed and being stopped: until a pass finds none running, nothing is sure.
+	 * */
 	while ((running = stop_running(agent, err)) > 0) {
 		if (time_monotonic_ms() > give_up) {
 			running = husk_fail(err, HUSK_TIMEOUT, "%zd processes would not stop", running);

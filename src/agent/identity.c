@@ -77,8 +77,8 @@ static int set_hostname(const char *name, struct husk_error *err)
 	return set_hosts(name, err);
 }
 
-/* Into the pool, and counted where there is a real kernel; where the kernel takes its randomness from the host it is the
- * host's already, and those requests do not exist. */
+/* Into the pool, and counted where there is a real kernel; where the kernel takes its randomness from the host it is
+ * the host's already, and those requests do not exist. */
 static int mix_entropy(const struct wire_field *seed, struct husk_error *err)
 {
 	struct {

@@ -1,7 +1,7 @@
 /*
- * FILE_LIST: the entries of a directory, and of those below it down to a depth, as messages. It works through a stack of
- * open directories, a bounded number of entries per turn of the loop: forking a worker costs more than most listings.
- * It must never follow a symbolic link it meets inside the tree.
+ * FILE_LIST: the entries of a directory, and of those below it down to a depth, as messages. It works through a stack
+ * of open directories, a bounded number of entries per turn of the loop: forking a worker costs more than most
+ * listings. It must never follow a symbolic link it meets inside the tree.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -10,6 +10,8 @@
 #include "agent/agent.h"
 #include "agent/process.h"
 
+#define ROUNDS_PER_TURN 4
+
 int source_open(struct agent *agent, struct source *source, int fd, uint32_t events, struct husk_error *err)
 {
 	struct epoll_event event = { .events = events, .data.ptr = source };
@@ -86,6 +88,20 @@ static int loop_timeout(const struct agent *agent, bool busy)
 	return left <= 0 ? 0 : (int)MIN(left, INT_MAX);
 }
 
+/* Several rounds, so that the link gets large writes; bounded, so that the host is heard in between. */
+static bool loop_work(struct agent *agent)
+{
+	bool busy = true;
+
+	process_run_timers(agent);
+	for (int i = 0; busy && i < ROUNDS_PER_TURN; i++) {
+		busy = process_pump_all(agent);
+		busy |= channel_pump_all(agent);
+	}
+	process_trim(agent);
+	return busy;
+}
+
 void loop_run(struct agent *agent)
 {
 	bool busy = false;
@@ -94,14 +110,9 @@ void loop_run(struct agent *agent)
 		loop_wait(agent, loop_timeout(agent, busy));
 		if (agent->link.in.readable)
 			uplink_receive(agent);
-		process_reap(agent);
-		busy = false;
-		if (!agent->frozen) {
-			process_run_timers(agent);
-			busy = process_pump_all(agent);
-			busy |= channel_pump_all(agent);
-			process_trim(agent);
-		}
+		if (agent_take_child_ended())
+			process_reap(agent);
+		busy = !agent->frozen && loop_work(agent);
 		uplink_flush(agent);
 	}
 }

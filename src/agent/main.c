@@ -46,16 +46,33 @@ static int take_link(int *in, int *out, struct husk_error *err)
 	return 0;
 }
 
-static void on_signal(int number)
+/* Set by the handler, taken by the loop: asking for ended children in every turn would cost a system call each. */
+static volatile sig_atomic_t child_ended;
+
+static void on_child(int number)
 {
-	(void)number; /* SIGCHLD only has to interrupt the wait, SIGPIPE only not to kill */
+	(void)number;
+	child_ended = 1;
+}
+
+static void on_pipe(int number)
+{
+	(void)number; /* the write that fails tells */
+}
+
+bool agent_take_child_ended(void)
+{
+	bool ended = child_ended;
+
+	child_ended = 0; /* the signal is blocked outside of the wait: none can come in between */
+	return ended;
 }
 
 /* Handlers rather than SIG_IGN: exec resets those, so a child starts with everything at its default. */
 static int take_signals(struct husk_error *err)
 {
-	const struct sigaction child = { .sa_handler = on_signal, .sa_flags = SA_NOCLDSTOP };
-	const struct sigaction pipe = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+	const struct sigaction child = { .sa_handler = on_child, .sa_flags = SA_NOCLDSTOP };
+	const struct sigaction pipe = { .sa_handler = on_pipe, .sa_flags = SA_RESTART };
 	sigset_t blocked;
 
 	sigemptyset(&blocked);

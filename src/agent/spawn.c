@@ -1,7 +1,8 @@
 /*
- * Process start by clone(CLONE_VM | CLONE_VFORK): no page table is copied, and the child reports what went wrong through
- * the memory it shares. Called by process.c alone. Until exec the child runs on the agent's memory: it makes system calls
- * directly and must never allocate, take a lock or touch what the agent will read, other than `struct spawn`.
+ * Process start by clone(CLONE_VM | CLONE_VFORK): no page table is copied, and the child reports what went wrong
+ * through the memory it shares. Called by process.c alone. Until exec the child runs on the agent's memory: it makes
+ * system calls directly and must never allocate, take a lock or touch what the agent will read, other than `struct
+ * spawn`.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -15,8 +16,8 @@
 #define SPAWN_STACK_SIZE (64u * 1024u)
 #define SPAWN_ARGUMENTS_MAX 1024 /* of a script without #!, which is started through the shell */
 
-/* The child's frames are never left (exec takes them away), so an address checker must not mark them: the next child uses
- * the same stack. */
+/* The child's frames are never left (exec takes them away), so an address checker must not mark them: the next child
+ * uses the same stack. */
 #define CHILD __attribute__((no_sanitize("address"))) static
 
 /* A script without an interpreter line is run by the shell, as every shell and execvp do. */

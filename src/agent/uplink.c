@@ -1,7 +1,8 @@
 /*
- * The link to the host: frames in, frames out, the table of open channels and their credit. Called by the loop (receive,
- * flush) and by every method (send, end). The host is trusted, its bytes are checked all the same: a frame that makes
- * no sense ends the agent with a message. The outgoing queue is bounded because pumps ask uplink_has_room first.
+ * The link to the host: frames in, frames out, the table of open channels and their credit. Called by the loop
+ * (receive, flush) and by every method (send, end). The host is trusted, its bytes are checked all the same: a frame
+ * that makes no sense ends the agent with a message. The outgoing queue is bounded because pumps ask uplink_has_room
+ * first.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -1,6 +1,6 @@
 /*
- * Long file work (trees, tars) in a forked child, so that the loop never waits for a disk. The child speaks wire frames on
- * a pipe, blocking as it likes; the agent relays them against credit and feeds it what the host sends. Called by the
+ * Long file work (trees, tars) in a forked child, so that the loop never waits for a disk. The child speaks wire frames
+ * on a pipe, blocking as it likes; the agent relays them against credit and feeds it what the host sends. Called by the
  * methods in remove.c, tar_pack.c and tar_unpack.c. The child must hold none of the agent's descriptors: it would keep
  * other processes' pipes open.
  */

@@ -107,6 +107,15 @@ static void watch_run(void *data, const struct wire_header *header, const char *
 	pthread_mutex_unlock(&run->lock);
 }
 
+/* What the bake ran is no business of the sandboxes made from it: it leaves their process lists. */
+static void forget_in_guest(struct link *link, int64_t pid)
+{
+	cleanup_buf struct buf arguments = { 0 };
+
+	if (pid > 0 && wire_put_int(&arguments, TAG_PID, pid) == 0)
+		link_call(link, METHOD_PROCESS_FORGET, &arguments, NULL, HELLO_TIMEOUT_MS, NULL);
+}
+
 /* Runs a shell command to its end (or, detached, until it has started). Its output goes to a file in the guest, so that
  * no amount of it needs our attention; the tail of it comes back when it fails. "@label command" labels the process. */
 static int run_in_guest(struct link *link, const char *command, bool detached, int timeout_ms, struct husk_error *err)
@@ -141,6 +150,8 @@ static int run_in_guest(struct link *link, const char *command, bool detached, i
 	pthread_mutex_unlock(&run.lock);
 	result = wire_end_status(run.end.data, run.end.size, err);
 	int64_t code = wire_get_int(run.end.data, run.end.size, TAG_EXIT_CODE, 0);
+	if (!detached)
+		forget_in_guest(link, wire_get_int(run.end.data, run.end.size, TAG_PID, 0));
 	if (result == 0 && code != 0)
 		result = husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", command, (long long)code,
 				   (int)MIN(run.output.size, 600u), run.output.data ? run.output.data : "");

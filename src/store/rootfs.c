@@ -105,37 +105,47 @@ static void prune(const char *cache, const char *name, const char *keep)
 	}
 }
 
-/* The path of stage 1's tar, made when the cache does not have it. */
-static int stage1(const struct build *build, const char *cache, char **out, struct husk_error *err)
+/* Makes stage 1 as `tar`, unless somebody else just did. One build at a time: two of the same definition would do the same
+ * work twice, and more would only be in each other's way. */
+static int stage1_make(const struct build *build, const char *cache, const char *tar, struct husk_error *err)
 {
-	const char *name = build->definition->name;
-	char key[TEMPLATE_DIGEST_LENGTH + 1];
 	cleanup_free char *made = str_format("%s/root.tar", build->work);
-	cleanup_free char *log = str_format("%s/%s.log", cache, name);
-	cleanup_close int lock = -1;
+	cleanup_free char *log = str_format("%s/%s.log", cache, build->definition->name);
+	cleanup_close int lock = lock_directory(cache, LOCK_EX | LOCK_NB);
 
-	if (digest_stage1(build->definition, key, err) < 0)
-		return -1;
-	*out = str_format("%s/%s-%s.tar", cache, name, key);
-	if (!*out || !made || !log)
+	if (!made || !log)
 		return husk_fail_memory(err);
-	/* One at a time: two builds of the same definition would do the same work twice. */
-	lock = lock_directory(cache, LOCK_EX | LOCK_NB);
 	if (lock < 0) {
 		build_say(build, "waiting for another build");
 		lock = lock_directory(cache, LOCK_EX);
 	}
 	if (lock < 0)
 		return husk_fail_errno(err, "cannot lock '%s'", cache);
-	if (access(*out, R_OK) == 0) {
-		build_say(build, "packages: unchanged, from the cache");
+	if (access(tar, R_OK) == 0)
 		return 0;
-	}
 	if (debian_build(build, made, log, err) < 0)
 		return -1;
-	if (rename(made, *out) < 0)
-		return husk_fail_errno(err, "cannot keep '%s'", *out);
+	if (rename(made, tar) < 0)
+		return husk_fail_errno(err, "cannot keep '%s'", tar);
 	unlink(log);
+	return 0;
+}
+
+/* The path of stage 1's tar, made when the cache does not have it. */
+static int stage1(const struct build *build, const char *cache, char **out, struct husk_error *err)
+{
+	const char *name = build->definition->name;
+	char key[TEMPLATE_DIGEST_LENGTH + 1];
+
+	if (digest_stage1(build->definition, key, err) < 0)
+		return -1;
+	*out = str_format("%s/%s-%s.tar", cache, name, key);
+	if (!*out)
+		return husk_fail_memory(err);
+	if (access(*out, R_OK) == 0)
+		build_say(build, "packages: unchanged, from the cache");
+	else if (stage1_make(build, cache, *out, err) < 0)
+		return -1;
 	prune(cache, name, key);
 	return 0;
 }

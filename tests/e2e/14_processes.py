@@ -17,6 +17,11 @@ def process(box, pid):
 
 
 @test
+def test_fresh_sandbox_has_no_processes():
+    assert_equal(husk("ps", "--json", create()).json(), [], "what the template's bake ran is not the sandbox's")
+
+
+@test
 def test_detached_ps_attach():
     box = create()
     pid = detached(box, "sh", "-c", "echo one; echo two >&2; sleep 0.5; echo three; exit 5", options=["--label", "work"])
@@ -64,7 +69,7 @@ def test_reattach_after_the_client_was_killed():
     with ending(start("exec", box, "--", "sh", "-c", script)) as client:
         seen = b"".join(client.stdout.readline() for _ in range(5))
         client.send_signal(signal.SIGKILL)
-    pid = husk("ps", "--json", box).json()[0]["pid"]
+    pid = husk("ps", "--json", box).json()[-1]["pid"]
     rest = husk("attach", "--offset", str(len(seen)), box, str(pid)).out
     assert_equal(seen + rest, b"".join(b"line %d\n" % n for n in range(1, 61)), "no byte lost or doubled")
 

@@ -104,7 +104,7 @@ def test_children_outlive_the_parent():
 def test_open_processes_and_output_come_along():
     box = create()
     pid = husk("exec", "-d", "--json", box, "--", "sh", "-c", "echo early; sleep 2; echo late").json()["pid"]
-    until(lambda: husk("ps", "--json", box).json()[0]["stdout_bytes"], "it has spoken")
+    until(lambda: husk("ps", "--json", box).json()[-1]["stdout_bytes"], "it has spoken")
     child, = fork(box)
     for one in (box, child):
         assert_equal(husk("attach", one, str(pid)).out, b"early\nlate\n")
@@ -135,7 +135,7 @@ def test_while_it_is_busy():
     wanted = b"".join(b"line %d\n" % n for n in range(1, 30001)) + b"end\n"
     assert_equal(client.returncode, 0, err.decode())
     assert_equal(out, wanted, "the parent's client")
-    pid = husk("ps", "--json", child).json()[0]["pid"]
+    pid = husk("ps", "--json", child).json()[-1]["pid"]
     assert_equal(husk("attach", child, str(pid), timeout=120).out, wanted, "the child's copy")
 
 

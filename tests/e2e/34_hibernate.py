@@ -59,7 +59,7 @@ def test_again_and_again():
 def test_output_and_processes_come_along():
     box = create()
     pid = husk("exec", "-d", "--json", box, "--", "sh", "-c", "echo early; sleep 1; echo late; exit 4").json()["pid"]
-    until(lambda: husk("ps", "--json", box).json()[0]["stdout_bytes"], "it has spoken")
+    until(lambda: husk("ps", "--json", box).json()[-1]["stdout_bytes"], "it has spoken")
     husk("hibernate", box)
     assert_equal(husk("attach", box, str(pid), code=4).out, b"early\nlate\n")
 

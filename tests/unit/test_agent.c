@@ -185,7 +185,8 @@ static void input_for_one_that_does_not_read(void **state)
 static void signals_reach_the_group(void **state)
 {
 	cleanup_buf struct buf message = { 0 };
-	struct call *call = shell_open(*state, "trap 'echo caught; exit 5' USR1; echo ready; while :; do sleep 0.05; done", 0);
+	struct call *call =
+		shell_open(*state, "trap 'echo caught; exit 5' USR1; echo ready; while :; do sleep 0.05; done", 0);
 
 	call_wait_output(*state, call, 6);
 	assert_int_equal(wire_put_int(&message, TAG_SIGNAL, SIGUSR1), 0);
@@ -208,7 +209,8 @@ static void terminal_with_resize(void **state)
 
 	with_int(*state, TAG_ROWS, 33);
 	with_int(*state, TAG_COLUMNS, 77);
-	struct call *call = shell_open(*state, "stty size; read line; stty size; echo got $line >&2; test -t 1", EXEC_STDIN);
+	struct call *call =
+		shell_open(*state, "stty size; read line; stty size; echo got $line >&2; test -t 1", EXEC_STDIN);
 	call_wait_output(*state, call, 7);
 	assert_memory_equal(call->out.data, "33 77\r\n", 7);
 	assert_int_equal(wire_put_int(&message, TAG_ROWS, 50), 0);
@@ -398,8 +400,9 @@ static void identity_drops_channels_and_thaws(void **state)
 static void short_memory_kills_the_largest(void **state)
 {
 	struct call *small = shell_open(*state, "sleep 60", 0);
-	struct call *large = shell_open(*state, "exec python3 -c 'x = b\"x\" * 60000000; print(\"ready\", flush=True); "
-						"import time; time.sleep(60)'",
+	struct call *large = shell_open(*state,
+					"exec python3 -c 'x = b\"x\" * 60000000; print(\"ready\", flush=True); "
+					"import time; time.sleep(60)'",
 					0);
 
 	call_wait_output(*state, large, 6);
@@ -503,7 +506,8 @@ static void unknown_method(void **state)
 	assert_refused(call_run(*state, (enum wire_method)9999), HUSK_INVALID, "9999");
 }
 
-/* Sends bytes that make no sense to an agent of their own and wants it to end by itself, with an exit and not a crash. */
+/* Sends bytes that make no sense to an agent of their own and wants it to end by itself, with an exit and not a crash.
+ * */
 static void expect_death(const void *bytes, size_t size)
 {
 	struct world *world;

@@ -1,6 +1,6 @@
 /*
- * husk-agent's files: streamed reads and writes, ranges, atomic replace, entries and trees, tar both ways with tars made
- * to harm, and watches.
+ * husk-agent's files: streamed reads and writes, ranges, atomic replace, entries and trees, tar both ways with tars
+ * made to harm, and watches.
  */
 #include "agent_world.h"
 
@@ -225,24 +225,29 @@ static void tar_round_trip(void **state)
 {
 	struct world *world = *state;
 
-	run_line(world, "mkdir -p tree/empty tree/deep && head -c 1500000 /dev/urandom > tree/big && chmod 640 tree/big "
-			"&& ln -s big tree/link && ln -s ../empty tree/deep/up && ln tree/big tree/deep/hard && "
-			"touch -d @1000000000 tree/deep/old && mkfifo tree/pipe && "
-			"n=$(printf '%0120d' 7) && mkdir tree/$n && echo long > tree/$n/$n && ln -s $n/$n tree/longlink");
+	run_line(world,
+		 "mkdir -p tree/empty tree/deep && head -c 1500000 /dev/urandom > tree/big && chmod 640 tree/big "
+		 "&& ln -s big tree/link && ln -s ../empty tree/deep/up && ln tree/big tree/deep/hard && "
+		 "touch -d @1000000000 tree/deep/old && mkfifo tree/pipe && "
+		 "n=$(printf '%0120d' 7) && mkdir tree/$n && echo long > tree/$n/$n && ln -s $n/$n tree/longlink");
 	struct call *packed = path_call(world, METHOD_TAR_READ, path_in(world, "tree"));
 	assert_call(packed);
 	assert_true(packed->eof);
 	struct call *unpacked = unpack(world, path_in(world, "copy/here"), packed->out.data, packed->out.size);
 	assert_call(unpacked);
 	assert_int_equal(end_int(unpacked, TAG_COUNT), 12);
-	run_line(world, "rm tree/pipe && test -p copy/here/tree/pipe && rm copy/here/tree/pipe && diff -r tree copy/here/tree "
-			"&& test $(stat -c %Y copy/here/tree/deep/old) = 1000000000 && "
-			"test $(stat -c %a copy/here/tree/big) = 640 && test copy/here/tree/big -ef copy/here/tree/deep/hard && "
-			"test $(readlink copy/here/tree/deep/up) = ../empty");
+	run_line(world,
+		 "rm tree/pipe && test -p copy/here/tree/pipe && rm copy/here/tree/pipe && diff -r tree copy/here/tree "
+		 "&& test $(stat -c %Y copy/here/tree/deep/old) = 1000000000 && "
+		 "test $(stat -c %a copy/here/tree/big) = 640 && test copy/here/tree/big -ef copy/here/tree/deep/hard "
+		 "&& "
+		 "test $(readlink copy/here/tree/deep/up) = ../empty");
 
 	/* Ours is read by the tar of this machine, and its formats by ours. */
-	assert_int_equal(file_write_atomic(path_in(world, "ours.tar"), packed->out.data, packed->out.size, 0644, NULL), 0);
-	run_line(world, "mkdir by-tar && tar -C by-tar -xf ours.tar && rm by-tar/tree/pipe && diff -r tree by-tar/tree");
+	assert_int_equal(file_write_atomic(path_in(world, "ours.tar"), packed->out.data, packed->out.size, 0644, NULL),
+			 0);
+	run_line(world,
+		 "mkdir by-tar && tar -C by-tar -xf ours.tar && rm by-tar/tree/pipe && diff -r tree by-tar/tree");
 	for (size_t i = 0; i < 3; i++) {
 		static const char *const formats[] = { "ustar", "pax", "gnu" };
 		cleanup_free char *line = str_format("tar --format=%s %s -cf theirs.tar tree && rm -rf out", formats[i],
@@ -303,7 +308,8 @@ static void hostile_tars_are_refused(void **state)
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
 		struct call *call = unpack_made(world, cases[i].entries);
 		assert_refused(call, HUSK_INVALID, cases[i].words);
-		run_line(world, "test -z \"$(find in -name 'evil*')\" && test ! -e evil && test \"$(cat outside)\" = untouched");
+		run_line(world, "test -z \"$(find in -name 'evil*')\" && test ! -e evil && test \"$(cat outside)\" = "
+				"untouched");
 	}
 	/* What came before the refused entry is there. */
 	assert_refused(unpack_made(world, "add('good')\nadd('../evil')"), HUSK_INVALID, "..");
@@ -314,8 +320,9 @@ static void links_of_the_guest_are_not_followed(void **state)
 {
 	struct world *world = *state;
 
-	run_line(world, "mkdir -p in away && ln -s ../away in/d && echo safe > away/f && ln -s ../away/f in/f && "
-			"mkdir src && mkdir src/d && echo evil > src/d/x && echo evil > src/f && tar -C src -cf t.tar f");
+	run_line(world,
+		 "mkdir -p in away && ln -s ../away in/d && echo safe > away/f && ln -s ../away/f in/f && "
+		 "mkdir src && mkdir src/d && echo evil > src/d/x && echo evil > src/f && tar -C src -cf t.tar f");
 	size_t size;
 	cleanup_free char *file = file_read(path_in(world, "t.tar"), 1 << 20, &size, NULL);
 	assert_call(unpack(world, path_in(world, "in"), file, size)); /* replaces the link, not what it points to */

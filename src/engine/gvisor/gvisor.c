@@ -139,6 +139,7 @@ static int machine_call(struct engine_machine *machine, const char *method, json
 		json_decref(arg);
 		return -1;
 	}
+	gvisor_init_wake(&machine->process);
 	if (control_call(control, method, arg, fds, count, timeout_ms, err) < 0)
 		return husk_wrap(err, "%s", strrchr(method, '.') + 1);
 	return 0;

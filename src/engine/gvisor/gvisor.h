@@ -51,8 +51,24 @@ struct gvisor_process {
 };
 /* Starts it, and with it the machine; returns once `create` has succeeded. */
 int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out, struct husk_error *err);
+/* Work is coming: lets a quiet machine get ready for it. */
+void gvisor_init_wake(struct gvisor_process *process);
 /* Ends everything of it and waits until it is gone. */
 void gvisor_init_stop(struct gvisor_process *process);
+
+/* ---- quiet.c: an idle machine that costs nothing ---- */
+
+#define QUIET_PERIOD_MS 500
+#define QUIET_HOLD_MS 3000 /* how long it is left alone after quiet_wake */
+enum quiet_level { QUIET_BUSY, QUIET_LIGHT, QUIET_DEEP };
+struct quiet { /* zero it, then set `sandbox`; the rest is quiet.c's */
+	pid_t sandbox, monitor;
+	uint64_t sum, last; /* CPU time of the guest, ns */
+	unsigned still, found, threads;
+	enum quiet_level level;
+};
+void quiet_look(struct quiet *quiet); /* every period: makes it as quiet as its guest is */
+void quiet_wake(struct quiet *quiet); /* there will be work: exact timers at once */
 
 /* ---- control.c: calls to the sandbox process over its control socket ---- */
 

@@ -109,6 +109,7 @@ def start(*arguments, env=None, **options):
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
+    options.setdefault("bufsize", 0)  # what a test reads line by line must not go missing in a buffer before communicate()
     return subprocess.Popen([HUSK, *arguments], env=environment(env), **options)
 
 

@@ -1,0 +1,152 @@
+/*
+ * Lets a sandbox in which nothing happens cost nothing. Called by a machine's init (init.c), twice a second.
+ *
+ * runsc's systrap platform wakes up every 400 microseconds for as long as it lives, to measure latencies that are only
+ * of interest while the guest runs (releases from mid-2026 on stop doing so). That is 3 to 8 % of a CPU for each idle
+ * sandbox. The kernel merges timers that may fire late: so while the guest is quiet, the threads of the sandbox process
+ * get a large timer slack, and a small one again as soon as the guest works. What arrives from outside is not a timer
+ * and is never held up by this; a timer of the quiet guest may be late by the slack.
+ *
+ * One thread must stay exact: the Go runtime's monitor, which hands on processors that blocked in a system call.
+ *
+ * Everything here runs in a fork of a process that may have had threads: async-signal-safe calls only, no allocation.
+ */
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "engine/gvisor/gvisor.h"
+
+/* What the guest's processes may use of a CPU in one period and still pass for quiet, and for still. */
+#define BUSY_NS 1000000
+#define STIR_NS 20000
+#define STILL_PERIODS (10000 / QUIET_PERIOD_MS)
+
+static const char *const slack_ns[] = {[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "16000000", [QUIET_DEEP] = "200000000"};
+
+struct entry { /* of getdents64 */
+	uint64_t inode;
+	int64_t offset;
+	unsigned short size;
+	unsigned char type;
+	char name[];
+};
+
+/* A decimal name as a number; -1 when it is something else. */
+static pid_t number_of(const char *name)
+{
+	long value = 0;
+
+	for (; *name >= '0' && *name <= '9' && value < 100000000; name++)
+		value = value * 10 + (*name - '0');
+	return *name == '\0' && value > 0 ? (pid_t)value : -1;
+}
+
+/* "/proc/<number><rest>" into out. */
+static void proc_path(char out[static 64], pid_t number, const char *rest)
+{
+	char digits[16];
+	size_t count = 0, at = 6;
+
+	memcpy(out, "/proc/", 6);
+	for (long left = number; left > 0; left /= 10)
+		digits[count++] = (char)('0' + left % 10);
+	while (count > 0)
+		out[at++] = digits[--count];
+	memcpy(out + at, rest, strlen(rest) + 1);
+}
+
+/* Calls back for each numbered entry of a directory of /proc, in ascending order. */
+static void each_number(const char *path, void (*callback)(struct quiet *quiet, pid_t number), struct quiet *quiet)
+{
+	_Alignas(struct entry) char chunk[4096];
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	long got;
+
+	if (fd < 0)
+		return;
+	while ((got = syscall(SYS_getdents64, fd, chunk, sizeof(chunk))) > 0) {
+		for (long at = 0; at < got;) {
+			struct entry *entry = (struct entry *)(void *)(chunk + at);
+			pid_t number = number_of(entry->name);
+
+			if (number > 0)
+				callback(quiet, number);
+			at += entry->size;
+		}
+	}
+	close(fd);
+}
+
+/* CPU time of the guest: of every process in our namespace but the init and the sandbox process itself. */
+static void add_time(struct quiet *quiet, pid_t pid)
+{
+	struct timespec spent;
+
+	/* The clock of another process, as clock_getcpuclockid makes it. */
+	if (pid == 1 || pid == quiet->sandbox || clock_gettime((clockid_t)((~(unsigned)pid) << 3 | 2), &spent) < 0)
+		return;
+	quiet->sum += (uint64_t)spent.tv_sec * 1000000000u + (uint64_t)spent.tv_nsec;
+}
+
+static void count_thread(struct quiet *quiet, pid_t thread)
+{
+	/* The monitor is the first thread that the Go runtime starts. */
+	if (quiet->monitor == 0 && thread != quiet->sandbox)
+		quiet->monitor = thread;
+	quiet->found++;
+}
+
+static void set_slack(struct quiet *quiet, pid_t thread)
+{
+	const char *value = slack_ns[thread == quiet->monitor ? QUIET_BUSY : quiet->level];
+	char path[64];
+	int fd;
+
+	proc_path(path, thread, "/timerslack_ns");
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return;
+	(void)!write(fd, value, strlen(value));
+	close(fd);
+}
+
+static enum quiet_level judge(struct quiet *quiet)
+{
+	/* A process that ended takes its time out of the sum: a change in either direction is life. */
+	uint64_t change = quiet->sum > quiet->last ? quiet->sum - quiet->last : quiet->last - quiet->sum;
+
+	quiet->last = quiet->sum;
+	quiet->still = change > STIR_NS ? 0 : MIN(quiet->still + 1, STILL_PERIODS);
+	if (change > BUSY_NS)
+		return QUIET_BUSY;
+	return quiet->still == STILL_PERIODS ? QUIET_DEEP : QUIET_LIGHT;
+}
+
+static void apply(struct quiet *quiet, enum quiet_level level)
+{
+	char tasks[64];
+
+	quiet->found = 0;
+	proc_path(tasks, quiet->sandbox, "/task");
+	each_number(tasks, count_thread, quiet);
+	/* New threads take after the one that started them, which may have been the exact one. */
+	if (level == quiet->level && quiet->found == quiet->threads)
+		return;
+	quiet->level = level;
+	quiet->threads = quiet->found;
+	each_number(tasks, set_slack, quiet);
+}
+
+void quiet_look(struct quiet *quiet)
+{
+	quiet->sum = 0;
+	each_number("/proc", add_time, quiet);
+	apply(quiet, judge(quiet));
+}
+
+void quiet_wake(struct quiet *quiet)
+{
+	quiet->still = 0;
+	apply(quiet, QUIET_BUSY);
+}
