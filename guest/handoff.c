@@ -176,23 +176,30 @@ static bool send_all(int fd, const char *data, size_t size)
 	return true;
 }
 
-/* With the three descriptors on its first bytes. */
+static void attach(struct cmsghdr *header, int type, const void *data, size_t size)
+{
+	header->cmsg_level = SOL_SOCKET;
+	header->cmsg_type = type;
+	header->cmsg_len = (socklen_t)CMSG_LEN(size);
+	memcpy(CMSG_DATA(header), data, size);
+}
+
+/* With the three descriptors and who we are on its first bytes. */
 static bool request_send(int fd, const struct handoff_request *request)
 {
 	const int descriptors[3] = { 0, 1, 2 };
+	const struct ucred self = { getpid(), getuid(), getgid() };
 	union {
 		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(descriptors))];
+		char space[CMSG_SPACE(sizeof(descriptors)) + CMSG_SPACE(sizeof(self))];
 	} control = { 0 };
 	struct iovec part = { (void *)request, sizeof(*request) };
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
 				  .msg_controllen = sizeof(control.space) };
 	ssize_t count;
 
-	control.header.cmsg_level = SOL_SOCKET;
-	control.header.cmsg_type = SCM_RIGHTS;
-	control.header.cmsg_len = CMSG_LEN(sizeof(descriptors));
-	memcpy(CMSG_DATA(&control.header), descriptors, sizeof(descriptors));
+	attach(CMSG_FIRSTHDR(&message), SCM_RIGHTS, descriptors, sizeof(descriptors));
+	attach((struct cmsghdr *)(control.space + CMSG_SPACE(sizeof(descriptors))), SCM_CREDENTIALS, &self, sizeof(self));
 	do
 		count = sendmsg(fd, &message, MSG_NOSIGNAL);
 	while (count < 0 && errno == EINTR);

@@ -3,9 +3,13 @@
  * the command is looked for; the server (zygote.py, sudo-server.c) runs it with the client's descriptors, environment,
  * directory and limits, and the client ends as it ended.
  *
- *   client to server   struct handoff_request with descriptors 0, 1 and 2 attached; then `size` bytes of NUL-terminated
- *                      strings: argv, environment, working directory. After that one byte for each signal to pass on.
+ *   client to server   struct handoff_request with descriptors 0, 1 and 2 and its credentials attached; then `size` bytes
+ *                      of NUL-terminated strings: argv, environment, working directory. After that one byte for each
+ *                      signal to pass on.
  *   server to client   int32: the wait status of the command. Then the end.
+ *
+ * Who the client is, the server takes from the credentials (SCM_CREDENTIALS): the kernel checks them as they are sent.
+ * SO_PEERCRED will not do: in gVisor it names the server itself.
  *
  * The end of the client's side, however it came, ends the command. All integers are in the machine's own order.
  */

@@ -1,7 +1,7 @@
 /*
  * Runs as root what members of the group sudo hand over (handoff.h): for engines whose kernel gives a set-user-id program
  * no rights (gVisor), where the real sudo cannot work. Started by the agent template before its snapshot is taken; the
- * client is handoff.c under the name sudo. Who asks is taken from the socket, never from the request.
+ * client is handoff.c under the name sudo. Who asks is taken from the kernel, never from the request.
  *
  * One process for each command, which reads the request, starts it, passes signals on and reports its end: straight-line
  * code, and a slow or hostile client holds up nobody. Authentication is none, as for sudo with NOPASSWD; the machine is
@@ -34,6 +34,7 @@ struct order {
 	char *strings;
 	char **argv, **environment;
 	const char *directory;
+	struct ucred peer;
 	struct passwd caller;
 };
 
@@ -68,22 +69,38 @@ static bool read_exactly(int fd, void *data, size_t size)
 	return true;
 }
 
+/* Takes the descriptors and the sender's credentials off a message; whether both were there. */
+static bool take_attached(struct msghdr *message, struct order *order)
+{
+	bool descriptors = false, credentials = false;
+
+	for (struct cmsghdr *each = CMSG_FIRSTHDR(message); each; each = CMSG_NXTHDR(message, each)) {
+		if (each->cmsg_level != SOL_SOCKET)
+			continue;
+		if (each->cmsg_type == SCM_RIGHTS && each->cmsg_len == CMSG_LEN(sizeof(order->descriptors))) {
+			memcpy(order->descriptors, CMSG_DATA(each), sizeof(order->descriptors));
+			descriptors = true;
+		} else if (each->cmsg_type == SCM_CREDENTIALS && each->cmsg_len == CMSG_LEN(sizeof(order->peer))) {
+			memcpy(&order->peer, CMSG_DATA(each), sizeof(order->peer));
+			credentials = true;
+		}
+	}
+	return descriptors && credentials;
+}
+
 static bool read_header(int fd, struct order *order)
 {
 	union {
 		struct cmsghdr header;
-		char space[CMSG_SPACE(sizeof(order->descriptors))];
+		char space[CMSG_SPACE(sizeof(order->descriptors)) + CMSG_SPACE(sizeof(order->peer))];
 	} control = { 0 };
 	struct iovec part = { &order->request, sizeof(order->request) };
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
 				  .msg_controllen = sizeof(control.space) };
 	ssize_t count = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-	struct cmsghdr *header = count > 0 ? CMSG_FIRSTHDR(&message) : NULL;
 
-	if (!header || header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(order->descriptors)))
-		return false;
-	memcpy(order->descriptors, CMSG_DATA(header), sizeof(order->descriptors));
-	return read_exactly(fd, (char *)&order->request + count, sizeof(order->request) - (size_t)count) &&
+	return count > 0 && take_attached(&message, order) &&
+	       read_exactly(fd, (char *)&order->request + count, sizeof(order->request) - (size_t)count) &&
 	       order->request.magic == HANDOFF_MAGIC && order->request.size <= HANDOFF_SIZE_MAX;
 }
 
@@ -120,23 +137,18 @@ static bool read_order(int fd, struct order *order)
 
 /* ---- who may ---- */
 
-static bool allowed(int fd, struct order *order)
+static bool allowed(struct order *order)
 {
-	struct ucred peer;
-	socklen_t size = sizeof(peer);
 	struct group *group;
-	struct passwd *user;
+	struct passwd *user = getpwuid(order->peer.uid);
 
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
-		return false;
-	user = getpwuid(peer.uid);
 	if (!user)
 		return false;
 	order->caller = (struct passwd){ .pw_name = strdup(user->pw_name), .pw_uid = user->pw_uid, .pw_gid = user->pw_gid };
 	group = getgrnam("sudo");
 	if (!group || !order->caller.pw_name)
 		return false;
-	if (peer.uid == 0 || user->pw_gid == group->gr_gid)
+	if (order->peer.uid == 0 || user->pw_gid == group->gr_gid)
 		return true;
 	for (char **member = group->gr_mem; *member; member++)
 		if (strcmp(*member, order->caller.pw_name) == 0)
@@ -367,12 +379,14 @@ static _Noreturn void serve(int client)
 {
 	struct order order = { 0 };
 	int32_t status = 1 << 8;
-	int ends[2];
+	int ends[2], on = 1;
 	pid_t pid;
 
+	if (setsockopt(client, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) < 0)
+		_exit(1);
 	if (!read_order(client, &order) || pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
 		_exit(1);
-	if (!allowed(client, &order)) {
+	if (!allowed(&order)) {
 		dprintf(order.descriptors[2], "sudo: %s is not in the group sudo\n",
 			order.caller.pw_name ? order.caller.pw_name : "this user");
 		(void)!send(client, &status, sizeof(status), MSG_NOSIGNAL);

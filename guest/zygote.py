@@ -29,6 +29,7 @@ import types
 PATH = "/run/husk/python.sock"
 REAL = "/usr/bin/python3"
 HEADER = struct.Struct("=6IQ32Q")
+CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 MAGIC = 0x48534B31
 SIZE_MAX = 4 << 20
 
@@ -40,11 +41,12 @@ class Job:
         self.connection = connection
         self.data = bytearray()
         self.descriptors = array.array("i")
+        self.sender = None  # uid and gid of the client, as the kernel vouches for
         self.pid = None  # of the child that runs it
 
     def receive(self):
         """Reads what is there; False at the end of the client."""
-        space = socket.CMSG_SPACE(3 * self.descriptors.itemsize)
+        space = socket.CMSG_SPACE(3 * self.descriptors.itemsize) + socket.CMSG_SPACE(CREDENTIALS.size)
         try:
             data, control, _flags, _address = self.connection.recvmsg(1 << 18, space)
         except BlockingIOError:
@@ -54,6 +56,8 @@ class Job:
         for level, kind, content in control:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self.descriptors.frombytes(content[: len(content) - len(content) % self.descriptors.itemsize])
+            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and self.sender is None:
+                self.sender = CREDENTIALS.unpack(content)[1:]
         self.data += data
         return bool(data)
 
@@ -68,13 +72,12 @@ class Job:
         if len(self.data) < HEADER.size + size:
             return False
         strings = bytes(self.data[HEADER.size : HEADER.size + size]).split(b"\0")[:-1]
-        if len(strings) != argc + envc + 1 or argc < 1 or len(self.descriptors) != 3:
+        if len(strings) != argc + envc + 1 or argc < 1 or len(self.descriptors) != 3 or not self.sender:
             raise ValueError("not a request")
         self.arguments = [os.fsdecode(string) for string in strings[:argc]]
         self.environment = dict(pair.partition(b"=")[::2] for pair in strings[argc : argc + envc])
         self.directory = strings[-1]
         self.limits = list(zip(fields[7::2], fields[8::2]))
-        self.uid, self.gid = struct.unpack("=3i", self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1:]
         del self.data[: HEADER.size + size]
         return True
 
@@ -111,6 +114,7 @@ class Zygote:
         except OSError:
             return
         connection.setblocking(False)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.jobs[connection.fileno()] = Job(connection)
         self.poll.register(connection, select.POLLIN)
 
@@ -220,8 +224,8 @@ def become(job):
                 resource.setrlimit(number, limit)
         except (ValueError, OSError):
             pass  # not one that this kernel keeps
-    if (job.uid, job.gid) != (0, 0):
-        drop_credentials(job.uid, job.gid)
+    if job.sender != (0, 0):
+        drop_credentials(*job.sender)
     os.umask(job.umask)
     os.chdir(job.directory)
     os.environb.clear()

@@ -9,7 +9,7 @@
 
 #include "engine/gvisor/gvisor.h"
 
-const struct engine *const engines[] = {&engine_gvisor, NULL};
+const struct engine *const engines[] = { &engine_gvisor, NULL };
 
 const struct engine *engine_find(const char *name)
 {
@@ -21,10 +21,10 @@ const struct engine *engine_find(const char *name)
 
 const struct engine *engine_choose(const char *runtime, struct husk_error *err)
 {
-	cleanup_buf struct buf reasons = {0};
+	cleanup_buf struct buf reasons = { 0 };
 
 	for (size_t i = 0; engines[i]; i++) {
-		struct husk_error why = {0};
+		struct husk_error why = { 0 };
 
 		if (engines[i]->probe(runtime, &why) == 0)
 			return engines[i];

@@ -21,7 +21,7 @@
 #define CPU_PERIOD_US 100000ull
 
 enum controller { CPU, CPUACCT, MEMORY, PIDS, CONTROLLERS };
-static const char *const controller_names[CONTROLLERS] = {"cpu", "cpuacct", "memory", "pids"};
+static const char *const controller_names[CONTROLLERS] = { "cpu", "cpuacct", "memory", "pids" };
 
 /* One mounted hierarchy, and which of our controllers live there. */
 struct tree {
@@ -86,7 +86,7 @@ static int forest_add_line(struct forest *forest, char *line)
 {
 	char *tail = strstr(line, " - ");
 	char mount[1024], type[32], options[256];
-	struct tree tree = {0};
+	struct tree tree = { 0 };
 	bool used = false;
 
 	if (!tail || forest->count == TREES_MAX)
@@ -155,8 +155,8 @@ static const struct tree *forest_home(const struct forest *forest, enum controll
 
 char *cgroup_describe(void)
 {
-	cleanup(forest_free) struct forest forest = {0};
-	cleanup_buf struct buf text = {0}, missing = {0};
+	cleanup(forest_free) struct forest forest = { 0 };
+	cleanup_buf struct buf text = { 0 }, missing = { 0 };
 	bool v1 = false, v2 = false;
 
 	if (forest_find(&forest, NULL) < 0)
@@ -173,8 +173,12 @@ char *cgroup_describe(void)
 		if (failed)
 			return NULL;
 	}
-	return str_format("%s:%s%s%s", v1 && v2 ? "v1 and v2" : v1 ? "v1" : "v2", text.size ? text.data : " no controllers",
-			  missing.size ? "; missing:" : "", missing.size ? missing.data : "");
+	return str_format("%s:%s%s%s",
+			  v1 && v2 ? "v1 and v2"
+			  : v1     ? "v1"
+				   : "v2",
+			  text.size ? text.data : " no controllers", missing.size ? "; missing:" : "",
+			  missing.size ? missing.data : "");
 }
 
 /* ---- making a group ---- */
@@ -187,7 +191,8 @@ static bool name_valid(const char *name)
 static int names_check(const char *scope, const char *id, struct husk_error *err)
 {
 	if (!name_valid(scope) || (id && !name_valid(id)))
-		return husk_fail(err, HUSK_INVALID, "'%s/%s' cannot name a control group", scope ? scope : "", id ? id : "");
+		return husk_fail(err, HUSK_INVALID, "'%s/%s' cannot name a control group", scope ? scope : "",
+				 id ? id : "");
 	return 0;
 }
 
@@ -221,7 +226,7 @@ static bool value_exists(const char *directory, const char *file)
 /* One by one: a single controller that cannot be handed down must not hold back the others. */
 static void tree_delegate(const struct tree *tree, const char *directory)
 {
-	static const char *const wanted[] = {"+cpu", "+memory", "+pids"};
+	static const char *const wanted[] = { "+cpu", "+memory", "+pids" };
 
 	for (size_t i = 0; tree->unified && i < ARRAY_SIZE(wanted); i++)
 		value_write(directory, "cgroup.subtree_control", wanted[i], NULL);
@@ -279,7 +284,7 @@ static int group_add_tree(struct cgroup *group, const struct forest *forest, con
 
 int cgroup_create(const char *scope, const char *id, struct cgroup **out, struct husk_error *err)
 {
-	cleanup(forest_free) struct forest forest = {0};
+	cleanup(forest_free) struct forest forest = { 0 };
 	struct cgroup *group;
 
 	if (names_check(scope, id, err) < 0 || forest_find(&forest, err) < 0)
@@ -463,15 +468,15 @@ static uint64_t keyed_value(const char *directory, const char *file, const char 
 
 int cgroup_read(struct cgroup *group, struct cgroup_use *out, struct husk_error *err)
 {
-	*out = (struct cgroup_use){0};
+	*out = (struct cgroup_use){ 0 };
 	if (group->home[MEMORY]) {
 		cleanup_free char *stat = value_read(group->home[MEMORY], "memory.stat", err);
 
 		if (!stat)
 			return -1;
 		out->memory_bytes = pressure_in_use(stat, group->v2[MEMORY]);
-		out->oom_kills = keyed_value(group->home[MEMORY], group->v2[MEMORY] ? "memory.events" : "memory.oom_control",
-					     "oom_kill");
+		out->oom_kills = keyed_value(group->home[MEMORY],
+					     group->v2[MEMORY] ? "memory.events" : "memory.oom_control", "oom_kill");
 	}
 	if (group->home[CPUACCT] && !group->v2[CPUACCT]) {
 		cleanup_free char *usage = value_read(group->home[CPUACCT], "cpuacct.usage", err);
@@ -520,14 +525,15 @@ static int path_destroy(const char *path, int64_t deadline, struct husk_error *e
 		if (inside == 0 && (rmdir(path) == 0 || errno == ENOENT))
 			return 0;
 		if (time_monotonic_ms() > deadline)
-			return husk_fail(err, HUSK_TIMEOUT, "control group %s does not empty; see %s/cgroup.procs", path, path);
+			return husk_fail(err, HUSK_TIMEOUT, "control group %s does not empty; see %s/cgroup.procs",
+					 path, path);
 		usleep(wait);
 	}
 }
 
 int cgroup_destroy(const char *scope, const char *id, struct husk_error *err)
 {
-	cleanup(forest_free) struct forest forest = {0};
+	cleanup(forest_free) struct forest forest = { 0 };
 	int64_t deadline = time_monotonic_ms() + 10000;
 	int failed = 0;
 
@@ -571,7 +577,7 @@ static int list_tree(char ***list, const char *path)
 
 char **cgroup_list(const char *scope)
 {
-	cleanup(forest_free) struct forest forest = {0};
+	cleanup(forest_free) struct forest forest = { 0 };
 	cleanup_strv char **list = NULL;
 
 	if (names_check(scope, NULL, NULL) < 0 || forest_find(&forest, NULL) < 0)

@@ -83,7 +83,8 @@ static int pressure_look(struct pressure *pressure, uint64_t limit)
 	uint64_t used = pressure_sample(pressure, limit), one = 1;
 
 	if (used < limit)
-		return (int)MIN(MAX((limit - used) / GROWTH_BYTES_PER_MS, (uint64_t)SAMPLE_MIN_MS), (uint64_t)SAMPLE_MAX_MS);
+		return (int)MIN(MAX((limit - used) / GROWTH_BYTES_PER_MS, (uint64_t)SAMPLE_MIN_MS),
+				(uint64_t)SAMPLE_MAX_MS);
 	pthread_mutex_lock(&pressure->lock);
 	if (!pressure->signalled && write(pressure->event, &one, sizeof(one)) == (ssize_t)sizeof(one))
 		pressure->signalled = true;
@@ -96,7 +97,7 @@ static void *pressure_run(void *data)
 	struct pressure *pressure = data;
 
 	for (;;) {
-		struct pollfd wake = {.fd = pressure->wake, .events = POLLIN};
+		struct pollfd wake = { .fd = pressure->wake, .events = POLLIN };
 		uint64_t limit, count;
 		bool ending, watching, cleared;
 		int wait = -1;

@@ -10,7 +10,7 @@ struct pressure;
 
 /* Watches the group at `directory` (its memory controller's path); `v2` says which files it has. NULL on failure. */
 struct pressure *pressure_new(const char *directory, bool v2, struct husk_error *err);
-void pressure_free(struct pressure *pressure); /* NULL is fine */
+void pressure_free(struct pressure *pressure);                      /* NULL is fine */
 void pressure_set_limit(struct pressure *pressure, uint64_t bytes); /* 0: none */
 int pressure_fd(struct pressure *pressure); /* readable from the crossing until pressure_clear */
 void pressure_clear(struct pressure *pressure);

@@ -205,6 +205,8 @@ static int bake_machine(const struct engine *engine, struct engine_spec *spec, c
 		result = dir_make(image, 0700, err);
 	if (result == 0)
 		result = engine->checkpoint(machine, image, err);
+	if (result == 0)
+		result = engine_image_sync(image, err);
 	if (machine)
 		engine->stop(machine);
 	link_free(link);

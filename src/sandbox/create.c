@@ -305,7 +305,8 @@ int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *nam
 		return -1;
 	cleanup_free char *directory = path_snapshot(&husk->paths, id);
 	cleanup_free char *detail = str_format("{\"snapshot\":\"%s\"}", id);
-	if (!directory || catalog_snapshot_finish(husk->catalog, id, tree_bytes(directory), err) < 0) {
+	if (!directory || engine_image_sync(directory, err) < 0 ||
+	    catalog_snapshot_finish(husk->catalog, id, tree_bytes(directory), err) < 0) {
 		drop_snapshot(husk, id);
 		return -1;
 	}

@@ -281,6 +281,8 @@ int machine_hibernate(struct supervisor *s, struct husk_error *err)
 		goto out;
 	link_hold(s->link);
 	result = save_frozen(s, partial, err);
+	if (result == 0)
+		result = engine_image_sync(partial, err);
 	if (result == 0 && rename(partial, image) < 0)
 		result = husk_fail_errno(err, "cannot keep the image of %s", s->id);
 	if (result < 0)

@@ -212,7 +212,7 @@ def test_failures_leave_nothing():
     box = create()
     with scratch() as place:
         (place / "f").write_text("x")
-        assert_fails("cp", place / "nope", f"{box}:/tmp/x", code=1, says="nope")
+        assert_fails("cp", place / "nope", f"{box}:/tmp/x", code=3, says="nope")
         assert_fails("cp", f"{box}:/nope", place / "x", code=3, says="/nope")
         assert_fails("cp", place / "f", place / "g", code=2, says="SANDBOX:PATH")
         assert_fails("cp", f"{box}:/a", f"{box}:/b", code=2, says="one sandbox")

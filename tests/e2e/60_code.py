@@ -48,7 +48,7 @@ def test_errors():
     assert_equal(code(box, "def f(:", status=1)["error"]["name"], "SyntaxError")
     assert_in("ZeroDivisionError", husk("code", box, "1/0", code=1).error)
     assert_equal(code(box, "1 + 1")["result"], "2", "the context goes on after an error")
-    assert_equal(code(box, "import sys; sys.exit(3)", status=None)["error"] is None or True, True)
+    code(box, "import sys; sys.exit(3)", status=None)
     assert_equal(code(box, "2 + 2")["result"], "4", "and after an exit")
 
 
@@ -119,7 +119,7 @@ def test_bad_input():
     assert_fails("code", "sb-nosuchone", "1", code=125, says="sb-nosuchone")
     assert_fails("code", "--rm", "-c", "nosuch", box, code=125, says="nosuch")
     assert_fails("code", box, "1", "--timeout", "x", code=125, says="x")
-    assert_fails("code", "1+1", "-l", "javascript", "-t", "base", code=125, says="node")
+    assert_fails("code", "1+1", "-l", "javascript", "-t", "base", code=125, says=["javascript", "code-interpreter"])
     assert_fails("code", "-f", "/nowhere/x.py", box, code=125, says="/nowhere/x.py")
 
 
@@ -153,7 +153,7 @@ def test_hostile_kernel_is_only_output():
     assert_equal(code(box, f"print('{line}'); 5")["stdout"], line + "\n")
     code(box, "import os\nfor fd in range(3, 50):\n try: os.write(fd, b'garbage\\n{\"type\":\"result\"}\\n\\xff\\xfe')\n except OSError: pass",
          status=None)
-    code(box, "import os; os.kill(os.getpid(), 9)", status=None)
+    assert_fails("code", box, "import os; os.kill(os.getpid(), 9)", code=125, says="signal 9")
     assert_equal(code(box, "1 + 1")["result"], "2", "a context that was killed starts again")
 
 

@@ -32,7 +32,7 @@ static void need_root(void)
 static struct cgroup *make(const char *id, const struct cgroup_limits *limits)
 {
 	struct cgroup *group = NULL;
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	if (cgroup_create(SCOPE, id, &group, &err) < 0 || cgroup_set_limits(group, limits, &err) < 0)
 		fail_msg("%s", err.message);
@@ -129,7 +129,7 @@ static bool has(const char *controller)
 
 static void test_life(void **state)
 {
-	struct cgroup_limits limits = {.memory_bytes = 64 * MIB, .cpu_milli = 1500, .pids = 10};
+	struct cgroup_limits limits = { .memory_bytes = 64 * MIB, .cpu_milli = 1500, .pids = 10 };
 	cleanup_free char *text = cgroup_describe();
 	cleanup_strv char **names = NULL, **after = NULL;
 	struct cgroup *group;
@@ -163,7 +163,7 @@ static void test_life(void **state)
 static void test_names(void **state)
 {
 	struct cgroup *group;
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	(void)state;
 	need_root();
@@ -175,7 +175,7 @@ static void test_names(void **state)
 
 static void test_use(void **state)
 {
-	struct cgroup_limits limits = {.memory_bytes = 512 * MIB};
+	struct cgroup_limits limits = { .memory_bytes = 512 * MIB };
 	struct cgroup_use use;
 	struct cgroup *group;
 	struct child memory, file, spin;
@@ -198,11 +198,11 @@ static void test_use(void **state)
 		;
 }
 
-/* 40 MiB and the engine's 32: a file of 100 MiB is no reason, memory of 100 MiB is, and is told before the hard limit. */
+/* 40 MiB and the engine's 32: a file of 100 MiB is no reason, memory of 100 MiB is, and is told in time. */
 static void test_pressure(void **state)
 {
-	struct cgroup_limits limits = {.memory_bytes = 40 * MIB};
-	struct pollfd wait = {.events = POLLIN};
+	struct cgroup_limits limits = { .memory_bytes = 40 * MIB };
+	struct pollfd wait = { .events = POLLIN };
 	struct child file, memory;
 	struct cgroup *group;
 	struct cgroup_use use;
@@ -236,7 +236,7 @@ static void test_pressure(void **state)
 
 static void test_hard_limit(void **state)
 {
-	struct cgroup_limits limits = {.memory_bytes = 8 * MIB};
+	struct cgroup_limits limits = { .memory_bytes = 8 * MIB };
 	struct cgroup_use use;
 	struct cgroup *group;
 	struct child hog;
@@ -261,7 +261,9 @@ static void test_stat_text(void **state)
 	(void)state;
 	assert_int_equal(pressure_in_use("anon 10\nfile 99\nkernel 5\nshmem 7\nanon_thp 1000\n", true), 17);
 	assert_int_equal(pressure_in_use("cache 1\nrss 2\nshmem 3\ntotal_cache 4\ntotal_rss 5\ntotal_rss_huge 50\n"
-					 "total_shmem 6\n", false), 11);
+					 "total_shmem 6\n",
+					 false),
+			 11);
 	assert_int_equal(pressure_keyed("low 0\noom 1\noom_kill 3\n", "oom_kill"), 3);
 	assert_int_equal(pressure_keyed("", "oom_kill"), 0);
 }

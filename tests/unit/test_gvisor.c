@@ -38,8 +38,8 @@ static char *in_base(const struct world *world, const char *name)
 
 static void run(const char *const *argv)
 {
-	struct command command = {COMMAND_INIT, .argv = argv, .timeout_ms = 60000};
-	struct husk_error err = {0};
+	struct command command = { COMMAND_INIT, .argv = argv, .timeout_ms = 60000 };
+	struct husk_error err = { 0 };
 
 	if (command_run(&command, &err) < 0)
 		fail_msg("%s", err.message);
@@ -47,7 +47,7 @@ static void run(const char *const *argv)
 
 static void make_dir(const char *path)
 {
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	if (dir_make(path, 0755, &err) < 0)
 		fail_msg("%s", err.message);
@@ -57,8 +57,8 @@ static void make_dir(const char *path)
 
 static void build_rootfs(struct world *world)
 {
-	static const char *const directories[] = {"root/proc", "root/sys", "root/dev", "root/tmp", "root/.husk/disk",
-						  "root/.husk/root"};
+	static const char *const directories[] = { "root/proc", "root/sys",        "root/dev",
+						   "root/tmp",  "root/.husk/disk", "root/.husk/root" };
 	cleanup_free char *program = in_base(world, "root/.husk/agent");
 	cleanup_free char *tree = in_base(world, "root");
 	/* Tests run from the top of the source; commands do not. */
@@ -71,15 +71,15 @@ static void build_rootfs(struct world *world)
 
 		make_dir(path);
 	}
-	run((const char *const[]){"cc", "-static", "-O1", "-D_GNU_SOURCE", guest, "-o", program, NULL});
+	run((const char *const[]){ "cc", "-static", "-O1", "-D_GNU_SOURCE", guest, "-o", program, NULL });
 	world->rootfs = in_base(world, "root.img");
-	run((const char *const[]){"mkfs.erofs", "-T0", "-Enoinline_data", world->rootfs, tree, NULL});
+	run((const char *const[]){ "mkfs.erofs", "-T0", "-Enoinline_data", world->rootfs, tree, NULL });
 }
 
 static bool installed(const char *program)
 {
-	const char *const argv[] = {"sh", "-c", "command -v \"$0\"", program, NULL};
-	struct command command = {COMMAND_INIT, .argv = argv};
+	const char *const argv[] = { "sh", "-c", "command -v \"$0\"", program, NULL };
+	struct command command = { COMMAND_INIT, .argv = argv };
 
 	return command_run(&command, NULL) == 0;
 }
@@ -107,7 +107,7 @@ static int world_open(void **state)
 static int world_close(void **state)
 {
 	struct world *world = *state;
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	if (!world->base)
 		return 0;
@@ -140,9 +140,13 @@ struct subject {
 
 static void subject_prepare(struct world *world, struct subject *subject, uint64_t disk, struct cgroup *cgroup)
 {
-	struct engine_spec spec = {.runtime = world->runtime, .rootfs = world->rootfs, .agent = "/.husk/agent",
-				   .disk_bytes = disk, .uid_base = UID_BASE, .cgroup = cgroup};
-	struct husk_error err = {0};
+	struct engine_spec spec = { .runtime = world->runtime,
+				    .rootfs = world->rootfs,
+				    .agent = "/.husk/agent",
+				    .disk_bytes = disk,
+				    .uid_base = UID_BASE,
+				    .cgroup = cgroup };
+	struct husk_error err = { 0 };
 
 	snprintf(subject->id, sizeof(subject->id), "m%u", ++world->machines);
 	subject->directory = in_base(world, subject->id);
@@ -155,7 +159,7 @@ static void subject_prepare(struct world *world, struct subject *subject, uint64
 
 static void subject_boot(struct world *world, struct subject *subject)
 {
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	subject_prepare(world, subject, DISK_SIZE, NULL);
 	if (engine_gvisor.boot(subject->machine, &err) < 0)
@@ -164,7 +168,7 @@ static void subject_boot(struct world *world, struct subject *subject)
 
 static void subject_restore(struct world *world, struct subject *subject, const char *image)
 {
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	subject_prepare(world, subject, DISK_SIZE, NULL);
 	if (engine_gvisor.restore(subject->machine, image, &err) < 0)
@@ -173,7 +177,7 @@ static void subject_restore(struct world *world, struct subject *subject, const 
 
 static void subject_end(struct subject *subject)
 {
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	engine_gvisor.stop(subject->machine);
 	engine_gvisor.stop(subject->machine);
@@ -191,7 +195,7 @@ static bool receive(struct subject *subject, char *line, size_t size, int timeou
 
 	engine_gvisor.link(subject->machine, &to_agent, &from_agent);
 	while (length + 1 < size) {
-		struct pollfd wait = {.fd = from_agent, .events = POLLIN};
+		struct pollfd wait = { .fd = from_agent, .events = POLLIN };
 
 		if (poll(&wait, 1, timeout_ms) <= 0 || read(from_agent, line + length, 1) != 1)
 			return false;
@@ -224,7 +228,7 @@ static void expect_answer(struct subject *subject, const char *text, const char 
 static char *save(struct world *world, struct subject *subject, const char *name)
 {
 	char *image = in_base(world, name);
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	make_dir(image);
 	if (engine_gvisor.checkpoint(subject->machine, image, &err) < 0)
@@ -248,7 +252,7 @@ static size_t count_entries(const char *path)
 static void test_probe(void **state)
 {
 	struct world *world = need(state);
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 	int64_t started;
 
 	if (engine_gvisor.probe(world->runtime, &err) < 0)
@@ -263,7 +267,7 @@ static void test_probe(void **state)
 static void test_boot_and_disk_limit(void **state)
 {
 	struct world *world = need(state);
-	struct subject one = {0};
+	struct subject one = { 0 };
 	char line[128];
 	unsigned fitted;
 
@@ -280,7 +284,7 @@ static void test_boot_and_disk_limit(void **state)
 static void test_restore_twice(void **state)
 {
 	struct world *world = need(state);
-	struct subject parent = {0}, first = {0}, second = {0}, grandchild = {0};
+	struct subject parent = { 0 }, first = { 0 }, second = { 0 }, grandchild = { 0 };
 	cleanup_free char *image = NULL, *next = NULL;
 
 	subject_boot(world, &parent);
@@ -307,7 +311,7 @@ static void test_restore_twice(void **state)
 static void test_pause(void **state)
 {
 	struct world *world = need(state);
-	struct subject one = {0};
+	struct subject one = { 0 };
 	char line[64];
 
 	subject_boot(world, &one);
@@ -323,8 +327,8 @@ static void test_pause(void **state)
 
 static void expect_refusal(struct world *world, const char *image, uint64_t disk, const char *words)
 {
-	struct subject other = {0};
-	struct husk_error err = {0};
+	struct subject other = { 0 };
+	struct husk_error err = { 0 };
 
 	subject_prepare(world, &other, disk, NULL);
 	assert_int_equal(engine_gvisor.restore(other.machine, image, &err), -1);
@@ -336,17 +340,17 @@ static void expect_refusal(struct world *world, const char *image, uint64_t disk
 /* The image directory is too small: at first for the pages, then for the state as well. */
 static void test_full_disk(void **state)
 {
-	static const char *const sizes[] = {"size=4m", "size=64k"};
+	static const char *const sizes[] = { "size=4m", "size=64k" };
 	struct world *world = need(state);
 	cleanup_free char *image = in_base(world, "tiny");
 	cleanup_free char *good = NULL;
-	struct subject one = {0};
+	struct subject one = { 0 };
 
 	subject_boot(world, &one);
 	expect_answer(&one, "memory 30", "1 ok");
 	make_dir(image);
 	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
-		struct husk_error err = {0};
+		struct husk_error err = { 0 };
 
 		assert_int_equal(mount("tmpfs", image, "tmpfs", 0, sizes[i]), 0);
 		assert_int_equal(engine_gvisor.checkpoint(one.machine, image, &err), -1);
@@ -389,8 +393,8 @@ static void test_wrong_images(void **state)
 {
 	struct world *world = need(state);
 	cleanup_free char *image = NULL, *marker = NULL, *moved = NULL;
-	struct subject one = {0};
-	struct husk_error err = {0};
+	struct subject one = { 0 };
+	struct husk_error err = { 0 };
 
 	subject_boot(world, &one);
 	expect_answer(&one, "x", "1 x");
@@ -415,9 +419,9 @@ static void test_wrong_images(void **state)
 static void test_end_by_itself(void **state)
 {
 	struct world *world = need(state);
-	struct subject one = {0};
-	struct pollfd ended = {.events = POLLIN};
-	struct husk_error err = {0};
+	struct subject one = { 0 };
+	struct pollfd ended = { .events = POLLIN };
+	struct husk_error err = { 0 };
 
 	subject_boot(world, &one);
 	ended.fd = engine_gvisor.end_fd(one.machine);
@@ -434,7 +438,7 @@ static void test_console_is_bounded(void **state)
 {
 	struct world *world = need(state);
 	cleanup_free char *console = NULL;
-	struct subject one = {0};
+	struct subject one = { 0 };
 	struct stat found;
 
 	subject_boot(world, &one);
@@ -469,7 +473,7 @@ static size_t count_processes(const struct world *world)
 static void test_killed_supervisor(void **state)
 {
 	struct world *world = need(state);
-	struct subject one = {0};
+	struct subject one = { 0 };
 	int ready[2];
 	char byte;
 	pid_t pid;
@@ -496,11 +500,11 @@ static void test_killed_supervisor(void **state)
 static void test_cgroup_holds_everything(void **state)
 {
 	struct world *world = need(state);
-	struct cgroup_limits limits = {.memory_bytes = 256u << 20, .cpu_milli = 2000, .pids = 100};
+	struct cgroup_limits limits = { .memory_bytes = 256u << 20, .cpu_milli = 2000, .pids = 100 };
 	struct cgroup *group = NULL;
-	struct subject one = {0};
+	struct subject one = { 0 };
 	struct cgroup_use before, after;
-	struct husk_error err = {0};
+	struct husk_error err = { 0 };
 
 	if (cgroup_create("test-gvisor", "one", &group, &err) < 0 || cgroup_set_limits(group, &limits, &err) < 0)
 		fail_msg("%s", err.message);
@@ -525,7 +529,7 @@ static void test_no_leaks(void **state)
 	struct world *world = need(state);
 	cleanup_free char *runsc = str_format("%s/runsc", world->runtime);
 	size_t before = count_entries("/proc/self/fd");
-	struct subject one = {0};
+	struct subject one = { 0 };
 
 	subject_boot(world, &one);
 	expect_answer(&one, "x", "1 x");
@@ -540,11 +544,16 @@ static void test_no_leaks(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_probe),           cmocka_unit_test(test_boot_and_disk_limit),
-		cmocka_unit_test(test_restore_twice),   cmocka_unit_test(test_pause),
-		cmocka_unit_test(test_full_disk),       cmocka_unit_test(test_wrong_images),
-		cmocka_unit_test(test_end_by_itself),   cmocka_unit_test(test_console_is_bounded),
-		cmocka_unit_test(test_killed_supervisor), cmocka_unit_test(test_cgroup_holds_everything),
+		cmocka_unit_test(test_probe),
+		cmocka_unit_test(test_boot_and_disk_limit),
+		cmocka_unit_test(test_restore_twice),
+		cmocka_unit_test(test_pause),
+		cmocka_unit_test(test_full_disk),
+		cmocka_unit_test(test_wrong_images),
+		cmocka_unit_test(test_end_by_itself),
+		cmocka_unit_test(test_console_is_bounded),
+		cmocka_unit_test(test_killed_supervisor),
+		cmocka_unit_test(test_cgroup_holds_everything),
 		cmocka_unit_test(test_no_leaks),
 	};
 

@@ -15,7 +15,7 @@
 
 int control_connect(const char *path, struct husk_error *err)
 {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	cleanup_close int fd = -1;
 
 	if (strlen(path) >= sizeof(address.sun_path))
@@ -35,9 +35,9 @@ static int request_send(int fd, const char *text, size_t size, const int *fds, s
 	union {
 		struct cmsghdr header;
 		char space[CMSG_SPACE(sizeof(int) * FDS_MAX)];
-	} control = {0};
-	struct iovec part = {.iov_base = (void *)text, .iov_len = size};
-	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+	} control = { 0 };
+	struct iovec part = { .iov_base = (void *)text, .iov_len = size };
+	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
 	ssize_t put;
 
 	if (count > 0) {
@@ -65,17 +65,18 @@ static int request_send(int fd, const char *text, size_t size, const int *fds, s
 /* Reads until the bytes are one JSON document. NULL on failure. */
 static json_t *answer_receive(int fd, int timeout_ms, struct husk_error *err)
 {
-	cleanup_buf struct buf answer = {0};
+	cleanup_buf struct buf answer = { 0 };
 	int64_t deadline = time_monotonic_ms() + timeout_ms;
 
 	while (answer.size < ANSWER_MAX) {
-		struct pollfd wait = {.fd = fd, .events = POLLIN};
+		struct pollfd wait = { .fd = fd, .events = POLLIN };
 		int64_t left = deadline - time_monotonic_ms();
 		json_t *parsed;
 		ssize_t got;
 
 		if (left <= 0 || poll(&wait, 1, (int)left) == 0) {
-			husk_fail(err, HUSK_TIMEOUT, "the sandbox process gave no answer within %d s", timeout_ms / 1000);
+			husk_fail(err, HUSK_TIMEOUT, "the sandbox process gave no answer within %d s",
+				  timeout_ms / 1000);
 			return NULL;
 		}
 		if (buf_reserve(&answer, 4096) < 0) {
@@ -112,8 +113,8 @@ static int answer_check(json_t *answer, const char *method, struct husk_error *e
 	length = (int)strcspn(reason, "\n");
 	length = MIN(length, 500);
 	if (strstr(reason, "unknown method"))
-		return husk_fail(err, HUSK_UNAVAILABLE, "this runsc has no %s (%.*s); husk was made for %d", method, length,
-				 reason, GVISOR_VERSION_MIN);
+		return husk_fail(err, HUSK_UNAVAILABLE, "this runsc has no %s (%.*s); husk was made for %d", method,
+				 length, reason, GVISOR_VERSION_MIN);
 	return husk_fail(err, strstr(reason, "no space left") ? HUSK_LIMIT : HUSK_INTERNAL, "%.*s", length, reason);
 }
 

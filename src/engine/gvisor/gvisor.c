@@ -103,10 +103,23 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 	cleanup_free char *console = str_format("%s/console.log", directory);
 	cleanup_free char *pid_file = str_format("%s/sandbox.pid", directory);
 	cleanup_close int input = -1, output = -1, console_fd = -1;
-	const char *const argv[] = {program->path, root, log, panic, "--network=none", "--ignore-cgroups", "--overlay2=none",
-				    "--platform=systrap", "--host-uds=none", "create", "--bundle", bundle, "--pid-file",
-				    pid_file, machine->spec.id, NULL};
-	struct gvisor_init init = {.argv = argv, .pid_file = pid_file, .cgroup = machine->spec.cgroup};
+	const char *const argv[] = { program->path,
+				     root,
+				     log,
+				     panic,
+				     "--network=none",
+				     "--ignore-cgroups",
+				     "--overlay2=none",
+				     "--platform=systrap",
+				     "--host-uds=none",
+				     "create",
+				     "--bundle",
+				     bundle,
+				     "--pid-file",
+				     pid_file,
+				     machine->spec.id,
+				     NULL };
+	struct gvisor_init init = { .argv = argv, .pid_file = pid_file, .cgroup = machine->spec.cgroup };
 
 	if (!log || !panic || !root || !console || !pid_file)
 		return husk_fail_memory(err);
@@ -125,7 +138,7 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 
 /* ---- calls ---- */
 
-/* A connection for each call: while one is open, a sandbox process whose guest has ended waits for it instead of ending. */
+/* A connection for each call: a sandbox process whose guest has ended does not end while one is open. */
 static int machine_call(struct engine_machine *machine, const char *method, json_t *arg, const int *fds, size_t count,
 			int timeout_ms, struct husk_error *err)
 {
@@ -148,14 +161,15 @@ static int machine_call(struct engine_machine *machine, const char *method, json
 /* What `runsc start` and `runsc restore` tell a sandbox without a network before they start it: loopback, as usual. */
 static json_t *loopback_links(void)
 {
-	return json_pack("{s:[{s:s, s:[{s:s, s:i}, {s:s, s:i}], s:[{s:{s:s, s:s}, s:s}, {s:{s:s, s:s}, s:s}], s:b}],"
-			 " s:n, s:n, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:b, s:b, s:b, s:b}",
-			 "LoopbackLinks", "Name", "lo", "Addresses", "Address", "127.0.0.1", "PrefixLen", 8, "Address", "::1",
-			 "PrefixLen", 128, "Routes", "Destination", "IP", "127.0.0.0", "Mask", "/wAAAA==", "Gateway", "",
-			 "Destination", "IP", "::1", "Mask", "/////////////////////w==", "Gateway", "", "GVisorGRO", 0,
-			 "FDBasedLinks", "XDPLinks", "Defaultv4Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway",
-			 "", "Name", "", "Defaultv6Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway", "", "Name",
-			 "", "PCAP", 0, "LogPackets", 0, "NATBlob", 0, "DisconnectOk", 0);
+	return json_pack(
+		"{s:[{s:s, s:[{s:s, s:i}, {s:s, s:i}], s:[{s:{s:s, s:s}, s:s}, {s:{s:s, s:s}, s:s}], s:b}],"
+		" s:n, s:n, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:b, s:b, s:b, s:b}",
+		"LoopbackLinks", "Name", "lo", "Addresses", "Address", "127.0.0.1", "PrefixLen", 8, "Address", "::1",
+		"PrefixLen", 128, "Routes", "Destination", "IP", "127.0.0.0", "Mask", "/wAAAA==", "Gateway", "",
+		"Destination", "IP", "::1", "Mask", "/////////////////////w==", "Gateway", "", "GVisorGRO", 0,
+		"FDBasedLinks", "XDPLinks", "Defaultv4Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway", "",
+		"Name", "", "Defaultv6Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway", "", "Name", "",
+		"PCAP", 0, "LogPackets", 0, "NATBlob", 0, "DisconnectOk", 0);
 }
 
 static void gvisor_stop(struct engine_machine *machine)
@@ -189,7 +203,8 @@ static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 	if (!bundle || !disk || !machine->root || !machine->socket)
 		return husk_fail_memory(err);
 	if (strlen(machine->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
-		return husk_fail(err, HUSK_INVALID, "'%s' is too long for a socket; choose a shorter HUSK_HOME", machine->socket);
+		return husk_fail(err, HUSK_INVALID, "'%s' is too long for a socket; choose a shorter HUSK_HOME",
+				 machine->socket);
 	if (gvisor_program_find(spec->runtime, &program, err) < 0 ||
 	    image_identify(spec, program.version, &machine->identity, err) < 0 ||
 	    make_files(machine, bundle, disk, err) < 0)
@@ -208,7 +223,7 @@ static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine 
 	if (!machine)
 		return husk_fail_memory(err);
 	machine->spec = *spec;
-	machine->process = (struct gvisor_process){.pid = -1, .pidfd = -1, .lifeline = -1};
+	machine->process = (struct gvisor_process){ .pid = -1, .pidfd = -1, .lifeline = -1 };
 	machine->to_agent = machine->from_agent = -1;
 	if (prepare_all(machine, err) < 0) {
 		gvisor_free(machine);
@@ -279,8 +294,9 @@ static int gvisor_resume(struct engine_machine *machine, struct husk_error *err)
  */
 static int gvisor_checkpoint(struct engine_machine *machine, const char *image, struct husk_error *err)
 {
-	json_t *options = json_pack("{s:n, s:{s:s}, s:{s:b}, s:b, s:b}", "key", "metadata", "compression", "none",
-				    "MemoryFileSaveOpts", "ExcludeCommittedZeroPages", 0, "have_pages_file", 1, "Resume", 1);
+	json_t *options =
+		json_pack("{s:n, s:{s:s}, s:{s:b}, s:b, s:b}", "key", "metadata", "compression", "none",
+			  "MemoryFileSaveOpts", "ExcludeCommittedZeroPages", 0, "have_pages_file", 1, "Resume", 1);
 	int fds[IMAGE_FILES], result;
 
 	if (image_begin(image, fds, err) < 0) {

@@ -83,14 +83,14 @@ int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t
 enum gvisor_file { IMAGE_STATE, IMAGE_META, IMAGE_PAGES, IMAGE_FILES }; /* in the order runsc wants their descriptors */
 /* What an image must have in common with the machine that restores it. */
 struct gvisor_identity {
-	char version[64];  /* of runsc */
-	char rootfs[80];   /* digest of the root image's ends and size */
+	char version[64]; /* of runsc */
+	char rootfs[80];  /* digest of the root image's ends and size */
 	char rootfs_path[512];
 	uint64_t disk_bytes;
 };
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err);
-/* Opens the files to write under names that restore ignores; image_finish makes an image of them, image_abandon nothing. */
+/* Opens the files to write, under names that restore ignores; only image_finish makes an image of them. */
 int image_begin(const char *image, int fds[static IMAGE_FILES], struct husk_error *err);
 int image_finish(const char *image, const int fds[static IMAGE_FILES], const struct gvisor_identity *identity,
 		 struct husk_error *err);

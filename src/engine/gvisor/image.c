@@ -21,7 +21,8 @@
 #define DIGEST_TEXT 65 /* SHA-256 in hex */
 
 static const char *const file_names[IMAGE_FILES] = {
-	[IMAGE_STATE] = "checkpoint.img", [IMAGE_META] = "pages_meta.img", [IMAGE_PAGES] = "pages.img"};
+	[IMAGE_STATE] = "checkpoint.img", [IMAGE_META] = "pages_meta.img", [IMAGE_PAGES] = "pages.img"
+};
 
 static char *file_path(const char *image, enum gvisor_file file, bool part)
 {
@@ -94,7 +95,7 @@ static int digest_file(int fd, size_t size, char out[static DIGEST_TEXT], struct
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err)
 {
-	*out = (struct gvisor_identity){.disk_bytes = spec->disk_bytes};
+	*out = (struct gvisor_identity){ .disk_bytes = spec->disk_bytes };
 	snprintf(out->version, sizeof(out->version), "%s", version);
 	snprintf(out->rootfs_path, sizeof(out->rootfs_path), "%s", spec->rootfs);
 	return digest_edges(spec->rootfs, out->rootfs, err);
@@ -173,8 +174,9 @@ static json_t *describe_files(const int fds[static IMAGE_FILES], struct husk_err
 		}
 		if (i != IMAGE_PAGES && digest_file(fds[i], (size_t)found.st_size, digest, err) < 0)
 			goto fail;
-		if (json_object_set_new(files, file_names[i], json_pack("{s:I, s:s}", "size", (json_int_t)found.st_size,
-									"sha256", digest)) < 0) {
+		if (json_object_set_new(files, file_names[i],
+					json_pack("{s:I, s:s}", "size", (json_int_t)found.st_size, "sha256", digest)) <
+		    0) {
 			husk_fail_memory(err);
 			goto fail;
 		}
@@ -187,7 +189,8 @@ fail:
 	return NULL;
 }
 
-static int marker_write(const char *image, json_t *files, const struct gvisor_identity *identity, struct husk_error *err)
+static int marker_write(const char *image, json_t *files, const struct gvisor_identity *identity,
+			struct husk_error *err)
 {
 	cleanup_free char *path = marker_path(image);
 	cleanup_free char *boot = boot_id(err);
@@ -199,8 +202,8 @@ static int marker_write(const char *image, json_t *files, const struct gvisor_id
 		return -1;
 	}
 	marker = json_pack("{s:s, s:s, s:s, s:I, s:s, s:o}", "engine", engine_gvisor.name, "version", identity->version,
-			   "rootfs", identity->rootfs, "disk_bytes", (json_int_t)identity->disk_bytes, "boot", boot, "files",
-			   files);
+			   "rootfs", identity->rootfs, "disk_bytes", (json_int_t)identity->disk_bytes, "boot", boot,
+			   "files", files);
 	text = marker ? json_dumps(marker, JSON_INDENT(1)) : NULL;
 	json_decref(marker);
 	if (!path || !text)
@@ -242,7 +245,8 @@ static json_t *marker_read(const char *image, struct husk_error *err)
 	marker = json_loads(text, 0, NULL);
 	if (!json_is_object(marker)) {
 		json_decref(marker);
-		husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its '" MARKER "' file makes no sense", image);
+		husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its '" MARKER "' file makes no sense",
+			  image);
 		return NULL;
 	}
 	return marker;
@@ -265,7 +269,8 @@ static int check_durable(const char *image, json_t *marker, struct husk_error *e
 	if (!durable)
 		return husk_fail_memory(err);
 	if (strcmp(marker_text(marker, "boot"), boot) != 0 && access(durable, F_OK) < 0)
-		return husk_fail(err, HUSK_GONE, "the image in '%s' was not on disk yet when the host went down", image);
+		return husk_fail(err, HUSK_GONE, "the image in '%s' was not on disk yet when the host went down",
+				 image);
 	return 0;
 }
 
@@ -278,16 +283,18 @@ static int check_identity(const char *image, json_t *marker, const struct gvisor
 		return husk_fail(err, HUSK_INVALID, "the image in '%s' was made by the engine '%s', not by '%s'", image,
 				 marker_text(marker, "engine"), engine_gvisor.name);
 	if (strcmp(marker_text(marker, "version"), identity->version) != 0)
-		return husk_fail(err, HUSK_CONFLICT,
-				 "the image in '%s' was made by runsc %s and cannot be continued by %s; make it again, or "
-				 "install that version",
-				 image, marker_text(marker, "version"), identity->version);
+		return husk_fail(
+			err, HUSK_CONFLICT,
+			"the image in '%s' was made by runsc %s and cannot be continued by %s; make it again, or "
+			"install that version",
+			image, marker_text(marker, "version"), identity->version);
 	if (strcmp(marker_text(marker, "rootfs"), identity->rootfs) != 0)
-		return husk_fail(err, HUSK_CONFLICT, "the image in '%s' was made from another root image than '%s'", image,
-				 identity->rootfs_path);
+		return husk_fail(err, HUSK_CONFLICT, "the image in '%s' was made from another root image than '%s'",
+				 image, identity->rootfs_path);
 	if (disk < 0 || (uint64_t)disk != identity->disk_bytes)
-		return husk_fail(err, HUSK_CONFLICT, "the image in '%s' has a disk of %lld bytes, this machine one of %llu",
-				 image, (long long)disk, (unsigned long long)identity->disk_bytes);
+		return husk_fail(err, HUSK_CONFLICT,
+				 "the image in '%s' has a disk of %lld bytes, this machine one of %llu", image,
+				 (long long)disk, (unsigned long long)identity->disk_bytes);
 	return 0;
 }
 
@@ -300,14 +307,16 @@ static int check_file(const char *image, json_t *marker, enum gvisor_file file, 
 	if (fstat(fd, &found) < 0)
 		return husk_fail_errno(err, "cannot look at %s", file_names[file]);
 	if (!entry || json_integer_value(json_object_get(entry, "size")) != (json_int_t)found.st_size)
-		return husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: %s has another size than when it was made",
-				 image, file_names[file]);
+		return husk_fail(err, HUSK_INVALID,
+				 "the image in '%s' is damaged: %s has another size than when it was made", image,
+				 file_names[file]);
 	if (file == IMAGE_PAGES)
 		return 0;
 	if (digest_file(fd, (size_t)found.st_size, digest, err) < 0)
 		return -1;
 	if (strcmp(marker_text(entry, "sha256"), digest) != 0)
-		return husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: %s was changed", image, file_names[file]);
+		return husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: %s was changed", image,
+				 file_names[file]);
 	return 0;
 }
 

@@ -46,7 +46,7 @@ struct launch {
 
 static _Noreturn void give_up(const struct launch *launch, int step, int number)
 {
-	struct report report = {.step = step, .number = number};
+	struct report report = { .step = step, .number = number };
 
 	(void)!write(launch->report, &report, sizeof(report));
 	_exit(1);
@@ -55,8 +55,8 @@ static _Noreturn void give_up(const struct launch *launch, int step, int number)
 /* Closes every descriptor of the supervisor but ours, which move to 10 and up; 0 to 2 become /dev/null. */
 static int keep_only(struct launch *launch)
 {
-	int *const kept[] = {&launch->report,      &launch->lifeline, &launch->console_in, &launch->console_out,
-			     &launch->console_log, &launch->input,    &launch->output};
+	int *const kept[] = { &launch->report,      &launch->lifeline, &launch->console_in, &launch->console_out,
+			      &launch->console_log, &launch->input,    &launch->output };
 	const int first = 10, last = first + (int)ARRAY_SIZE(kept);
 	int copies[ARRAY_SIZE(kept)];
 
@@ -69,7 +69,8 @@ static int keep_only(struct launch *launch)
 			return -1;
 		*kept[i] = first + (int)i;
 	}
-	if (syscall(SYS_close_range, 0u, (unsigned)first - 1, 0u) < 0 || syscall(SYS_close_range, (unsigned)last, ~0u, 0u) < 0)
+	if (syscall(SYS_close_range, 0u, (unsigned)first - 1, 0u) < 0 ||
+	    syscall(SYS_close_range, (unsigned)last, ~0u, 0u) < 0)
 		return -1;
 	/* The lowest free ones: 0, 1 and 2. */
 	for (int i = 0; i < 3; i++)
@@ -80,7 +81,7 @@ static int keep_only(struct launch *launch)
 
 static void reset_signals(void)
 {
-	struct sigaction standard = {.sa_handler = SIG_DFL};
+	struct sigaction standard = { .sa_handler = SIG_DFL };
 
 	for (int number = 1; number < NSIG; number++)
 		sigaction(number, &standard, NULL);
@@ -96,7 +97,7 @@ static int own_proc(void)
 
 static _Noreturn void exec_create(const struct launch *launch)
 {
-	static const char *const environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", NULL};
+	static const char *const environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", NULL };
 	sigset_t none;
 
 	sigemptyset(&none);
@@ -144,7 +145,7 @@ static pid_t sandbox_pid(const char *path)
 /* Reaps what has ended. Tells the supervisor how `create` went; true once the machine is over. */
 static bool reap(struct launch *launch)
 {
-	struct report created = {.step = REPORT_CREATED};
+	struct report created = { .step = REPORT_CREATED };
 	int status;
 	pid_t pid;
 
@@ -155,7 +156,7 @@ static bool reap(struct launch *launch)
 			continue;
 		launch->creating = -1;
 		while (launch->console_in >= 0 && status != 0) {
-			struct pollfd rest = {.fd = launch->console_in, .events = POLLIN};
+			struct pollfd rest = { .fd = launch->console_in, .events = POLLIN };
 
 			if (poll(&rest, 1, 0) <= 0)
 				break;
@@ -198,9 +199,9 @@ static void wake(struct launch *launch)
 static _Noreturn void init_loop(struct launch *launch, int signals)
 {
 	for (;;) {
-		struct pollfd watched[] = {{.fd = signals, .events = POLLIN},
-					   {.fd = launch->lifeline, .events = POLLIN},
-					   {.fd = launch->console_in, .events = POLLIN}};
+		struct pollfd watched[] = { { .fd = signals, .events = POLLIN },
+					    { .fd = launch->lifeline, .events = POLLIN },
+					    { .fd = launch->console_in, .events = POLLIN } };
 		struct signalfd_siginfo ignored[8];
 
 		if (poll(watched, ARRAY_SIZE(watched), launch->sandbox > 0 ? QUIET_PERIOD_MS : -1) < 0)
@@ -268,7 +269,7 @@ static pid_t launch_clone(struct launch *launch, int *pidfd)
 
 static int report_read(int fd, struct husk_error *err)
 {
-	struct pollfd wait = {.fd = fd, .events = POLLIN};
+	struct pollfd wait = { .fd = fd, .events = POLLIN };
 	struct report report;
 	int ready;
 
@@ -276,7 +277,8 @@ static int report_read(int fd, struct husk_error *err)
 		ready = poll(&wait, 1, CREATE_TIMEOUT_MS);
 	while (ready < 0 && errno == EINTR);
 	if (ready == 0)
-		return husk_fail(err, HUSK_TIMEOUT, "runsc create did not finish within %d s", CREATE_TIMEOUT_MS / 1000);
+		return husk_fail(err, HUSK_TIMEOUT, "runsc create did not finish within %d s",
+				 CREATE_TIMEOUT_MS / 1000);
 	if (read_full(fd, &report, sizeof(report)) != (ssize_t)sizeof(report))
 		return husk_fail(err, HUSK_INTERNAL, "the machine's first process ended before it was set up");
 	if (report.step == REPORT_CREATED)
@@ -303,9 +305,15 @@ static int pipe_make(int *reading, int *writing, struct husk_error *err)
 
 int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out, struct husk_error *err)
 {
-	cleanup_close int report_in = -1, report_out = -1, life_in = -1, life_out = -1, console_in = -1, console_out = -1;
-	struct gvisor_process process = {.pid = -1, .pidfd = -1, .lifeline = -1};
-	struct launch launch = {.init = init, .creating = -1, .sandbox = -1, .console_log = init->console, .input = init->input, .output = init->output};
+	cleanup_close int report_in = -1, report_out = -1, life_in = -1, life_out = -1, console_in = -1,
+			  console_out = -1;
+	struct gvisor_process process = { .pid = -1, .pidfd = -1, .lifeline = -1 };
+	struct launch launch = { .init = init,
+				 .creating = -1,
+				 .sandbox = -1,
+				 .console_log = init->console,
+				 .input = init->input,
+				 .output = init->output };
 
 	if (pipe_make(&report_in, &report_out, err) < 0 || pipe_make(&life_in, &life_out, err) < 0 ||
 	    pipe_make(&console_in, &console_out, err) < 0)

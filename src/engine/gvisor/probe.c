@@ -1,8 +1,8 @@
 /*
  * Does gVisor work on this host? Called by engine_choose and `husk doctor`. It answers by doing what every sandbox
- * needs, through the engine's own ops: a machine from a tiny root image is booted, echoes a byte, is checkpointed, ended,
- * restored into another machine, and echoes again. A yes is remembered until runsc changes or the host reboots; a no
- * never is. It must leave nothing behind.
+ * needs, through the engine's own ops: a machine from a tiny root image is booted, echoes a byte, is checkpointed and
+ * ended, restored into another machine, and echoes again. A yes is kept until runsc changes or the host reboots, a
+ * no never. It must leave nothing behind.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -80,24 +80,24 @@ static int write_program(const char *path, struct husk_error *err)
 		Elf64_Ehdr header;
 		Elf64_Phdr segment;
 	} elf = {
-		.header = {.e_ident = {ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT},
-			   .e_type = ET_EXEC,
-			   .e_machine = PROBE_MACHINE,
-			   .e_version = EV_CURRENT,
-			   .e_entry = base + sizeof(elf),
-			   .e_phoff = sizeof(Elf64_Ehdr),
-			   .e_ehsize = sizeof(Elf64_Ehdr),
-			   .e_phentsize = sizeof(Elf64_Phdr),
-			   .e_phnum = 1},
-		.segment = {.p_type = PT_LOAD,
-			    .p_flags = PF_R | PF_X,
-			    .p_vaddr = base,
-			    .p_paddr = base,
-			    .p_filesz = sizeof(elf) + code_size,
-			    .p_memsz = sizeof(elf) + code_size,
-			    .p_align = 0x1000},
+		.header = { .e_ident = { ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT },
+			    .e_type = ET_EXEC,
+			    .e_machine = PROBE_MACHINE,
+			    .e_version = EV_CURRENT,
+			    .e_entry = base + sizeof(elf),
+			    .e_phoff = sizeof(Elf64_Ehdr),
+			    .e_ehsize = sizeof(Elf64_Ehdr),
+			    .e_phentsize = sizeof(Elf64_Phdr),
+			    .e_phnum = 1 },
+		.segment = { .p_type = PT_LOAD,
+			     .p_flags = PF_R | PF_X,
+			     .p_vaddr = base,
+			     .p_paddr = base,
+			     .p_filesz = sizeof(elf) + code_size,
+			     .p_memsz = sizeof(elf) + code_size,
+			     .p_align = 0x1000 },
 	};
-	cleanup_buf struct buf file = {0};
+	cleanup_buf struct buf file = { 0 };
 
 	if (buf_append(&file, &elf, sizeof(elf)) < 0 || buf_append(&file, gvisor_probe_code, (size_t)code_size) < 0)
 		return husk_fail_memory(err);
@@ -107,11 +107,11 @@ static int write_program(const char *path, struct husk_error *err)
 /* A root image like a template's, with the one program in it. */
 static int write_rootfs(const char *scratch, const char *rootfs, struct husk_error *err)
 {
-	static const char *const directories[] = {"proc", "sys", "dev", "tmp", ".husk/disk"};
+	static const char *const directories[] = { "proc", "sys", "dev", "tmp", ".husk/disk" };
 	cleanup_free char *program = str_format("%s/root/.husk/agent", scratch);
 	cleanup_free char *tree = str_format("%s/root", scratch);
-	const char *const argv[] = {"mkfs.erofs", "-T0", "-Enoinline_data", rootfs, tree, NULL};
-	struct command command = {COMMAND_INIT, .argv = argv, .timeout_ms = 30000};
+	const char *const argv[] = { "mkfs.erofs", "-T0", "-Enoinline_data", rootfs, tree, NULL };
+	struct command command = { COMMAND_INIT, .argv = argv, .timeout_ms = 30000 };
 
 	if (!program || !tree)
 		return husk_fail_memory(err);
@@ -132,7 +132,7 @@ static int write_rootfs(const char *scratch, const char *rootfs, struct husk_err
 
 static int check_echo(struct engine_machine *machine, char byte, struct husk_error *err)
 {
-	struct pollfd wait = {.events = POLLIN};
+	struct pollfd wait = { .events = POLLIN };
 	char back = 0;
 	int to_agent;
 
@@ -169,8 +169,13 @@ static int probe_in(const char *scratch, const char *runtime, const char *id, st
 	cleanup_free char *image = str_format("%s/image", scratch);
 	cleanup_free char *first = str_format("%s/first", scratch);
 	cleanup_free char *second = str_format("%s/second", scratch);
-	struct engine_spec spec = {.id = id, .directory = first, .runtime = runtime, .rootfs = rootfs,
-				   .agent = "/.husk/agent", .disk_bytes = PROBE_DISK, .uid_base = PROBE_UID};
+	struct engine_spec spec = { .id = id,
+				    .directory = first,
+				    .runtime = runtime,
+				    .rootfs = rootfs,
+				    .agent = "/.husk/agent",
+				    .disk_bytes = PROBE_DISK,
+				    .uid_base = PROBE_UID };
 
 	if (!rootfs || !image || !first || !second)
 		return husk_fail_memory(err);

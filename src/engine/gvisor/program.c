@@ -79,16 +79,17 @@ static long version_date(const char *version)
 
 static int program_ask(struct gvisor_program *program, struct husk_error *err)
 {
-	const char *const argv[] = {program->path, "--version", NULL};
-	cleanup_buf struct buf output = {0};
-	struct command command = {COMMAND_INIT, .argv = argv, .output = &output, .timeout_ms = 10000};
+	const char *const argv[] = { program->path, "--version", NULL };
+	cleanup_buf struct buf output = { 0 };
+	struct command command = { COMMAND_INIT, .argv = argv, .output = &output, .timeout_ms = 10000 };
 	const char *version;
 
 	if (command_run(&command, err) < 0)
 		return husk_wrap(err, "runsc does not start");
 	version = output.data ? strstr(output.data, "version ") : NULL;
 	version = version ? version + strlen("version ") : "";
-	snprintf(program->version, sizeof(program->version), "%.*s", (int)MIN(strcspn(version, " \n"), (size_t)60), version);
+	snprintf(program->version, sizeof(program->version), "%.*s", (int)MIN(strcspn(version, " \n"), (size_t)60),
+		 version);
 	if (version_date(program->version) < GVISOR_VERSION_MIN)
 		return husk_fail(err, HUSK_UNAVAILABLE, "%s is version '%s', older than %d; " FIX, program->path,
 				 program->version, GVISOR_VERSION_MIN);
@@ -99,7 +100,7 @@ int gvisor_program_find(const char *runtime, struct gvisor_program *out, struct 
 {
 	cleanup_free char *version = NULL;
 
-	*out = (struct gvisor_program){0};
+	*out = (struct gvisor_program){ 0 };
 	if (program_search(out->path, sizeof(out->path)) < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "runsc (package runsc, %d or newer) is not installed; " FIX,
 				 GVISOR_VERSION_MIN);

@@ -22,7 +22,9 @@
 #define STIR_NS 20000
 #define STILL_PERIODS (10000 / QUIET_PERIOD_MS)
 
-static const char *const slack_ns[] = {[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "16000000", [QUIET_DEEP] = "200000000"};
+static const char *const slack_ns[] = {
+	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "16000000", [QUIET_DEEP] = "200000000"
+};
 
 struct entry { /* of getdents64 */
 	uint64_t inode;

@@ -16,12 +16,36 @@
  * own world; none is held by a process of the host.
  */
 static const char *const capabilities[] = {
-	"CAP_CHOWN",           "CAP_DAC_OVERRIDE",   "CAP_DAC_READ_SEARCH",  "CAP_FOWNER",     "CAP_FSETID",
-	"CAP_KILL",            "CAP_SETGID",         "CAP_SETUID",           "CAP_SETPCAP",    "CAP_LINUX_IMMUTABLE",
-	"CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN",        "CAP_NET_RAW",    "CAP_IPC_LOCK",
-	"CAP_IPC_OWNER",       "CAP_SYS_CHROOT",     "CAP_SYS_PTRACE",       "CAP_SYS_PACCT",  "CAP_SYS_ADMIN",
-	"CAP_SYS_BOOT",        "CAP_SYS_NICE",       "CAP_SYS_RESOURCE",     "CAP_SYS_TIME",   "CAP_SYS_TTY_CONFIG",
-	"CAP_MKNOD",           "CAP_LEASE",          "CAP_AUDIT_WRITE",      "CAP_AUDIT_CONTROL", "CAP_SETFCAP",
+	"CAP_CHOWN",
+	"CAP_DAC_OVERRIDE",
+	"CAP_DAC_READ_SEARCH",
+	"CAP_FOWNER",
+	"CAP_FSETID",
+	"CAP_KILL",
+	"CAP_SETGID",
+	"CAP_SETUID",
+	"CAP_SETPCAP",
+	"CAP_LINUX_IMMUTABLE",
+	"CAP_NET_BIND_SERVICE",
+	"CAP_NET_BROADCAST",
+	"CAP_NET_ADMIN",
+	"CAP_NET_RAW",
+	"CAP_IPC_LOCK",
+	"CAP_IPC_OWNER",
+	"CAP_SYS_CHROOT",
+	"CAP_SYS_PTRACE",
+	"CAP_SYS_PACCT",
+	"CAP_SYS_ADMIN",
+	"CAP_SYS_BOOT",
+	"CAP_SYS_NICE",
+	"CAP_SYS_RESOURCE",
+	"CAP_SYS_TIME",
+	"CAP_SYS_TTY_CONFIG",
+	"CAP_MKNOD",
+	"CAP_LEASE",
+	"CAP_AUDIT_WRITE",
+	"CAP_AUDIT_CONTROL",
+	"CAP_SETFCAP",
 };
 
 static json_t *capability_list(void)
@@ -43,15 +67,15 @@ static json_t *process_section(const struct engine_spec *spec)
 	return json_pack("{s:b, s:{s:i, s:i}, s:[s], s:[s, s], s:s, s:i, s:{s:o, s:o, s:o}, s:[{s:s, s:i, s:i}]}",
 			 "terminal", 0, "user", "uid", 0, "gid", 0, "args", spec->agent, "env",
 			 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "cwd", "/",
-			 "oomScoreAdj", 500, "capabilities", "bounding", capability_list(), "effective", capability_list(),
-			 "permitted", capability_list(), "rlimits", "type", "RLIMIT_NOFILE", "hard", 1048576, "soft", 65536);
+			 "oomScoreAdj", 500, "capabilities", "bounding", capability_list(), "effective",
+			 capability_list(), "permitted", capability_list(), "rlimits", "type", "RLIMIT_NOFILE", "hard",
+			 1048576, "soft", 65536);
 }
 
 static json_t *mounts_section(const char *disk, const char *size)
 {
-	return json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s, s:s, s:[s, s]}]",
-			 "destination", "/proc", "type", "proc", "source", "proc",
-			 "destination", "/sys", "type", "sysfs", "source", "sysfs",
+	return json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s, s:s, s:[s, s]}]", "destination", "/proc",
+			 "type", "proc", "source", "proc", "destination", "/sys", "type", "sysfs", "source", "sysfs",
 			 "destination", DISK_MOUNT, "type", "bind", "source", disk, "options", "rw", size);
 }
 
@@ -69,7 +93,7 @@ static json_t *annotations_section(const struct engine_spec *spec, const char *d
 
 static json_t *linux_section(const struct engine_spec *spec)
 {
-	static const char *const kinds[] = {"pid", "ipc", "uts", "mount", "network"};
+	static const char *const kinds[] = { "pid", "ipc", "uts", "mount", "network" };
 	json_t *section = json_pack("{s:[]}", "namespaces"), *list = json_object_get(section, "namespaces");
 	int failed = section ? 0 : -1;
 
@@ -97,14 +121,15 @@ int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const 
 
 	if (!path || !size)
 		return husk_fail_memory(err);
-	root = json_pack("{s:s, s:s, s:{s:s, s:b}, s:o, s:o, s:o, s:o}", "ociVersion", "1.0.0", "hostname", "husk", "root",
-			 "path", "rootfs", "readonly", 1, "process", process_section(spec), "mounts",
+	root = json_pack("{s:s, s:s, s:{s:s, s:b}, s:o, s:o, s:o, s:o}", "ociVersion", "1.0.0", "hostname", "husk",
+			 "root", "path", "rootfs", "readonly", 1, "process", process_section(spec), "mounts",
 			 mounts_section(disk, size), "annotations", annotations_section(spec, disk, size), "linux",
 			 linux_section(spec));
 	text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
 	/* A name that is not UTF-8 cannot be written as JSON either. */
 	if (!text)
-		return husk_fail(err, HUSK_INVALID, "cannot describe the machine '%s' to runsc: are its paths UTF-8?", spec->id);
+		return husk_fail(err, HUSK_INVALID, "cannot describe the machine '%s' to runsc: are its paths UTF-8?",
+				 spec->id);
 	return file_write_atomic(path, text, strlen(text), 0600, err);
 }

@@ -267,6 +267,24 @@ def engine_processes():
     return {pid: words[-2].decode() for pid, words in instance_processes().items() if b"boot" in words}
 
 
+def kernel_of(sandbox):
+    """The process that is the sandbox's kernel: the one of them that descends from its supervisor."""
+    supervisor = supervisor_pid(sandbox)
+    mine = [pid for pid in engine_processes() if _descends(pid, supervisor)]
+    assert len(mine) == 1, f"kernels under supervisor {supervisor} of {sandbox}: {mine}"
+    return mine[0]
+
+
+def _descends(pid, ancestor):
+    while pid > 1 and pid != ancestor:
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return pid == ancestor
+
+
 def kill_instance():
     """kill -9 of every process of this instance; returns how many there were."""
     found = instance_processes()
