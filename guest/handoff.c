@@ -34,7 +34,10 @@ static int server = -1; /* where the signal handler writes */
 
 /* ---- which calls are handed over ---- */
 
-static bool starts(const char *s, const char *prefix) { return strncmp(s, prefix, strlen(prefix)) == 0; }
+static bool starts(const char *s, const char *prefix)
+{
+	return strncmp(s, prefix, strlen(prefix)) == 0;
+}
 
 /* Settings that python, or the numeric libraries the warm one has loaded, read once at start. */
 static bool python_environment_plain(void)
@@ -83,7 +86,10 @@ static bool python_suits(int argc, char **argv)
 }
 
 /* Root needs no server; and asking for help is the real program's business. */
-static bool sudo_suits(int argc, char **argv) { return geteuid() != 0 && argc > 1 && strcmp(argv[1], "--help") != 0; }
+static bool sudo_suits(int argc, char **argv)
+{
+	return geteuid() != 0 && argc > 1 && strcmp(argv[1], "--help") != 0;
+}
 
 static const struct service python = { HANDOFF_PYTHON, "/usr/bin/python3", python_suits };
 static const struct service sudo = { HANDOFF_SUDO, "/usr/bin/sudo", sudo_suits };
@@ -194,12 +200,14 @@ static bool request_send(int fd, const struct handoff_request *request)
 		char space[CMSG_SPACE(sizeof(descriptors)) + CMSG_SPACE(sizeof(self))];
 	} control = { 0 };
 	struct iovec part = { (void *)request, sizeof(*request) };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
-				  .msg_controllen = sizeof(control.space) };
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
+	};
 	ssize_t count;
 
 	attach(CMSG_FIRSTHDR(&message), SCM_RIGHTS, descriptors, sizeof(descriptors));
-	attach((struct cmsghdr *)(control.space + CMSG_SPACE(sizeof(descriptors))), SCM_CREDENTIALS, &self, sizeof(self));
+	attach((struct cmsghdr *)(control.space + CMSG_SPACE(sizeof(descriptors))), SCM_CREDENTIALS, &self,
+	       sizeof(self));
 	do
 		count = sendmsg(fd, &message, MSG_NOSIGNAL);
 	while (count < 0 && errno == EINTR);

@@ -29,7 +29,7 @@ struct handoff_request {
 	uint32_t envc;
 	uint32_t umask;
 	uint32_t reserved;
-	uint64_t ignored; /* signals the client was started with ignored: bit n-1 for signal n */
+	uint64_t ignored;                   /* signals the client was started with ignored: bit n-1 for signal n */
 	uint64_t limits[HANDOFF_LIMITS][2]; /* soft, hard */
 };
 

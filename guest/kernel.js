@@ -1,6 +1,7 @@
-// Runs the user's JavaScript for kernel_relay.py: node's own REPL evaluator, which has top-level await and keeps const and
-// let from call to call. Requests come as JSON lines on descriptor 3, events go out as JSON lines on descriptor 4;
-// descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is printed, never fatal.
+// Runs the user's JavaScript for kernel_relay.py: node's own REPL evaluator, which has top-level await and keeps
+// const and let from call to call. Requests come as JSON lines on descriptor 3, events go out as JSON lines on
+// descriptor 4; descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is printed,
+// never fatal.
 'use strict';
 
 const fs = require('fs');
@@ -61,7 +62,8 @@ async function flush() {
 // The stack as far as it is the user's own.
 function stackOf(error) {
 	const lines = String(error.stack).split('\n');
-	const end = lines.findIndex((line) => /\((node:vm|node:internal\/vm|node:repl|node:domain)|sigintHandlersWrap/.test(line));
+	const ours = /\((node:vm|node:internal\/vm|node:repl|node:domain)|sigintHandlersWrap/;
+	const end = lines.findIndex((line) => ours.test(line));
 	return (end < 0 ? lines : lines.slice(0, end)).join('\n') + '\n';
 }
 
@@ -140,7 +142,9 @@ function evaluate(code) {
 
 // Static imports are for modules only; in a cell they become what they mean.
 function rewriteImports(code) {
-	return code.replace(/(?<=^|;)[ \t]*import\s+(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s+|\{([^}]*)\}\s*)?(?:from\s*)?(['"][^'"]+['"])[ \t]*;?/gm,
+	const what = /(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s+|\{([^}]*)\}\s*)?/.source;
+	const statement = new RegExp(`(?<=^|;)[ \\t]*import\\s+${what}(?:from\\s*)?(['"][^'"]+['"])[ \\t]*;?`, 'gm');
+	return code.replace(statement,
 		(line, main, all, names, module) => {
 			const parts = [];
 			if (main) {

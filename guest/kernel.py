@@ -1,8 +1,8 @@
 """The process behind `run_code`: python3 /.husk/guest/kernel.py LANGUAGE (python, javascript or bash).
 
-The guest agent starts it with stdin kept open. Each request is one JSON line on stdin, {"id", "code"}; each event one JSON
-line on stdout. This file owns that protocol and the capture of descriptors 1 and 2, which the user's code and all its
-child processes write to; what running code means is in kernel_python.py and kernel_relay.py.
+The guest agent starts it with stdin kept open. Each request is one JSON line on stdin, {"id", "code"}; each event one
+JSON line on stdout. This file owns that protocol and the capture of descriptors 1 and 2, which the user's code and all
+its child processes write to; what running code means is in kernel_python.py and kernel_relay.py.
 
 It must run on any Python from 3.9 on with the standard library alone, and must never let the user's output reach the
 descriptor the events go out on.
@@ -143,7 +143,8 @@ class Kernel:
                 if not isinstance(code, str):
                     raise TypeError("code is not a string")
             except (ValueError, KeyError, TypeError) as problem:
-                self._write({"id": None, "type": "error", "name": "ProtocolError", "value": str(problem), "traceback": ""})
+                self._write({"id": None, "type": "error", "name": "ProtocolError", "value": str(problem),
+                             "traceback": ""})
                 self._write({"id": None, "type": "end"})
                 continue
             run(code)

@@ -1,8 +1,8 @@
-"""Runs the user's Python for kernel.py: one namespace for all calls, top-level await, the value of the last expression as
-the main result, rich representations, and matplotlib figures as PNG.
+"""Runs the user's Python for kernel.py: one namespace for all calls, top-level await, the value of the last expression
+as the main result, rich representations, and matplotlib figures as PNG.
 
-Called by kernel.py with the Kernel whose descriptors are captured already. User code runs in the main thread, so that an
-interrupt reaches it; nothing it raises may leave this module.
+Called by kernel.py with the Kernel whose descriptors are captured already. User code runs in the main thread, so that
+an interrupt reaches it; nothing it raises may leave this module.
 """
 
 import ast
@@ -238,8 +238,12 @@ def shell(command):
         print("exit status %d" % status, file=sys.stderr)
 
 
+def change_directory(path):
+    os.chdir(os.path.expanduser(path))
+
+
 def rewrite_magics(code):
-    """Notebook habits that are not Python: !command, %%bash, %pip, %cd, %matplotlib. Tried only when it does not parse."""
+    """Notebook habits that are not Python: !command, %%bash, %pip, %cd, %matplotlib. For code that does not parse."""
     if code.lstrip().startswith("%%bash"):
         return "__import__('kernel_python').shell(%r)" % code.lstrip().partition("\n")[2]
     lines = []
@@ -252,7 +256,7 @@ def rewrite_magics(code):
                 rest = rest if mark == "!" else "python3 -m pip " + argument
                 line = "%s__import__('kernel_python').shell(%r)" % (indent, rest)
             elif word == "cd":
-                line = "%s__import__('os').chdir(__import__('os').path.expanduser(%r))" % (indent, argument.strip() or "~")
+                line = "%s__import__('kernel_python').change_directory(%r)" % (indent, argument.strip() or "~")
             elif word == "matplotlib":
                 line = indent + "pass"
         lines.append(line)

@@ -68,7 +68,7 @@ class Interpreter:
 
 
 class Bash(Interpreter):
-    """An interactive bash on a pipe: interactive, so that an interrupt or a syntax error abandons the code and not the shell."""
+    """An interactive bash on a pipe: that way an interrupt or a syntax error abandons the code and not the shell."""
 
     def ensure(self):
         if self.child is not None:

@@ -95,8 +95,9 @@ static bool read_header(int fd, struct order *order)
 		char space[CMSG_SPACE(sizeof(order->descriptors)) + CMSG_SPACE(sizeof(order->peer))];
 	} control = { 0 };
 	struct iovec part = { &order->request, sizeof(order->request) };
-	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space,
-				  .msg_controllen = sizeof(control.space) };
+	struct msghdr message = {
+		.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof(control.space)
+	};
 	ssize_t count = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
 
 	return count > 0 && take_attached(&message, order) &&
@@ -144,7 +145,8 @@ static bool allowed(struct order *order)
 
 	if (!user)
 		return false;
-	order->caller = (struct passwd){ .pw_name = strdup(user->pw_name), .pw_uid = user->pw_uid, .pw_gid = user->pw_gid };
+	order->caller =
+		(struct passwd){ .pw_name = strdup(user->pw_name), .pw_uid = user->pw_uid, .pw_gid = user->pw_gid };
 	group = getgrnam("sudo");
 	if (!group || !order->caller.pw_name)
 		return false;
@@ -187,7 +189,10 @@ static void parse_letter(char letter, struct plan *plan)
 	}
 }
 
-static bool is_user_option(const char *word) { return strcmp(word, "-u") == 0 || strcmp(word, "--user") == 0; }
+static bool is_user_option(const char *word)
+{
+	return strcmp(word, "-u") == 0 || strcmp(word, "--user") == 0;
+}
 
 static struct plan parse(char **argv)
 {
@@ -236,8 +241,9 @@ static const char *find(char **environment, const char *name)
 /* Of the caller's variables only those that say how to show text and reach the network, unless all were asked for. */
 static void make_environment(const struct order *order, const struct plan *plan, const struct passwd *target)
 {
-	static const char *const kept[] = { "TERM", "LANG", "LC_ALL", "COLORTERM", "DISPLAY", "http_proxy", "https_proxy",
-					    "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "DEBIAN_FRONTEND" };
+	static const char *const kept[] = { "TERM",       "LANG",        "LC_ALL",      "COLORTERM",
+					    "DISPLAY",    "http_proxy",  "https_proxy", "no_proxy",
+					    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",    "DEBIAN_FRONTEND" };
 	char number[16];
 
 	clearenv();

@@ -2,9 +2,9 @@
 
 Started by the code-interpreter template before its snapshot is taken: /usr/bin/python3 zygote.py numpy pandas ... The
 client is handoff.c (the protocol is in handoff.h). A forked child takes on the caller's descriptors, environment,
-directory, limits and credentials and runs what `python3` was asked to run. Where what is loaded already would differ from
-what the caller would get (a module of the same name beside the script, packages installed since), it executes the real
-python instead. It must stay single-threaded, because it forks.
+directory, limits and credentials and runs what `python3` was asked to run. Where what is loaded already would differ
+from what the caller would get (a module of the same name beside the script, packages installed since), it executes the
+real python instead. It must stay single-threaded, because it forks.
 """
 
 import sys
@@ -394,8 +394,8 @@ def flush():
 
 
 def finish(status):
-    """The end of the interpreter, as far as anyone can see it. Taking down what was loaded before the fork would touch, and
-    so copy, all of its memory; only what the caller's code made is let go of, so that its files are flushed."""
+    """The end of the interpreter, as far as anyone can see it. Taking down what was loaded before the fork would touch,
+    and so copy, all of its memory; only what the caller's code made is let go of, so that its files are flushed."""
     threading._shutdown()
     atexit._run_exitfuncs()
     flushed = flush()

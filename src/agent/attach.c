@@ -92,7 +92,7 @@ static bool attachment_send(struct agent *agent, struct attachment *at, int inde
 {
 	const struct ring *ring = &at->process->output[index].ring;
 	uint8_t stream = index == 0 ? STREAM_OUT : STREAM_ERR;
-	const char *run;
+	const char *run = NULL;
 
 	at->offset[index] = MAX(at->offset[index], ring->start);
 	size_t size = ring_peek(ring, at->offset[index], &run);

@@ -13,9 +13,10 @@ static size_t key_length(const char *pair)
 
 static int environment_set(char ***list, const char *pair)
 {
-	size_t length = key_length(pair);
+	size_t length = key_length(pair), count = *list ? strv_length(*list) : 0;
 
-	for (char **at = *list; at && *at; at++) {
+	for (size_t i = 0; i < count; i++) {
+		char **at = *list + i;
 		if (strncmp(*at, pair, length + 1) != 0)
 			continue;
 		char *copy = strdup(pair);

@@ -6,46 +6,39 @@
 
 #define RING_FIRST 4096u
 
-static void ring_copy_out(const struct ring *ring, char *target)
+/* The place of an offset; the capacity is a power of two. */
+static size_t ring_at(const struct ring *ring, uint64_t offset)
 {
-	size_t held = (size_t)(ring->end - ring->start);
-	const char *run;
-
-	for (size_t done = 0; done < held;) {
-		size_t size = ring_peek(ring, ring->start + done, &run);
-		memcpy(target + done, run, size);
-		done += size;
-	}
+	return (size_t)(offset & (ring->capacity - 1));
 }
 
+/* Copies bytes to where their offsets belong. They fit. */
+static void ring_place(struct ring *ring, uint64_t offset, const char *data, size_t size)
+{
+	size_t at = ring_at(ring, offset), first = MIN(size, ring->capacity - at);
+
+	memcpy(ring->data + at, data, first);
+	memcpy(ring->data, data + first, size - first);
+}
+
+/* Without memory it stays as it is. */
 static void ring_grow(struct ring *ring, size_t wanted)
 {
 	size_t capacity = ring->capacity ? ring->capacity : RING_FIRST;
-	struct ring bigger = *ring;
 
 	while (capacity < wanted && capacity < RING_MAX)
 		capacity *= 2;
 	if (capacity == ring->capacity)
 		return;
-	bigger.data = malloc(capacity);
+	struct ring bigger = { .data = malloc(capacity), .capacity = capacity, .start = ring->start, .end = ring->end };
 	if (!bigger.data)
 		return;
-	bigger.capacity = capacity;
-
-	/* Positions depend on the capacity: lay the held bytes out linearly, then put them where they now belong. */
-	size_t held = (size_t)(ring->end - ring->start);
-	size_t at = (size_t)(ring->start & (capacity - 1)), first = MIN(held, capacity - at);
-	char *linear = held ? malloc(held) : NULL;
-	if (held && !linear) {
-		free(bigger.data);
-		return;
+	if (ring->end > ring->start) { /* in one run or in two, each with a place of its own in the new one */
+		size_t held = (size_t)(ring->end - ring->start), at = ring_at(ring, ring->start);
+		size_t first = MIN(held, ring->capacity - at);
+		ring_place(&bigger, ring->start, ring->data + at, first);
+		ring_place(&bigger, ring->start + first, ring->data, held - first);
 	}
-	if (held) {
-		ring_copy_out(ring, linear);
-		memcpy(bigger.data + at, linear, first);
-		memcpy(bigger.data, linear + first, held - first);
-	}
-	free(linear);
 	free(ring->data);
 	*ring = bigger;
 }
@@ -54,8 +47,6 @@ void ring_append(struct ring *ring, const char *data, size_t size)
 {
 	size_t held = (size_t)(ring->end - ring->start);
 
-	if (size == 0)
-		return;
 	if (held + size > ring->capacity)
 		ring_grow(ring, held + size);
 	if (size > ring->capacity) { /* only the tail can be kept */
@@ -63,12 +54,9 @@ void ring_append(struct ring *ring, const char *data, size_t size)
 		data += size - ring->capacity;
 		size = ring->capacity;
 	}
-	if (size > 0) {
-		size_t at = (size_t)(ring->end & (ring->capacity - 1)), first = MIN(size, ring->capacity - at);
-		memcpy(ring->data + at, data, first);
-		memcpy(ring->data, data + first, size - first);
-		ring->end += size;
-	}
+	if (size > 0)
+		ring_place(ring, ring->end, data, size);
+	ring->end += size;
 	if (ring->end - ring->start > ring->capacity)
 		ring->start = ring->end - ring->capacity;
 }
@@ -77,7 +65,7 @@ size_t ring_peek(const struct ring *ring, uint64_t offset, const char **data)
 {
 	if (offset < ring->start || offset >= ring->end)
 		return 0;
-	size_t at = (size_t)(offset & (ring->capacity - 1));
+	size_t at = ring_at(ring, offset);
 	*data = ring->data + at;
 	return MIN((size_t)(ring->end - offset), ring->capacity - at);
 }

@@ -73,7 +73,7 @@ static int pack_long(struct pack *pack, char type, const char *text, char field[
 	memcpy(field, text, MIN(size - 1, 100));
 	if (size - 1 <= 100)
 		return 0;
-	memcpy(header.name, "././@LongLink", sizeof("././@LongLink"));
+	snprintf(header.name, sizeof(header.name), "././@LongLink");
 	tar_number_write(header.mode, sizeof(header.mode), 0);
 	tar_number_write(header.uid, sizeof(header.uid), 0);
 	tar_number_write(header.gid, sizeof(header.gid), 0);
@@ -86,8 +86,7 @@ static int pack_long(struct pack *pack, char type, const char *text, char field[
 
 static void header_name(char *field, size_t size, const char *name)
 {
-	if (name)
-		memcpy(field, name, MIN(strlen(name), size - 1));
+	snprintf(field, size, "%s", name ? name : "");
 }
 
 static int pack_entry(struct pack *pack, char type, const char *name, const char *link, const struct stat *status,

@@ -532,7 +532,6 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 {
 	cleanup(member_free) struct member member = { 0 };
 	char waste[16 * 1024];
-	ssize_t count;
 	int more;
 
 	while ((more = unpack_next(unpack, &member, err)) > 0) {
@@ -540,7 +539,7 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 			return -1;
 	}
 	/* Archives are padded to their record size: taken, so that the sender can finish. */
-	while (more == 0 && (count = read_full(unpack->in, waste, sizeof(waste))) > 0)
+	while (more == 0 && read_full(unpack->in, waste, sizeof(waste)) > 0)
 		;
 	return more;
 }

@@ -335,7 +335,8 @@ static int build_files(struct husk *husk, const struct husk_build_options *o, co
 
 	if (!final || !partial || !rootfs || !baked || !cache)
 		return husk_fail_memory(err);
-	if (access(final, F_OK) != 0 || o->force) {
+	bool made = access(final, F_OK) != 0;
+	if (made || o->force) {
 		if (dir_remove(partial, err) < 0 || dir_make(baked, 0700, err) < 0)
 			return -1;
 		int result = template_build_rootfs(definition, cache, rootfs, o->progress, o->data, err);
@@ -352,6 +353,8 @@ static int build_files(struct husk *husk, const struct husk_build_options *o, co
 	}
 	tell(o, "baking: booting it once, warming it, and taking the snapshot every create continues from");
 	cleanup_free char *image = bake_image(husk, version, version->disk_bytes, err);
+	if (!image && made) /* no row of the catalog will ever name it */
+		dir_remove(final, NULL);
 	return image ? 0 : -1;
 }
 

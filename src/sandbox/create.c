@@ -200,7 +200,9 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 
 	if (catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
 		return -1;
-	if (o->disk_bytes && o->disk_bytes != row->disk_bytes) {
+	if (!parent && !row->ready) {
+		husk_fail(err, HUSK_CONFLICT, "snapshot %s is still being taken", row->id);
+	} else if (o->disk_bytes && o->disk_bytes != row->disk_bytes) {
 		husk_fail(err, HUSK_INVALID, "disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
 			  (unsigned long long)row->disk_bytes);
 	} else {

@@ -14,6 +14,8 @@
 #include "store/template.h"
 #include "wire/wire.h"
 
+#define PREPARING_MS 10000 /* how long an emptying of the pool waits for entries under way */
+
 /* ---- lists of checks ---- */
 
 struct checks {
@@ -234,19 +236,33 @@ static int collect_expired(struct husk *husk, struct husk_gc_result *out, struct
 	return 0;
 }
 
-static int empty_pool(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
+/* One sweep of the pool; 1 when an entry is still on its way into it. */
+static int sweep_pool(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
 {
 	struct catalog_sandbox **list = NULL;
+	int preparing = 0;
 
-	if (catalog_sandbox_list(husk->catalog, 1u << CATALOG_POOL, &list, err) < 0)
+	if (catalog_sandbox_list(husk->catalog, 1u << CATALOG_POOL | 1u << CATALOG_PREPARING, &list, err) < 0)
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
-		cleanup_close int fd = supervisor_dial(husk, list[i]->id, NULL);
+		preparing |= list[i]->state == CATALOG_PREPARING;
+		cleanup_close int fd = list[i]->state == CATALOG_POOL ? supervisor_dial(husk, list[i]->id, NULL) : -1;
 		if (fd >= 0 && supervisor_call(fd, METHOD_SANDBOX_KILL, NULL, NULL, NULL) == 0)
 			out->pool++;
 	}
 	catalog_sandbox_list_free(list);
-	return 0;
+	return preparing;
+}
+
+/* An entry that is being prepared cannot be told to go yet, and would turn up after we said that the pool is empty. */
+static int empty_pool(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
+{
+	for (int64_t end = time_monotonic_ms() + PREPARING_MS;; usleep(20000)) {
+		int left = sweep_pool(husk, out, err);
+		if (left <= 0 || time_monotonic_ms() > end)
+			return MIN(left, 0);
+		husk_recover(husk, NULL); /* it may be one whose supervisor was killed */
+	}
 }
 
 /* Logs of sandboxes that ended. */

@@ -2,8 +2,9 @@
  * Stage 1 of a template: a Debian root from the host's own release and package sources, made by mmdebstrap, with the
  * definition's users, files, npm packages and scripts put in by templates/customize.sh. Called by rootfs.c.
  *
- * Sources are taken from this host's apt configuration (never written here), Debian's own only: what a third party offers
- * does not get into a template by being configured on the host. Credentials in a source's address do not get into it either.
+ * Sources are taken from this host's apt configuration (never written here), Debian's own only: what a third party
+ * offers does not get into a template by being configured on the host. Credentials in a source's address do not get
+ * into it either.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -18,8 +19,14 @@
 #define REASON_MAX 600    /* of the tool's own words, in the message */
 
 /* What apt, npm and node need from the caller's environment to reach their servers. */
-static const char *const passed_on[] = { "http_proxy", "https_proxy",  "no_proxy",	      "HTTP_PROXY",
-					 "HTTPS_PROXY", "NO_PROXY",    "NPM_CONFIG_USERCONFIG", "NPM_CONFIG_REGISTRY",
+static const char *const passed_on[] = { "http_proxy",
+					 "https_proxy",
+					 "no_proxy",
+					 "HTTP_PROXY",
+					 "HTTPS_PROXY",
+					 "NO_PROXY",
+					 "NPM_CONFIG_USERCONFIG",
+					 "NPM_CONFIG_REGISTRY",
 					 "npm_config_registry" };
 
 /* ---- package sources ---- */
@@ -60,8 +67,8 @@ static int sources_collect(const char *codename, struct buf *out, struct husk_er
 	cleanup_buf struct buf listing = { 0 };
 	struct command command = {
 		COMMAND_INIT,
-		.argv = (const char *[]){ "apt-get", "-o", "Debug::NoLocking=true", "-o", "APT::Get::List-Cleanup=false",
-					  "update", "--print-uris", NULL },
+		.argv = (const char *[]){ "apt-get", "-o", "Debug::NoLocking=true", "-o",
+					  "APT::Get::List-Cleanup=false", "update", "--print-uris", NULL },
 		.output = &listing,
 		.timeout_ms = 60000,
 	};
@@ -75,7 +82,8 @@ static int sources_collect(const char *codename, struct buf *out, struct husk_er
 			return husk_fail_memory(err);
 	if (out->size == 0)
 		return husk_fail(err, HUSK_UNAVAILABLE,
-				 "this host's apt has no source for Debian %s; add one to /etc/apt/sources.list.d", codename);
+				 "this host's apt has no source for Debian %s; add one to /etc/apt/sources.list.d",
+				 codename);
 	return 0;
 }
 
@@ -290,8 +298,9 @@ static void follow_output(struct follower *follower, int fd)
 	free(line);
 }
 
-/* The tool ends with us, also when we are killed. What it mounts inside the new root is seen by nobody else and goes when
- * the last of its processes does; where we may not have such a view of our own, it unmounts by itself as well as it can. */
+/* The tool ends with us, also when we are killed. What it mounts in the new root is seen by nobody else and goes when
+ * the last of its processes does; where we may not have such a view of our own, it unmounts by itself as well as it
+ * can. */
 static int contain_tool(void *data)
 {
 	(void)data;

@@ -69,7 +69,10 @@ int digest_finish(struct digest *digest, char out[static TEMPLATE_DIGEST_LENGTH 
 	return 0;
 }
 
-static int fail_hash(struct husk_error *err) { return husk_fail(err, HUSK_INTERNAL, "cannot compute a sha256"); }
+static int fail_hash(struct husk_error *err)
+{
+	return husk_fail(err, HUSK_INTERNAL, "cannot compute a sha256");
+}
 
 /* ---- files and trees ---- */
 
@@ -125,7 +128,10 @@ static int digest_status(struct digest *digest, const char *name, const struct s
 	return digest_framed(digest, name) < 0 ? -1 : digest_bytes(digest, fields, sizeof(fields));
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+	return strcmp((*a)->d_name, (*b)->d_name);
+}
 
 static int keep_entry(const struct dirent *entry)
 {
@@ -145,8 +151,8 @@ static int digest_directory(struct digest *digest, const char *name, const char 
 		cleanup_free char *child = str_format("%s/%s", path, entries[i]->d_name);
 		cleanup_free char *inner = str_format("%s/%s", name, entries[i]->d_name);
 		if (result == 0)
-			result = child && inner ? digest_tree(digest, inner, child, owners, err)
-						: husk_fail_memory(err);
+			result =
+				child && inner ? digest_tree(digest, inner, child, owners, err) : husk_fail_memory(err);
 		free(entries[i]);
 	}
 	free(entries);
@@ -196,8 +202,8 @@ static int guest_add(struct guest_list *list, const char *folder, struct husk_er
 		bool known = false;
 		for (char **name = list->names; name && *name; name++)
 			known |= str_equal(*name, entries[i]->d_name);
-		if (!path || (!known && (strv_add(&list->names, entries[i]->d_name) < 0 ||
-					 strv_add(&list->paths, path) < 0)))
+		if (!path ||
+		    (!known && (strv_add(&list->names, entries[i]->d_name) < 0 || strv_add(&list->paths, path) < 0)))
 			failed = true;
 		free(entries[i]);
 	}
@@ -261,7 +267,8 @@ char *host_codename(struct husk_error *err)
 
 	if (!debian || !line) {
 		husk_fail(err, HUSK_UNAVAILABLE,
-			  "template definitions are built on Debian, and /etc/os-release names another system; build from "
+			  "template definitions are built on Debian, and /etc/os-release names another system; build "
+			  "from "
 			  "a rootfs tar or directory instead");
 		return NULL;
 	}

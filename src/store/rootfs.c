@@ -1,9 +1,10 @@
 /*
- * From a template to its root image: stage 1 from the cache or made anew (debian.c), unpacked (unpack.c), what Husk brings
- * put into /.husk, and all of it written as EROFS. Called by the bake through template.h.
+ * From a template to its root image: stage 1 from the cache or made anew (debian.c), unpacked (unpack.c), what Husk
+ * brings put into /.husk, and all of it written as EROFS. Called by the bake through template.h.
  *
- * Everything unfinished lives in one directory of the cache that this process holds a lock on; finished things are renamed
- * into place. Paths inside an unpacked root are never followed through symbolic links: the root may be anybody's.
+ * Everything unfinished lives in one directory of the cache that this process holds a lock on; finished things are
+ * renamed into place. Paths inside an unpacked root are never followed through symbolic links: the root may be
+ * anybody's.
  */
 #include <fcntl.h>
 #include <sys/file.h>
@@ -105,8 +106,8 @@ static void prune(const char *cache, const char *name, const char *keep)
 	}
 }
 
-/* Makes stage 1 as `tar`, unless somebody else just did. One build at a time: two of the same definition would do the same
- * work twice, and more would only be in each other's way. */
+/* Makes stage 1 as `tar`, unless somebody else just did. One build at a time: two of the same definition would do the
+ * same work twice, and more would only be in each other's way. */
 static int stage1_make(const struct build *build, const char *cache, const char *tar, struct husk_error *err)
 {
 	cleanup_free char *made = str_format("%s/root.tar", build->work);
@@ -211,9 +212,9 @@ static int seed(const struct build *build, const char *tree, struct husk_error *
 		const char *path;
 		mode_t mode;
 	} directories[] = {
-		{ "proc", 0555 },  { "sys", 0555 },   { "dev", 0755 },	      { "run", 0755 },	       { "tmp", 01777 },
-		{ "etc", 0755 },   { "root", 0700 },  { "workspace", 01777 }, { ".husk", 0755 },       { ".husk/disk", 0755 },
-		{ ".husk/root", 0755 }, { ".husk/guest", 0755 },
+		{ "proc", 0555 },  { "sys", 0555 },        { "dev", 0755 },        { "run", 0755 },
+		{ "tmp", 01777 },  { "etc", 0755 },        { "root", 0700 },       { "workspace", 01777 },
+		{ ".husk", 0755 }, { ".husk/disk", 0755 }, { ".husk/root", 0755 }, { ".husk/guest", 0755 },
 	};
 	cleanup_free char *agent = template_libfile("husk-agent");
 	cleanup_free char *old = str_format("%s/.husk", tree);
@@ -301,8 +302,9 @@ int template_build_rootfs(const struct template_definition *definition, const ch
 {
 	cleanup(work_close) char *work = NULL;
 	cleanup_close int lock = -1;
-	struct build build = { .definition = definition, .progress = progress, .data = data,
-			       .started_ms = time_monotonic_ms() };
+	struct build build = {
+		.definition = definition, .progress = progress, .data = data, .started_ms = time_monotonic_ms()
+	};
 	cleanup_free char *tree = NULL;
 
 	if (work_open(cache_dir, &work, &lock, err) < 0)

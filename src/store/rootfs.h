@@ -17,7 +17,10 @@ char **template_places(void);
 struct digest; /* a running sha256 */
 struct digest *digest_new(void);
 void digest_free(struct digest *digest);
-static inline void digest_cleanup(struct digest **digest) { digest_free(*digest); }
+static inline void digest_cleanup(struct digest **digest)
+{
+	digest_free(*digest);
+}
 #define cleanup_digest cleanup(digest_cleanup)
 /* A name and a value, framed so that no two different sequences of calls hash alike. */
 int digest_text(struct digest *digest, const char *name, const char *value);

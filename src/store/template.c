@@ -2,8 +2,8 @@
  * Template definitions: reading and checking them, and finding what Husk ships (definitions, guest files, the agent).
  * Called by the bake and by libhusk's template calls. It only reads; building is rootfs.c, hashing digest.c.
  *
- * A definition is written by the host's user and run as root at build, so it is trusted; it is checked so that a slip is
- * named by file, line and key, and so that nothing in it can be taken for an option of the tools that are driven.
+ * A definition is written by the host's user and run as root at build, so it is trusted; it is checked so that a slip
+ * is named by file, line and key, and so that nothing in it can be taken for an option of the tools that are driven.
  */
 #include "store/template.h"
 
@@ -43,7 +43,8 @@ static const char *check_package(const char *word)
 
 static const char *check_exclude(const char *word)
 {
-	return word[0] == '/' && all_of(word, "/*?+-._@") ? NULL : "an absolute path, in which * may stand for anything";
+	return word[0] == '/' && all_of(word, "/*?+-._@") ? NULL
+							  : "an absolute path, in which * may stand for anything";
 }
 
 static const char *check_npm(const char *word)
@@ -361,7 +362,8 @@ char **template_places(void)
 	cleanup_strv char **places = NULL;
 	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
 	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
-	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk", HUSK_PREFIX "/bin" };
+	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk",
+						 HUSK_PREFIX "/bin" };
 	ssize_t size;
 
 	if (given && given[0] && strv_add(&places, given) < 0)
@@ -402,7 +404,10 @@ int template_libfile_missing(const char *name, struct husk_error *err)
 			 name);
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 char **template_shipped(struct husk_error *err)
 {

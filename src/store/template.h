@@ -1,6 +1,6 @@
 /*
- * Templates: from what a template is described by (a definition, a rootfs tar, a rootfs directory) to its read-only root
- * image (EROFS). Baking that image into a running snapshot is src/sandbox/bake.c, which uses this header.
+ * Templates: from what a template is described by (a definition, a rootfs tar, a rootfs directory) to its read-only
+ * root image (EROFS). Baking that image into a running snapshot is src/sandbox/bake.c, which uses this header.
  *
  * A definition is a directory: a `template` file of "key: value" lines (# comments; keys marked * may repeat), and
  * optionally `files/`, copied over the root, and scripts it names:
@@ -31,9 +31,9 @@ enum template_kind { TEMPLATE_DEFINITION = 1, TEMPLATE_TAR, TEMPLATE_DIRECTORY }
 
 struct template_definition {
 	enum template_kind kind;
-	char *name;        /* last component of the directory, or as given */
-	char *source;      /* the definition's directory, the tar, or the root directory */
-	char *description; /* never NULL */
+	char *name;          /* last component of the directory, or as given */
+	char *source;        /* the definition's directory, the tar, or the root directory */
+	char *description;   /* never NULL */
 	uint64_t disk_bytes; /* 0: the instance's default */
 	char *ready;         /* NULL: no check */
 	/* NULL-terminated lists; NULL when empty. */
@@ -47,7 +47,10 @@ int template_from_tar(const char *path, const char *name, struct template_defini
 int template_from_directory(const char *path, const char *name, struct template_definition **out,
 			    struct husk_error *err);
 void template_free(struct template_definition *definition);
-static inline void template_cleanup(struct template_definition **definition) { template_free(*definition); }
+static inline void template_cleanup(struct template_definition **definition)
+{
+	template_free(*definition);
+}
 #define cleanup_template cleanup(template_cleanup)
 
 /* Letters, digits, '-', '_' and '.', at most 64, starting with a letter or digit. */

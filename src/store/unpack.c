@@ -1,7 +1,7 @@
 /*
- * A rootfs tar onto disk, for rootfs.c. The tar may come from anywhere, so nothing in it may reach outside the directory:
- * absolute names and ".." are refused, and no entry is written through a symbolic link. Owners, permissions and times are
- * kept as numbers; what is below /dev is left out, since a sandbox gets its own.
+ * A rootfs tar onto disk, for rootfs.c. The tar may come from anywhere, so nothing in it may reach outside the
+ * directory: absolute names and ".." are refused, and no entry is written through a symbolic link. Owners,
+ * permissions and times are kept as numbers; what is below /dev is left out, since a sandbox gets its own.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -24,7 +24,8 @@ static int fail_entry(const struct unpack *unpack, const char *name, const char 
 
 static int fail_format(const struct unpack *unpack, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_INVALID, "'%s' is no tar, or damaged: %s", unpack->tar, archive_error_string(unpack->in));
+	return husk_fail(err, HUSK_INVALID, "'%s' is no tar, or damaged: %s", unpack->tar,
+			 archive_error_string(unpack->in));
 }
 
 /* The name without leading "./", or NULL when it would lead outside. */
@@ -47,7 +48,8 @@ static const char *safe_name(const char *name)
 /* 1: write it; 0: leave it out. */
 static int place_entry(const struct unpack *unpack, struct archive_entry *entry, struct husk_error *err)
 {
-	const char *given = archive_entry_pathname(entry), *name = safe_name(given), *link = archive_entry_hardlink(entry);
+	const char *given = archive_entry_pathname(entry), *name = safe_name(given),
+		   *link = archive_entry_hardlink(entry);
 	mode_t type = archive_entry_filetype(entry);
 	cleanup_free char *path = NULL, *target = NULL;
 
@@ -82,7 +84,8 @@ static int copy_data(const struct unpack *unpack, const char *name, struct husk_
 
 	while ((result = archive_read_data_block(unpack->in, &data, &size, &offset)) == ARCHIVE_OK)
 		if (archive_write_data_block(unpack->out, data, size, offset) < ARCHIVE_WARN)
-			return husk_fail(err, HUSK_LIMIT, "cannot write '%s': %s", name, archive_error_string(unpack->out));
+			return husk_fail(err, HUSK_LIMIT, "cannot write '%s': %s", name,
+					 archive_error_string(unpack->out));
 	if (result != ARCHIVE_EOF)
 		return fail_format(unpack, err);
 	return 0;
@@ -127,8 +130,9 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 
 int unpack_tar(const char *tar, const char *directory, struct husk_error *err)
 {
-	struct unpack unpack = { .tar = tar, .directory = directory, .in = archive_read_new(),
-				 .out = archive_write_disk_new() };
+	struct unpack unpack = {
+		.tar = tar, .directory = directory, .in = archive_read_new(), .out = archive_write_disk_new()
+	};
 	int result = -1;
 
 	if (!unpack.in || !unpack.out) {
@@ -137,9 +141,9 @@ int unpack_tar(const char *tar, const char *directory, struct husk_error *err)
 		archive_read_support_filter_all(unpack.in);
 		archive_read_support_format_tar(unpack.in);
 		archive_write_disk_set_options(unpack.out, ARCHIVE_EXTRACT_OWNER | ARCHIVE_EXTRACT_PERM |
-							       ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_UNLINK |
-							       ARCHIVE_EXTRACT_SECURE_SYMLINKS |
-							       ARCHIVE_EXTRACT_SECURE_NODOTDOT);
+								   ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_UNLINK |
+								   ARCHIVE_EXTRACT_SECURE_SYMLINKS |
+								   ARCHIVE_EXTRACT_SECURE_NODOTDOT);
 		if (archive_read_open_filename(unpack.in, tar, BLOCK) == ARCHIVE_OK)
 			result = unpack_all(&unpack, err);
 		else

@@ -100,7 +100,10 @@ def test_hostile_tar():
                 archive.addfile(entry, io.BytesIO(b"x"))
             result = husk("template", "build", "--tar", place / "bad.tar", "--name", "e2e-bad", code=None, timeout=120)
             assert not os.path.exists("/var/tmp/e2e-escaped"), f"{what}: it came out on the host"
-            assert result.code != 0, f"{what} is taken: {result}"
+            if target:  # links of a root lead where they like inside of it; what matters is that nothing followed it
+                husk("template", "rm", "e2e-bad", code=None)
+            else:
+                assert result.code != 0, f"{what} is taken: {result}"
         (place / "bad.tar").write_bytes(os.urandom(5000))
         assert_fails("template", "build", "--tar", place / "bad.tar", "--name", "e2e-bad", code=None, says="bad.tar")
     assert "e2e-bad" not in names()
@@ -125,7 +128,7 @@ def test_definitions_that_are_wrong():
                            ("description: a\ndescription: b\n", ["description", "twice"])):
             (definition / "template").write_text(text)
             result = husk("template", "build", definition, code=None, timeout=120)
-            assert result.code == 2 or (result.code == 1 and "missing.sh" in text), f"{text!r}: {result}"
+            assert_equal(result.code, 3 if "missing" in text else 2, f"{text!r}: {result}")
             for piece in says:
                 assert_in(piece, result.error, f"{text!r}")
     assert_fails("template", "build", "bas", code=3, says=["bas", "base"])

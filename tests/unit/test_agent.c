@@ -445,7 +445,7 @@ static int listener(int family, uint16_t *port)
 static void dial_family(void **state, int family)
 {
 	static char big[1500000];
-	uint16_t port;
+	uint16_t port = 0;
 	cleanup_close int listening = listener(family, &port);
 
 	if (listening < 0)
@@ -489,7 +489,7 @@ static void dial_ipv6(void **state)
 
 static void dial_nobody(void **state)
 {
-	uint16_t port;
+	uint16_t port = 0;
 	int fd = listener(AF_INET, &port);
 
 	close(fd);

@@ -335,7 +335,8 @@ def assert_fails(*arguments, code, says, **options):
     result = husk(*arguments, code=code, **options)
     for piece in [says] if isinstance(says, str) else says:
         assert_in(piece, result.error, str(result))
-    assert result.error.startswith("husk: "), f"no 'husk: ' in front: {result}"
+    # progress may stand before it
+    assert any(line.startswith("husk: ") for line in result.error.split("\n")), f"no 'husk: ' in front: {result}"
     assert_equal(result.out, b"", f"stdout of a failing call: {result}")
     return result
 
