@@ -78,9 +78,9 @@ sed -i -E 's|(https?://)[^/@ ]*@|\1|' "$root"/etc/apt/sources.list.d/*.list
 mv "$root"/etc/apt/sources.list.d/*debian.list "$root/etc/apt/sources.list" 2>/dev/null || true
 # What the template leaves out of its own packages must not be missing from packages somebody adds later.
 [ -z "$HUSK_EXCLUDE" ] || {
-	printf '%s' "$HUSK_EXCLUDE" | sed 's/^/path-exclude=/' >"$TMPDIR/excluded"
-	grep -vxF -f "$TMPDIR/excluded" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap" >"$TMPDIR/kept"
-	cat "$TMPDIR/kept" >"$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
+	printf '%s' "$HUSK_EXCLUDE" | sed 's/^/path-exclude=/' >"$root$build/excluded"
+	grep -vxF -f "$root$build/excluded" "$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap" >"$root$build/kept"
+	cat "$root$build/kept" >"$root/etc/dpkg/dpkg.cfg.d/99mmdebstrap"
 }
 printf 'APT::Install-Recommends "false";\n' >"$root/etc/apt/apt.conf.d/90husk"
 : >"$root/etc/machine-id"

@@ -42,6 +42,8 @@ struct cgroup {
 	bool v2[CONTROLLERS];
 	const char *unified; /* the path in the v2 tree, with or without controllers; NULL: no such tree */
 	struct pressure *pressure;
+	uint64_t memory_soft;             /* where pressure begins; 0: nowhere */
+	uint64_t tasks_span, tasks_soft; /* tasks a guest within its limit may cost the host; where pressure begins */
 };
 
 /* ---- what the host has ---- */
@@ -416,8 +418,8 @@ static int limit_pids(const struct cgroup *group, uint32_t pids, struct husk_err
 		return 0;
 	if (pids == 0)
 		return limit_write(group->home[PIDS], "pids.max", err, "max");
-	/* A guest process costs the host a stub, a thread in the sentry to run it, and stubs kept for the next one. */
-	return limit_write(group->home[PIDS], "pids.max", err, "%llu", pids * 4ull + 256);
+	/* An engine that may not start a thread dies, so this is far above what pressure lets a guest come to. */
+	return limit_write(group->home[PIDS], "pids.max", err, "%llu", pids * 32ull + 4096);
 }
 
 int cgroup_set_limits(struct cgroup *group, const struct cgroup_limits *limits, struct husk_error *err)
@@ -436,13 +438,35 @@ int cgroup_set_limits(struct cgroup *group, const struct cgroup_limits *limits, 
 	    limit_pids(group, limits->pids, err) < 0)
 		return -1;
 	if (group->home[MEMORY] && !group->pressure) {
-		group->pressure = pressure_new(group->home[MEMORY], group->v2[MEMORY], err);
+		group->pressure = pressure_new(group->home[MEMORY], group->v2[MEMORY], group->home[PIDS], err);
 		if (!group->pressure)
 			return -1;
 	}
+	/* A guest process costs the host a stub, a thread in the sentry to run it, and stubs kept for the next one. */
+	group->memory_soft = soft;
+	group->tasks_span = limits->pids ? limits->pids * 4ull + 256 : 0;
+	group->tasks_soft = group->tasks_span;
 	if (group->pressure)
-		pressure_set_limit(group->pressure, soft);
+		pressure_set_limit(group->pressure, group->memory_soft, group->tasks_soft);
 	return 0;
+}
+
+bool cgroup_tasks_over(struct cgroup *group)
+{
+	struct cgroup_use use;
+
+	return group->tasks_soft && cgroup_read(group, &use, NULL) == 0 && use.tasks >= group->tasks_soft;
+}
+
+void cgroup_tasks_forgive(struct cgroup *group)
+{
+	struct cgroup_use use;
+
+	if (!group->tasks_span || cgroup_read(group, &use, NULL) < 0)
+		return;
+	group->tasks_soft = use.tasks + group->tasks_span;
+	if (group->pressure)
+		pressure_set_limit(group->pressure, group->memory_soft, group->tasks_soft);
 }
 
 int cgroup_pressure_fd(struct cgroup *group)
@@ -477,6 +501,11 @@ int cgroup_read(struct cgroup *group, struct cgroup_use *out, struct husk_error 
 		out->memory_bytes = pressure_in_use(stat, group->v2[MEMORY]);
 		out->oom_kills = keyed_value(group->home[MEMORY],
 					     group->v2[MEMORY] ? "memory.events" : "memory.oom_control", "oom_kill");
+	}
+	if (group->home[PIDS]) {
+		cleanup_free char *current = value_read(group->home[PIDS], "pids.current", NULL);
+
+		out->tasks = current ? strtoull(current, NULL, 10) : 0;
 	}
 	if (group->home[CPUACCT] && !group->v2[CPUACCT]) {
 		cleanup_free char *usage = value_read(group->home[CPUACCT], "cpuacct.usage", err);

@@ -28,10 +28,12 @@
 struct pressure {
 	pthread_t thread;
 	pthread_mutex_t lock;
-	uint64_t limit;  /* under the lock; 0: none */
+	uint64_t limit;  /* of memory; under the lock; 0: none */
+	uint64_t most;   /* tasks; under the lock; 0: none */
 	bool signalled;  /* under the lock: `event` is readable */
 	bool cleared;    /* under the lock: it has been, since the last look */
 	int usage, stat; /* the kernel's files, kept open */
+	int tasks;       /* likewise; -1: not watched */
 	int event;       /* what the caller polls */
 	int wake;        /* limit changed, cleared, or `ending` */
 	bool ending;     /* under the lock */
@@ -77,12 +79,23 @@ static uint64_t pressure_sample(struct pressure *pressure, uint64_t limit)
 	return pressure_in_use(text, pressure->v2);
 }
 
+static bool too_many_tasks(struct pressure *pressure, uint64_t most)
+{
+	char text[32];
+	ssize_t got = most && pressure->tasks >= 0 ? pread(pressure->tasks, text, sizeof(text) - 1, 0) : 0;
+
+	if (got <= 0)
+		return false;
+	text[got] = '\0';
+	return strtoull(text, NULL, 10) >= most;
+}
+
 /* One look; how long to wait before the next, or -1: until woken. */
-static int pressure_look(struct pressure *pressure, uint64_t limit)
+static int pressure_look(struct pressure *pressure, uint64_t limit, uint64_t most)
 {
 	uint64_t used = pressure_sample(pressure, limit), one = 1;
 
-	if (used < limit)
+	if (used < limit && !too_many_tasks(pressure, most))
 		return (int)MIN(MAX((limit - used) / GROWTH_BYTES_PER_MS, (uint64_t)SAMPLE_MIN_MS),
 				(uint64_t)SAMPLE_MAX_MS);
 	pthread_mutex_lock(&pressure->lock);
@@ -98,12 +111,13 @@ static void *pressure_run(void *data)
 
 	for (;;) {
 		struct pollfd wake = { .fd = pressure->wake, .events = POLLIN };
-		uint64_t limit, count;
+		uint64_t limit, most, count;
 		bool ending, watching, cleared;
 		int wait = -1;
 
 		pthread_mutex_lock(&pressure->lock);
 		limit = pressure->limit;
+		most = pressure->most;
 		ending = pressure->ending;
 		watching = limit && !pressure->signalled;
 		cleared = pressure->cleared;
@@ -112,7 +126,7 @@ static void *pressure_run(void *data)
 		if (ending)
 			return NULL;
 		if (watching)
-			wait = cleared ? GRACE_MS : pressure_look(pressure, limit);
+			wait = cleared ? GRACE_MS : pressure_look(pressure, limit, most);
 		if (poll(&wake, 1, wait) > 0)
 			(void)!read(pressure->wake, &count, sizeof(count));
 	}
@@ -159,13 +173,14 @@ static void pressure_release(struct pressure *pressure)
 {
 	base_cleanup_close(&pressure->usage);
 	base_cleanup_close(&pressure->stat);
+	base_cleanup_close(&pressure->tasks);
 	base_cleanup_close(&pressure->event);
 	base_cleanup_close(&pressure->wake);
 	pthread_mutex_destroy(&pressure->lock);
 	free(pressure);
 }
 
-struct pressure *pressure_new(const char *directory, bool v2, struct husk_error *err)
+struct pressure *pressure_new(const char *directory, bool v2, const char *tasks, struct husk_error *err)
 {
 	struct pressure *pressure = calloc(1, sizeof(*pressure));
 	int failed = -1;
@@ -176,7 +191,7 @@ struct pressure *pressure_new(const char *directory, bool v2, struct husk_error 
 	}
 	pthread_mutex_init(&pressure->lock, NULL);
 	pressure->v2 = v2;
-	pressure->usage = pressure->stat = -1;
+	pressure->usage = pressure->stat = pressure->tasks = -1;
 	pressure->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	pressure->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (pressure->event < 0 || pressure->wake < 0) {
@@ -187,6 +202,8 @@ struct pressure *pressure_new(const char *directory, bool v2, struct husk_error 
 	pressure->usage = file_open(directory, v2 ? "memory.current" : "memory.usage_in_bytes", err);
 	if (pressure->usage >= 0)
 		pressure->stat = file_open(directory, "memory.stat", err);
+	if (pressure->stat >= 0 && tasks)
+		pressure->tasks = file_open(tasks, "pids.current", NULL);
 	if (pressure->stat >= 0 && (failed = pressure_start(pressure)) != 0)
 		husk_fail(err, HUSK_INTERNAL, "cannot start the memory watch: %s", strerror(failed));
 	if (failed != 0) {
@@ -208,10 +225,11 @@ void pressure_free(struct pressure *pressure)
 	pressure_release(pressure);
 }
 
-void pressure_set_limit(struct pressure *pressure, uint64_t bytes)
+void pressure_set_limit(struct pressure *pressure, uint64_t bytes, uint64_t tasks)
 {
 	pthread_mutex_lock(&pressure->lock);
 	pressure->limit = bytes;
+	pressure->most = tasks;
 	pthread_mutex_unlock(&pressure->lock);
 	pressure_poke(pressure);
 }

@@ -1,5 +1,6 @@
 /*
- * Tells when a control group's memory that cannot be dropped passes a limit. For cgroup.c only.
+ * Tells when a control group's memory that cannot be dropped, or the number of its tasks, passes a limit. For cgroup.c
+ * only.
  */
 #ifndef HUSK_PRESSURE_H
 #define HUSK_PRESSURE_H
@@ -8,10 +9,11 @@
 
 struct pressure;
 
-/* Watches the group at `directory` (its memory controller's path); `v2` says which files it has. NULL on failure. */
-struct pressure *pressure_new(const char *directory, bool v2, struct husk_error *err);
-void pressure_free(struct pressure *pressure);                      /* NULL is fine */
-void pressure_set_limit(struct pressure *pressure, uint64_t bytes); /* 0: none */
+/* Watches the group at `directory` (its memory controller's path); `v2` says which files it has. `tasks` is its pids
+ * controller's path, NULL: not watched. NULL on failure. */
+struct pressure *pressure_new(const char *directory, bool v2, const char *tasks, struct husk_error *err);
+void pressure_free(struct pressure *pressure);                                      /* NULL is fine */
+void pressure_set_limit(struct pressure *pressure, uint64_t bytes, uint64_t tasks); /* 0: none */
 int pressure_fd(struct pressure *pressure); /* readable from the crossing until pressure_clear */
 void pressure_clear(struct pressure *pressure);
 

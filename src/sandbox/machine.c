@@ -389,11 +389,36 @@ void machine_abort(struct supervisor *s)
 	supervisor_nudge(s);
 }
 
+/* More processes than its limit explains: a guest that forks without end leaves its agent no turn to stop it. */
+static void end_flood(struct supervisor *s)
+{
+	struct husk_error err = { 0 };
+
+	pthread_mutex_lock(&s->lock);
+	int killed = s->over || s->state != CATALOG_RUNNING ? 0 : s->engine->kill_processes(s->machine, &err);
+	if (s->cgroup)
+		cgroup_tasks_forgive(s->cgroup);
+	pthread_mutex_unlock(&s->lock);
+	if (killed < 0)
+		log_line(LOG_WARN, "cannot stop a flood of processes: %s", err.message);
+	if (killed <= 0)
+		return;
+	cleanup_free char *detail = str_format("{\"killed\":%d}", killed);
+	catalog_event(s->husk.catalog, s->id, "pids", detail, NULL);
+}
+
 void machine_relieve(struct supervisor *s)
 {
 	cleanup_buf struct buf results = { 0 };
 	struct husk_error err = { 0 };
 
+	pthread_mutex_lock(&s->lock);
+	bool flood = s->cgroup && cgroup_tasks_over(s->cgroup);
+	pthread_mutex_unlock(&s->lock);
+	if (flood) {
+		end_flood(s);
+		return;
+	}
 	if (!s->link || link_call(s->link, METHOD_OOM, NULL, &results, 5000, &err) < 0) {
 		log_line(LOG_WARN, "memory is short and the agent did not help: %s", err.message);
 		return;

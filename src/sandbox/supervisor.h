@@ -61,7 +61,7 @@ void machine_end(struct supervisor *s, const char *reason);
 /* Takes back a machine that never became a sandbox: a pool entry nobody claimed, or one that failed to come up. A sandbox
  * that was waking is hibernated as before. Idempotent. */
 void machine_abort(struct supervisor *s);
-/* Memory ran short: has the guest's largest process killed. */
+/* Memory ran short: has the guest's largest process killed. Or its processes are too many: kills them all. */
 void machine_relieve(struct supervisor *s);
 /* Adds the live view's fields as JSON. */
 char *machine_describe(struct supervisor *s);

@@ -254,7 +254,8 @@ static void follow_line(struct follower *follower, const char *line)
 {
 	unsigned count;
 
-	if (str_starts(line, "E: ") || str_starts(line, "error: ") || str_starts(line, "npm ERR!")) {
+	if (str_starts(line, "E: ") || str_starts(line, "error: ") || str_starts(line, "npm ERR!") ||
+	    (strstr(line, "customize.sh: ") && !str_starts(line, "I: "))) {
 		if (!follower->complained)
 			snprintf(follower->reason, sizeof(follower->reason), "%s", line);
 		follower->complained = true;

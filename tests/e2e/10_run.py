@@ -170,5 +170,4 @@ def test_example_program():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

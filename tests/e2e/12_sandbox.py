@@ -200,5 +200,4 @@ def test_what_dies_when_its_sandbox_is_removed():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -123,5 +123,4 @@ def test_output_after_the_parent_ended():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

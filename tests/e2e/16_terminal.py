@@ -163,5 +163,4 @@ def test_editor_like_output():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

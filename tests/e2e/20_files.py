@@ -271,5 +271,4 @@ def test_cp_wakes():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

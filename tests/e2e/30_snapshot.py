@@ -116,5 +116,4 @@ def test_full_disk_leaves_nothing_half_made():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

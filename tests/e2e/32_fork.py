@@ -149,5 +149,4 @@ def test_eight_at_once():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

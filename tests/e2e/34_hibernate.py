@@ -141,5 +141,4 @@ def test_many_wakers_at_once():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

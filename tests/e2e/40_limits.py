@@ -139,5 +139,4 @@ def test_log_flood():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -174,5 +174,4 @@ def test_guest_root_can_only_hurt_itself():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

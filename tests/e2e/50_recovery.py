@@ -138,5 +138,4 @@ def test_interrupted_create():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

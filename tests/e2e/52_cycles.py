@@ -55,5 +55,4 @@ def test_the_pool_empties():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -158,5 +158,4 @@ def test_hostile_kernel_is_only_output():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -205,5 +205,4 @@ def test_base_has_what_it_says():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -78,5 +78,4 @@ def test_forks_keep_frames_in_memory():
 
 
 if __name__ == "__main__":
-    need_template(TEMPLATE)
-    main()
+    main(TEMPLATE)

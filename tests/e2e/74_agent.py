@@ -45,5 +45,4 @@ def test_agent_command_lines():
 
 
 if __name__ == "__main__":
-    need_template(TEMPLATE)
-    main()
+    main(TEMPLATE)

@@ -116,5 +116,4 @@ def test_virtual_display():
 
 
 if __name__ == "__main__":
-    need_template(TEMPLATE)
-    main()
+    main(TEMPLATE)

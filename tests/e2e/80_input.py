@@ -175,5 +175,4 @@ def test_damaged_catalog():
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -200,5 +200,4 @@ def command_line(pid):
 
 
 if __name__ == "__main__":
-    need_template("base")
-    main()
+    main("base")

@@ -118,7 +118,7 @@ static int answer_check(json_t *answer, const char *method, struct husk_error *e
 	return husk_fail(err, strstr(reason, "no space left") ? HUSK_LIMIT : HUSK_INTERNAL, "%.*s", length, reason);
 }
 
-int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t count, int timeout_ms,
+int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t count, int timeout_ms, json_t **out,
 		 struct husk_error *err)
 {
 	json_t *request = json_pack("{s:s, s:o}", "method", method, "arg", arg), *answer;
@@ -136,6 +136,8 @@ int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t
 	if (!answer)
 		return -1;
 	result = answer_check(answer, method, err);
+	if (result == 0 && out)
+		*out = json_incref(json_object_get(answer, "result"));
 	json_decref(answer);
 	return result;
 }

@@ -140,7 +140,7 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 
 /* A connection for each call: a sandbox process whose guest has ended does not end while one is open. */
 static int machine_call(struct engine_machine *machine, const char *method, json_t *arg, const int *fds, size_t count,
-			int timeout_ms, struct husk_error *err)
+			int timeout_ms, json_t **out, struct husk_error *err)
 {
 	cleanup_close int control = -1;
 
@@ -153,7 +153,7 @@ static int machine_call(struct engine_machine *machine, const char *method, json
 		return -1;
 	}
 	gvisor_init_wake(&machine->process);
-	if (control_call(control, method, arg, fds, count, timeout_ms, err) < 0)
+	if (control_call(control, method, arg, fds, count, timeout_ms, out, err) < 0)
 		return husk_wrap(err, "%s", strrchr(method, '.') + 1);
 	return 0;
 }
@@ -213,7 +213,7 @@ static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 	gvisor_sweep(spec->runtime, spec->id);
 	if (start_process(machine, &program, bundle, err) < 0)
 		return -1;
-	return machine_call(machine, "Network.CreateLinksAndRoutes", loopback_links(), NULL, 0, CALL_TIMEOUT_MS, err);
+	return machine_call(machine, "Network.CreateLinksAndRoutes", loopback_links(), NULL, 0, CALL_TIMEOUT_MS, NULL, err);
 }
 
 static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err)
@@ -245,7 +245,7 @@ static int check_fresh(struct engine_machine *machine, struct husk_error *err)
 static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
 {
 	if (check_fresh(machine, err) < 0 ||
-	    machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
+	    machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS, NULL,
 			 err) < 0)
 		return -1;
 	machine->started = true;
@@ -260,7 +260,7 @@ static int gvisor_restore(struct engine_machine *machine, const char *image, str
 		return -1;
 	result = machine_call(machine, "containerManager.Restore",
 			      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds, IMAGE_FILES,
-			      IMAGE_TIMEOUT_MS, err);
+			      IMAGE_TIMEOUT_MS, NULL, err);
 	image_close(fds);
 	/* After a failed restore the guest's kernel is in no state to try again. */
 	machine->started = true;
@@ -280,12 +280,43 @@ static int gvisor_end_fd(struct engine_machine *machine)
 
 static int gvisor_pause(struct engine_machine *machine, struct husk_error *err)
 {
-	return machine_call(machine, "containerManager.Pause", json_null(), NULL, 0, CALL_TIMEOUT_MS, err);
+	return machine_call(machine, "containerManager.Pause", json_null(), NULL, 0, CALL_TIMEOUT_MS, NULL, err);
 }
 
 static int gvisor_resume(struct engine_machine *machine, struct husk_error *err)
 {
-	return machine_call(machine, "containerManager.Resume", json_null(), NULL, 0, CALL_TIMEOUT_MS, err);
+	return machine_call(machine, "containerManager.Resume", json_null(), NULL, 0, CALL_TIMEOUT_MS, NULL, err);
+}
+
+/* All but pid 1, while the guest stands still: none can make another meanwhile, and none escapes. */
+static int kill_paused(struct engine_machine *machine, struct husk_error *err)
+{
+	json_t *list = NULL, *process;
+	size_t i;
+	int killed = 0;
+
+	if (machine_call(machine, "containerManager.Processes", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS, &list,
+			 err) < 0)
+		return -1;
+	json_array_foreach(list, i, process) {
+		json_int_t pid = json_integer_value(json_object_get(process, "pid"));
+		/* One that is a zombie already cannot be signalled: not a failure. */
+		if (pid > 1 && machine_call(machine, "containerManager.Signal",
+					    json_pack("{s:s, s:i, s:I, s:i}", "CID", machine->spec.id, "Signo", SIGKILL, "PID",
+						      pid, "Mode", 0),
+					    NULL, 0, CALL_TIMEOUT_MS, NULL, NULL) == 0)
+			killed++;
+	}
+	json_decref(list);
+	return killed;
+}
+
+static int gvisor_kill_processes(struct engine_machine *machine, struct husk_error *err)
+{
+	if (gvisor_pause(machine, err) < 0)
+		return -1;
+	int killed = kill_paused(machine, err);
+	return gvisor_resume(machine, err) < 0 ? -1 : killed;
 }
 
 /*
@@ -303,7 +334,7 @@ static int gvisor_checkpoint(struct engine_machine *machine, const char *image, 
 		json_decref(options);
 		return -1;
 	}
-	result = machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, err);
+	result = machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
 	if (result == 0)
 		result = image_finish(image, fds, &machine->identity, err);
 	if (result < 0) {
@@ -328,6 +359,7 @@ const struct engine engine_gvisor = {
 	.pause = gvisor_pause,
 	.resume = gvisor_resume,
 	.checkpoint = gvisor_checkpoint,
+	.kill_processes = gvisor_kill_processes,
 	.stop = gvisor_stop,
 	.free = gvisor_free,
 };

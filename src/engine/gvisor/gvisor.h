@@ -73,9 +73,9 @@ void quiet_wake(struct quiet *quiet); /* there will be work: exact timers at onc
 /* ---- control.c: calls to the sandbox process over its control socket ---- */
 
 int control_connect(const char *path, struct husk_error *err);
-/* One call. Takes over `arg`. UNAVAILABLE: no such method; GONE: it has ended. After a failure the connection is of no
+/* One call. Takes over `arg`. `out` (may be NULL) gets its result, for json_decref. UNAVAILABLE: no such method; GONE: it has ended. After a failure the connection is of no
  * further use: half a request or a late answer on it would be taken for part of the next call. */
-int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t count, int timeout_ms,
+int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t count, int timeout_ms, json_t **out,
 		 struct husk_error *err);
 
 /* ---- image.c: a checkpoint as a directory ---- */

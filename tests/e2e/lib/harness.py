@@ -188,17 +188,6 @@ def until(condition, what, seconds=30, pause=0.1):
         time.sleep(pause)
 
 
-_built = set()
-
-
-def need_template(name, timeout=BUILD_SECONDS):
-    """Builds a shipped template unless this instance has it."""
-    if name in _built:
-        return
-    husk("template", "build", name, "--json", timeout=timeout)
-    _built.add(name)
-
-
 # A process whose whole state is in its memory: a random token and a count. Each tick leaves a line that says under which
 # host name it was made, so that a copy can be told from its original to the tick.
 COUNTER = """
@@ -394,14 +383,21 @@ def _end_instance():
     shutil.rmtree(HOME, ignore_errors=True)
 
 
-def main():
-    """Runs the tests, or those whose names are given on the command line; exits non-zero when one failed."""
+def main(template):
+    """Builds the template unless the instance has it, then runs the tests, or those whose names are given on the command
+    line; exits non-zero when one failed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
     chosen = [function for function in _tests
               if not sys.argv[1:] or any(part in function.__name__ for part in sys.argv[1:])]
+
+    def test_template():
+        husk("template", "build", template, "--json", timeout=BUILD_SECONDS)
+
     failed = 0
     try:
+        if not _run(test_template):
+            sys.exit(1)
         for function in chosen:
             failed += not _run(function)
     finally:
