@@ -111,7 +111,7 @@ class Python:
         figure.savefig(file, format="png", bbox_inches="tight")
         return base64.b64encode(file.getvalue()).decode("ascii")
 
-    def show_figures(self, *_arguments, **_options):
+    def show_figures(self):
         """plt.show(), and the end of every call: open figures become results and are closed."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None or not hasattr(pyplot, "get_fignums"):
@@ -122,6 +122,10 @@ class Python:
                 self.flush()
                 self.result(figure, False)
             pyplot.close(figure)
+
+    def take_over_show(self, pyplot):
+        # A function of its own: pyplot sets attributes on it, which a method does not take.
+        pyplot.show = lambda *arguments, **options: self.show_figures()
 
     def find_spec(self, name, _path=None, _target=None):
         """As an entry of sys.meta_path: takes over pyplot.show the moment pyplot is imported."""
@@ -134,7 +138,7 @@ class Python:
 
             def exec_module(module):
                 execute(module)
-                module.show = self.show_figures
+                self.take_over_show(module)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -274,7 +278,7 @@ def main(kernel, language):
     sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", closefd=False)
     python = Python(kernel)
     if "matplotlib.pyplot" in sys.modules:
-        sys.modules["matplotlib.pyplot"].show = python.show_figures
+        python.take_over_show(sys.modules["matplotlib.pyplot"])
     else:
         sys.meta_path.insert(0, python)
     kernel.serve(language, python.run)

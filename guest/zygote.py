@@ -1,4 +1,5 @@
-"""A warm Python: has the modules named on its command line imported, and forks for every `python3` handed to it.
+"""A warm Python: has the modules named on its command line imported, and forks for every `python3` handed to it. The next
+child is always forked ahead, because copying so much memory takes longer than starting a bare interpreter.
 
 Started by the code-interpreter template before its snapshot is taken: /usr/bin/python3 zygote.py numpy pandas ... The
 client is handoff.c (the protocol is in handoff.h). A forked child takes on the caller's descriptors, environment,
@@ -13,11 +14,15 @@ STARTUP = set(sys.modules)  # what every interpreter has loaded: never a reason 
 
 import array
 import atexit
+import fcntl
 import gc
 import importlib
 import io
 import os
+import pwd
+import random
 import resource
+import runpy
 import select
 import signal
 import site
@@ -29,6 +34,7 @@ import types
 PATH = "/run/husk/python.sock"
 REAL = "/usr/bin/python3"
 HEADER = struct.Struct("=6IQ32Q")
+ORDER = struct.Struct("=3I")  # to a child: size of the request that follows, uid, gid
 CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 MAGIC = 0x48534B31
 SIZE_MAX = 4 << 20
@@ -61,30 +67,51 @@ class Job:
         self.data += data
         return bool(data)
 
-    def complete(self):
-        """Whether all of it has come; ValueError when it is no request of ours."""
+    def size(self):
+        """Of the whole request; 0 while that is not known. ValueError when it is none of ours."""
         if len(self.data) < HEADER.size:
-            return False
-        fields = HEADER.unpack_from(self.data)
-        magic, size, argc, envc, self.umask, _reserved, self.ignored = fields[:7]
+            return 0
+        magic, size = HEADER.unpack_from(self.data)[:2]
         if magic != MAGIC or size > SIZE_MAX:
             raise ValueError("not a request")
-        if len(self.data) < HEADER.size + size:
+        return HEADER.size + size
+
+    def complete(self):
+        size = self.size()
+        if size == 0 or len(self.data) < size:
             return False
-        strings = bytes(self.data[HEADER.size : HEADER.size + size]).split(b"\0")[:-1]
-        if len(strings) != argc + envc + 1 or argc < 1 or len(self.descriptors) != 3 or not self.sender:
+        if len(self.descriptors) != 3 or not self.sender:
             raise ValueError("not a request")
-        self.arguments = [os.fsdecode(string) for string in strings[:argc]]
-        self.environment = dict(pair.partition(b"=")[::2] for pair in strings[argc : argc + envc])
-        self.directory = strings[-1]
-        self.limits = list(zip(fields[7::2], fields[8::2]))
-        del self.data[: HEADER.size + size]
         return True
+
+    def take_request(self):
+        """The bytes of the request; what came after it stays."""
+        size = self.size()
+        request = bytes(self.data[:size])
+        del self.data[:size]
+        return request
 
     def close_descriptors(self):
         for fd in self.descriptors:
             os.close(fd)
         del self.descriptors[:]
+
+
+class Order:
+    """A request as the child that runs it sees it."""
+
+    def __init__(self, request, sender, descriptors):
+        fields = HEADER.unpack_from(request)
+        argc, envc, self.umask, _reserved, self.ignored = fields[2:7]
+        strings = request[HEADER.size :].split(b"\0")[:-1]
+        if len(strings) != argc + envc + 1 or argc < 1:
+            os._exit(125)
+        self.arguments = [os.fsdecode(string) for string in strings[:argc]]
+        self.environment = dict(pair.partition(b"=")[::2] for pair in strings[argc : argc + envc])
+        self.directory = strings[-1]
+        self.limits = list(zip(fields[7::2], fields[8::2]))
+        self.sender = sender
+        self.descriptors = descriptors
 
 
 class Zygote:
@@ -107,6 +134,8 @@ class Zygote:
         self.poll.register(self.listener, select.POLLIN)
         self.poll.register(self.woken, select.POLLIN)
         self.jobs = {}  # by the descriptor of their connection
+        self.complete = []  # those with all of their request, waiting for a child
+        self.spare = None  # (pid, link) of the child that is forked ahead
 
     def accept(self):
         try:
@@ -134,15 +163,14 @@ class Zygote:
                 pass
 
     def read(self, job):
-        """Takes what a client sent; in a new child, returns True."""
+        """Takes what a client sent: its request, and then signals."""
         alive = job.receive()
-        if job.pid is None:
-            try:
-                if job.complete():
-                    return self.fork(job)
-            except (ValueError, OSError):
-                alive = False
-        else:
+        try:
+            if job.pid is None and job not in self.complete and job.complete():
+                self.complete.append(job)
+        except ValueError:
+            alive = False
+        if job.pid is not None:
             for number in job.data:
                 if 0 < number < signal.NSIG:
                     self.kill(job, number)
@@ -150,15 +178,33 @@ class Zygote:
         if not alive:
             if job.pid is not None:
                 self.kill(job, signal.SIGKILL)
+            if job in self.complete:
+                self.complete.remove(job)
             self.drop(job)
-        return False
 
-    def fork(self, job):
-        job.pid = os.fork()
-        if job.pid == 0:
-            return True
+    def fork(self):
+        """Makes the next child; in it, returns its link to us."""
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            ours.detach()
+            return theirs
+        theirs.close()
+        self.spare = (pid, ours)
+        return None
+
+    def hand_over(self, job):
+        job.pid, link = self.spare
+        self.spare = None
+        request = job.take_request()
+        head = ORDER.pack(len(request), *job.sender)
+        try:
+            link.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, job.descriptors)])
+            link.sendall(request)
+        except OSError:
+            pass  # it was killed while it waited; its status tells the client
+        link.close()
         job.close_descriptors()
-        return False
 
     def reap(self):
         try:
@@ -173,47 +219,81 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            for job in list(self.jobs.values()):
-                if job.pid == pid:
-                    try:
-                        job.connection.send(struct.pack("=i", status))
-                    except OSError:
-                        pass  # the client went first
-                    self.drop(job)
+            if self.spare and self.spare[0] == pid:
+                self.spare[1].close()
+                self.spare = None
+            for job in [job for job in self.jobs.values() if job.pid == pid]:
+                try:
+                    job.connection.send(struct.pack("=i", status))
+                except OSError:
+                    pass  # the client went first
+                self.drop(job)
 
     def serve(self):
-        """Never returns here; in each forked child it returns the job to run."""
+        """Never returns here; in each forked child it returns the link its order comes on."""
         while True:
+            if self.spare is None:
+                link = self.fork()
+                if link is not None:
+                    return self.leave(link)
+            if self.complete:
+                self.hand_over(self.complete.pop(0))
+                continue
             for fd, _events in self.poll.poll():
                 if fd == self.listener.fileno():
                     self.accept()
                 elif fd == self.woken.fileno():
                     self.reap()
-                elif fd in self.jobs and self.read(self.jobs[fd]):
-                    return self.leave(self.jobs[fd])
+                elif fd in self.jobs:
+                    self.read(self.jobs[fd])
 
-    def leave(self, job):
+    def leave(self, link):
         """In the child: lets go of everything that is the zygote's."""
         signal.set_wakeup_fd(-1)
         for each in self.jobs.values():
             each.connection.detach()
         for own in (self.listener, self.wake, self.woken):
             own.detach()
-        return job
+        high = fcntl.fcntl(link.detach(), fcntl.F_DUPFD_CLOEXEC, 1000)
+        os.closerange(3, 1000)
+        return socket.socket(fileno=high)
 
 
 # ---- in the child
 
 
-def become(job):
-    """Takes on the caller's place in the world; descriptors first, so that complaints reach the caller."""
+def prepare():
+    """Everything that does not depend on the order; also touches, and so copies, the memory that every order needs."""
     os.setsid()
-    # Away from 0 to 2 first: one of them may sit where another belongs.
-    for target, fd in enumerate([os.dup(fd) for fd in job.descriptors]):
-        os.dup2(fd, target)
-    os.closerange(3, 1024)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    open_streams(False)
+    reseed()
+    importlib.invalidate_caches()
+    exec(compile("pass", "<string>", "exec"), {})
+
+
+def await_order(link):
+    """Waits for the work; without a zygote there will be none."""
+    head, control, _flags, _address = link.recvmsg(ORDER.size, socket.CMSG_SPACE(12))
+    if len(head) < ORDER.size or not control:
+        os._exit(0)
+    size, uid, gid = ORDER.unpack(head)
+    request = bytearray()
+    while len(request) < size:
+        data = link.recv(size - len(request))
+        if not data:
+            os._exit(0)
+        request += data
+    link.close()
+    return Order(bytes(request), (uid, gid), array.array("i", control[0][2]))
+
+
+def become(job):
+    """Takes on the caller's place in the world; descriptors first, so that complaints reach the caller."""
+    for target, fd in enumerate(job.descriptors):
+        os.dup2(fd, target)
+    os.closerange(3, 16)
     for number in range(1, 32):
         if job.ignored >> (number - 1) & 1 and number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_IGN)
@@ -224,18 +304,17 @@ def become(job):
                 resource.setrlimit(number, limit)
         except (ValueError, OSError):
             pass  # not one that this kernel keeps
+    # Before the rights go: the caller may stand where it could not enter now. It cannot look around there any better.
+    os.chdir(job.directory)
     if job.sender != (0, 0):
         drop_credentials(*job.sender)
     os.umask(job.umask)
-    os.chdir(job.directory)
     os.environb.clear()
     os.environb.update(job.environment)
     die_with_zygote()
 
 
 def drop_credentials(uid, gid):
-    import pwd
-
     try:
         os.initgroups(pwd.getpwuid(uid).pw_name, gid)
     except KeyError:
@@ -317,11 +396,16 @@ def open_streams(unbuffered):
         setattr(sys, "__%s__" % name, stream)
 
 
-def refresh():
-    """State that must not be the same in every child of one snapshot."""
+def reseed():
+    """What must not be the same in every child of one snapshot."""
+    random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+
+
+def refresh():
+    reseed()
     importlib.invalidate_caches()
     if os.environ.get("PYTHONDONTWRITEBYTECODE"):
         sys.dont_write_bytecode = True
@@ -348,8 +432,6 @@ def read_script(path):
 def execute(kind, what):
     """Runs it; what it raises leaves through here."""
     if kind == "-m":
-        import runpy
-
         main_module(__spec__=None)
         runpy._run_module_as_main(what)
     elif kind == "script":
@@ -455,4 +537,6 @@ SITES = {folder: set(os.listdir(folder)) if os.path.isdir(folder) else set() for
 LOADED = set(sys.modules)
 gc.collect()
 gc.freeze()
-run(Zygote(PATH).serve())
+LINK = Zygote(PATH).serve()
+prepare()
+run(await_order(LINK))

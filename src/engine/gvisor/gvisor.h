@@ -56,6 +56,11 @@ void gvisor_init_wake(struct gvisor_process *process);
 /* Ends everything of it and waits until it is gone. */
 void gvisor_init_stop(struct gvisor_process *process);
 
+/* ---- root.c ---- */
+
+/* The mounts of a machine's host side, in its new namespace; async-signal-safe. */
+int gvisor_own_mounts(void);
+
 /* ---- quiet.c: an idle machine that costs nothing ---- */
 
 #define QUIET_PERIOD_MS 500

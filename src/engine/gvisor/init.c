@@ -12,7 +12,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -85,14 +84,6 @@ static void reset_signals(void)
 
 	for (int number = 1; number < NSIG; number++)
 		sigaction(number, &standard, NULL);
-}
-
-/* A /proc of the new namespace: runsc finds its children by number there. Unmounts of the host still reach us. */
-static int own_proc(void)
-{
-	if (mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
-		return -1;
-	return mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
 }
 
 static _Noreturn void exec_create(const struct launch *launch)
@@ -230,7 +221,7 @@ static _Noreturn void init_run(struct launch *launch)
 	reset_signals();
 	setsid();
 	prctl(PR_SET_NAME, "husk-machine");
-	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) || own_proc() < 0)
+	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) || gvisor_own_mounts() < 0)
 		give_up(launch, REPORT_SETUP, errno);
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);

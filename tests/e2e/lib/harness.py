@@ -257,21 +257,25 @@ def engine_processes():
 
 
 def kernel_of(sandbox):
-    """The process that is the sandbox's kernel: the one of them that descends from its supervisor."""
+    """The process that is the sandbox's kernel."""
     supervisor = supervisor_pid(sandbox)
-    mine = [pid for pid in engine_processes() if _descends(pid, supervisor)]
+    mine = [pid for pid in engine_processes() if _supervisor_above(pid) == supervisor]
     assert len(mine) == 1, f"kernels under supervisor {supervisor} of {sandbox}: {mine}"
     return mine[0]
 
 
-def _descends(pid, ancestor):
-    while pid > 1 and pid != ancestor:
+def _supervisor_above(pid):
+    """The nearest one: a supervisor that prepares machines for the pool has theirs below it."""
+    while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
+                name, _, rest = file.read().partition("(")[2].rpartition(")")
         except OSError:
-            return False
-    return pid == ancestor
+            return None
+        if name == "husk-supervise":
+            return pid
+        pid = int(rest.split()[1])
+    return None
 
 
 def kill_instance():

@@ -1,0 +1,94 @@
+/*
+ * The mount namespace of a machine's host side: a /proc of its own pid namespace, and, on a host whose root directory is
+ * closed to others, a root that is not. The sandbox process runs under uids that own nothing on the host, so it could not
+ * even start from a root of mode 0700; and changing the host's is not ours to do.
+ *
+ * Called by the machine's init between fork and exec: async-signal-safe calls only, no allocation.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "engine/gvisor/gvisor.h"
+
+#define NEW_ROOT "/proc" /* always there, and the one directory that is not taken along */
+
+/* As the kernel lays it out. */
+struct entry {
+	uint64_t inode;
+	int64_t offset;
+	uint16_t size;
+	uint8_t type;
+	char name[];
+};
+
+/* One name of the old root into the new one: directories are bound, links copied, the rest is left. */
+static int carry_over(const char *name)
+{
+	char from[300] = "/", to[300] = NEW_ROOT "/", target[300];
+	struct stat st;
+
+	if (strlen(name) > 255 || str_equal(name, ".") || str_equal(name, "..") || str_equal(name, "proc"))
+		return 0;
+	strcat(from, name);
+	strcat(to, name);
+	if (lstat(from, &st) < 0)
+		return errno == ENOENT ? 0 : -1;
+	if (S_ISLNK(st.st_mode)) {
+		ssize_t size = readlink(from, target, sizeof(target) - 1);
+		if (size < 0)
+			return -1;
+		target[size] = '\0';
+		return symlink(target, to);
+	}
+	if (!S_ISDIR(st.st_mode))
+		return 0;
+	return mkdir(to, 0755) < 0 ? -1 : mount(from, to, NULL, MS_BIND | MS_REC, NULL);
+}
+
+static int carry_all(void)
+{
+	_Alignas(struct entry) char buffer[4096];
+	int fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	long size = -1;
+
+	while (fd >= 0 && (size = syscall(SYS_getdents64, fd, buffer, sizeof(buffer))) > 0) {
+		for (long at = 0; at < size;) {
+			struct entry *entry = (struct entry *)(buffer + at);
+			if (carry_over(entry->name) < 0) {
+				close(fd);
+				return -1;
+			}
+			at += entry->size;
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	return size < 0 ? -1 : 0;
+}
+
+static int open_root(void)
+{
+	if (mount("husk", NEW_ROOT, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755") < 0)
+		return -1;
+	if (carry_all() < 0 || mkdir(NEW_ROOT "/proc", 0555) < 0 || chdir(NEW_ROOT) < 0)
+		return -1;
+	/* Onto itself: the old root ends up under the new one's own mount point, and goes from there. */
+	if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0)
+		return -1;
+	return chdir("/");
+}
+
+int gvisor_own_mounts(void)
+{
+	struct stat root;
+
+	/* Unmounts of the host still reach us; ours stay ours. */
+	if (mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 || stat("/", &root) < 0)
+		return -1;
+	if (!(root.st_mode & S_IXOTH) && open_root() < 0)
+		return -1;
+	return mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+}
