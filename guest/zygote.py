@@ -1,5 +1,5 @@
-"""A warm Python: has the modules named on its command line imported, and forks for every `python3` handed to it. The next
-child is always forked ahead, because copying so much memory takes longer than starting a bare interpreter.
+"""A warm Python: has the modules named on its command line imported, and forks for every `python3` handed to it. The
+next child is always forked ahead, because copying so much memory takes longer than starting a bare interpreter.
 
 Started by the code-interpreter template before its snapshot is taken: /usr/bin/python3 zygote.py numpy pandas ... The
 client is handoff.c (the protocol is in handoff.h). A forked child takes on the caller's descriptors, environment,
@@ -254,8 +254,9 @@ class Zygote:
             each.connection.detach()
         for own in (self.listener, self.wake, self.woken):
             own.detach()
-        high = fcntl.fcntl(link.detach(), fcntl.F_DUPFD_CLOEXEC, 1000)
-        os.closerange(3, 1000)
+        high = fcntl.fcntl(link.detach(), fcntl.F_DUPFD_CLOEXEC, 200)
+        os.closerange(3, high)
+        os.closerange(high + 1, 1024)
         return socket.socket(fileno=high)
 
 

@@ -17,7 +17,7 @@ struct channel;
 struct process;
 struct user;
 
-#define CHUNK_SIZE (64u * 1024u) /* bytes moved per stream and turn of the loop: fairness between channels */
+#define CHUNK_SIZE (192u * 1024u) /* bytes moved per stream and turn of the loop: fairness between channels */
 
 /* ---- loop.c: descriptors and time ------------------------------------------------------------------------------ */
 

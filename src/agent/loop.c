@@ -113,6 +113,9 @@ void loop_run(struct agent *agent)
 		if (agent_take_child_ended())
 			process_reap(agent);
 		busy = !agent->frozen && loop_work(agent);
+		bool full = !uplink_has_room(agent);
 		uplink_flush(agent);
+		/* What held the work back was a full queue, and it is written out now: no event will tell. */
+		busy |= full && uplink_has_room(agent);
 	}
 }

@@ -10,7 +10,7 @@
 #include "agent/agent.h"
 
 #define UPLINK_INPUT_SIZE (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)
-#define UPLINK_QUEUE_HIGH (256u * 1024u)
+#define UPLINK_QUEUE_HIGH (768u * 1024u)
 #define CREDIT_MAX (1u << 30)
 
 int uplink_open(struct agent *agent, int in, int out, struct husk_error *err)

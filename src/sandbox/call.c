@@ -19,7 +19,7 @@
 #include "sandbox/call.h"
 
 #define CALL_CHANNEL 1u
-#define SEND_CHUNK (64u * 1024u)
+#define SEND_CHUNK (192u * 1024u)
 /* Credit is given back in steps: fewer frames, and the peer still always has room for a frame of the usual size. */
 #define CREDIT_STEP (WIRE_WINDOW / 4)
 /* Past this many queued events, output joins the last queued output of its own stream: its place among the other

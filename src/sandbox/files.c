@@ -5,7 +5,7 @@
  */
 #include "sandbox/call.h"
 
-#define CHUNK (64u * 1024u)
+#define CHUNK (192u * 1024u)
 /* A listing is held in memory as a whole: what a hostile guest may make of it has to have an end. */
 #define LIST_MAX 1000000u
 #define LIST_BYTES_MAX (256u * 1024u * 1024u)

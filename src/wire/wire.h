@@ -29,8 +29,8 @@
 
 #define WIRE_VERSION 1
 #define WIRE_HEADER_SIZE 12
-#define WIRE_PAYLOAD_MAX (256u * 1024u) /* a whole OPEN fits; DATA frames should stay near 64 KiB */
-#define WIRE_WINDOW (512u * 1024u)
+#define WIRE_PAYLOAD_MAX (256u * 1024u) /* a whole OPEN fits; DATA frames stay under 192 KiB */
+#define WIRE_WINDOW (2u * 1024u * 1024u)
 
 enum wire_type {
 	WIRE_HELLO = 1, /* channel 0, first frame of each side: TAG_VERSION */
