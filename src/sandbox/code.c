@@ -20,7 +20,7 @@
 #define COMPLAINT_MAX 400
 #define NAME_MAX_BYTES 64
 
-#define KERNEL "/usr/bin/python3", "/.husk/guest/kernel.py"
+#define KERNEL "python3", "/.husk/guest/kernel.py"
 
 struct language {
 	const char *name;

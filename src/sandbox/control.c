@@ -46,6 +46,16 @@ void husk_expire(struct husk *husk, const struct catalog_sandbox *row)
 		log_line(LOG_WARN, "%s", err.message);
 }
 
+/* One that is still being made may have lost whoever was making it: its supervisor is asked directly, not waited for. */
+static int end_unmade(struct husk *husk, const char *id, struct husk_error *err)
+{
+	cleanup_close int fd = supervisor_dial(husk, id, NULL);
+
+	if (fd >= 0)
+		return supervisor_call(fd, METHOD_SANDBOX_KILL, NULL, NULL, err);
+	return husk_call(husk, id, METHOD_SANDBOX_KILL, NULL, NULL, err);
+}
+
 int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
@@ -57,6 +67,8 @@ int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err)
 		result = husk_fail(err, HUSK_GONE, "sandbox %s has ended already (%s)", row->id, row->end_reason);
 	else if (row->state == CATALOG_HIBERNATED)
 		result = end_asleep(husk, row, "killed", err);
+	else if (row->state == CATALOG_CREATING)
+		result = end_unmade(husk, row->id, err);
 	else
 		result = husk_call(husk, row->id, METHOD_SANDBOX_KILL, NULL, NULL, err);
 	/* Killed while its supervisor was being killed too: gone is what was asked for. */

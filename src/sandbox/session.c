@@ -11,8 +11,8 @@
 
 #include "sandbox/supervisor.h"
 
-#define RELAYS_MAX 256
-#define QUEUE_MAX (64u * 1024u * 1024u)
+#define RELAYS_MAX 32
+#define QUEUE_MAX (RELAYS_MAX * 2u * WIRE_WINDOW) /* both output streams of every call, unread */
 
 struct frame {
 	struct frame *next;

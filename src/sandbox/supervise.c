@@ -26,6 +26,7 @@
 #define STATUS_FD 4
 #define DRAIN_MS 1000        /* how long the end waits for clients to take their last frames */
 #define RELIEF_PAUSE_MS 200  /* between two kills for memory: the first must have had time to tell */
+#define CLAIM_CHECK_MS 10000 /* how often a pool entry looks whether it was claimed by somebody who died over it */
 
 struct arguments {
 	const char *home, *id, *image;
@@ -167,6 +168,8 @@ static int next_timeout(struct supervisor *s)
 	pthread_mutex_lock(&s->lock);
 	if (s->expires_ms)
 		wait = s->expires_ms - time_wall_ms();
+	if (s->state == CATALOG_POOL)
+		wait = MIN(wait, CLAIM_CHECK_MS);
 	if (s->idle_seconds && !s->persistent && s->state == CATALOG_RUNNING) {
 		pthread_mutex_lock(&s->activity_lock);
 		if (s->sessions == 0)
@@ -185,6 +188,24 @@ static bool expired(struct supervisor *s)
 	bool yes = s->expires_ms && time_wall_ms() >= s->expires_ms;
 	pthread_mutex_unlock(&s->lock);
 	return yes;
+}
+
+/* The row says claimed, but the claim has not reached us, now nor at the last look: whoever made it is gone. */
+static bool claim_was_lost(struct supervisor *s)
+{
+	static int64_t looked_ms;
+	static bool claimed_before;
+	struct catalog_sandbox *row = NULL;
+
+	if (s->state != CATALOG_POOL || time_monotonic_ms() - looked_ms < CLAIM_CHECK_MS)
+		return false;
+	looked_ms = time_monotonic_ms();
+	/* A row in the pool is not found by its id: one that is has been claimed. */
+	bool claimed = catalog_sandbox_get(s->husk.catalog, s->id, &row, NULL) == 0;
+	catalog_sandbox_free(row);
+	bool lost = claimed && claimed_before;
+	claimed_before = claimed;
+	return lost;
 }
 
 static void hibernate_if_idle(struct supervisor *s)
@@ -237,7 +258,7 @@ static void run(struct supervisor *s, int signals)
 		if (s->over)
 			break;
 		const char *reason = wait[END].revents ? why_it_ended(s) : wait[SIGNAL].revents ? "killed" :
-				     expired(s) ? "ttl" : NULL;
+				     expired(s) || claim_was_lost(s) ? "ttl" : NULL;
 		if (reason && s->state == CATALOG_POOL)
 			machine_abort(s);
 		else if (reason)
