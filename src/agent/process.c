@@ -32,7 +32,8 @@ static bool output_held_back(const struct process *process, int index)
 	const struct ring *ring = &process->output[index].ring;
 
 	for (const struct attachment *at = process->attachments; at; at = at->next) {
-		if (ring->end - MAX(at->offset[index], ring->start) >= WIRE_WINDOW)
+		/* Half of what the ring can hold: the other half takes what is under way, so nothing unread is dropped. */
+		if (ring->end - MAX(at->offset[index], ring->start) >= RING_MAX / 2)
 			return true;
 	}
 	return false;

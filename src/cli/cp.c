@@ -22,6 +22,8 @@ static const struct option_spec cp_options[] = {
 };
 
 /* One copy under way. */
+#define SKIPPED_SHOWN 5
+
 struct copy {
 	struct cli *cli;
 	const char *sandbox, *guest_path, *host_path, *user;
@@ -66,7 +68,8 @@ static void on_skipped(void *data, const char *name, const char *reason)
 
 	/* called in the thread of the tree; nobody else touches the list before it is joined */
 	json_array_append_new(copy->skipped, json_text0(name));
-	output_note("left out '%s': %s", name, reason);
+	if (json_array_size(copy->skipped) <= SKIPPED_SHOWN)
+		output_note("left out '%s': %s", name, reason);
 }
 
 /* ---- one file ---- */
@@ -367,6 +370,8 @@ static int cp_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 	if (result < 0)
 		return interrupt_seen() ? husk_fail(err, HUSK_GONE, "interrupted before all was copied") : -1;
 	copy.host_path = host_path;
+	if (json_array_size(skipped) > SKIPPED_SHOWN)
+		output_note("left out %zu more; --json lists them all", json_array_size(skipped) - SKIPPED_SHOWN);
 	return cp_finish(&copy, in, err);
 }
 

@@ -73,8 +73,8 @@ def test_process_limit_is_a_clear_error():
     result = husk("exec", "--timeout", "60", box, "--", "python3", "-c", script, timeout=120, code=None)
     assert result.code == 0, result
     count, why = result.text.split(" ", 1)
-    # gVisor counts a process or two later than Linux does
-    assert 5 <= int(count) <= 36 and "temporarily unavailable" in why, result
+    # the guest's kernel counts a few processes late
+    assert 5 <= int(count) <= 48 and "temporarily unavailable" in why, result
 
 
 @test

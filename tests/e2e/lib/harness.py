@@ -346,12 +346,13 @@ def test(function):
 
 def _clean():
     """Removes what the test that just ended has made."""
-    for kind, names in (("rm", _created), ("snapshot", _snapshots)):
-        if names:
-            words = ["rm", "-f"] if kind == "rm" else ["snapshot", "rm"]
-            for name in names if kind == "snapshot" else [None]:
-                husk(*words, *([name] if name else names), code=None)
-            names.clear()
+    sandboxes, snapshots = _created[:], _snapshots[:]
+    _created.clear()
+    _snapshots.clear()
+    if sandboxes:
+        husk("rm", "-f", *sandboxes, code=None, timeout=120)
+    for snapshot in snapshots:
+        husk("snapshot", "rm", snapshot, code=None)
 
 
 def _run(function):
