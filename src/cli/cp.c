@@ -21,9 +21,9 @@ static const struct option_spec cp_options[] = {
 	{ 0 },
 };
 
-/* One copy under way. */
-#define SKIPPED_SHOWN 5
+#define SKIPPED_SHOWN 5 /* names of what was left out; the rest is counted */
 
+/* One copy under way. */
 struct copy {
 	struct cli *cli;
 	const char *sandbox, *guest_path, *host_path, *user;
