@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -90,6 +91,7 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	int in, out;
 
 	umask(022);
+	prctl(PR_SET_NAME, "husk-agent"); /* a copy in memory has another */
 	if (close_inherited(err) < 0 || take_signals(err) < 0)
 		return -1;
 	if (getpid() == 1 && access("/.husk/disk", F_OK) == 0 &&

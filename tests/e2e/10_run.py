@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """`husk run`: a command's output, input and exit status come through exactly, and the sandbox is gone afterwards."""
+
 # timeout: 1800
 import base64
 import hashlib
@@ -87,9 +88,11 @@ def test_binary_output():
 
 @test
 def test_big_output_is_intact():
-    code = ("import sys,hashlib,random; r=random.Random(7); h=hashlib.sha256()\n"
-            "for _ in range(50):\n b=r.randbytes(1<<20); h.update(b); sys.stdout.buffer.write(b)\n"
-            "sys.stdout.flush(); sys.stderr.write(h.hexdigest())")
+    code = (
+        "import sys,hashlib,random; r=random.Random(7); h=hashlib.sha256()\n"
+        "for _ in range(50):\n b=r.randbytes(1<<20); h.update(b); sys.stdout.buffer.write(b)\n"
+        "sys.stdout.flush(); sys.stderr.write(h.hexdigest())"
+    )
     result = husk("run", "--", "python3", "-c", code, timeout=180)
     assert_equal(len(result.out), 50 << 20)
     assert_equal(hashlib.sha256(result.out).hexdigest(), result.error)
@@ -98,8 +101,10 @@ def test_big_output_is_intact():
 @test
 def test_json_of_run():
     done = husk("run", "--json", "--", "sh", "-c", "echo hi; exit 3", code=3).json()
-    assert_equal((done["exit_code"], done["stdout"], done["stderr"], done["timed_out"], done["out_of_memory"]),
-                 (3, "hi\n", "", False, False))
+    assert_equal(
+        (done["exit_code"], done["stdout"], done["stderr"], done["timed_out"], done["out_of_memory"]),
+        (3, "hi\n", "", False, False),
+    )
     assert done["id"] and done["boundary"] and done["isolation"] == "gvisor", done
 
 
@@ -116,7 +121,7 @@ def test_options_of_the_process():
 def test_keep():
     before = set(listed())
     result = husk("run", "--keep", "--", "touch", "/kept")
-    kept, = set(listed()) - before
+    (kept,) = set(listed()) - before
     adopt(kept)
     assert_in(kept, result.error)
     sh(kept, "test -e /kept")
@@ -131,7 +136,9 @@ def test_interrupt_reaches_the_command_and_nothing_stays():
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=30)
         assert_equal((out, process.returncode), (b"caught\n", 9))
-    with ending(start("run", "--", "sh", "-c", "trap '' INT; echo ready; sleep 100", start_new_session=True)) as process:
+    with ending(
+        start("run", "--", "sh", "-c", "trap '' INT; echo ready; sleep 100", start_new_session=True)
+    ) as process:
         assert_equal(process.stdout.readline(), b"ready\n")
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)

@@ -1,10 +1,9 @@
 #!/usr/bin/python3
 """Lifecycle of a sandbox: create, find, inspect, exec, environment, time to live, and the end."""
+
 # timeout: 1800
-import datetime
 import os
 import signal
-import subprocess
 import time
 
 from lib.harness import *
@@ -61,10 +60,14 @@ def test_metadata_and_filters():
 
 @test
 def test_inspect_says_everything():
-    box = create("--memory", "256M", "--cpus", "0.5", "--pids", "100", "--ttl", "10m", "--idle", "1h", "--name", "e2e-all")
+    box = create(
+        "--memory", "256M", "--cpus", "0.5", "--pids", "100", "--ttl", "10m", "--idle", "1h", "--name", "e2e-all"
+    )
     seen = inspect(box)
     assert_equal((seen["memory_bytes"], seen["cpus"], seen["pids"], seen["idle_seconds"]), (256 << 20, 0.5, 100, 3600))
-    assert_equal((seen["template"], seen["state"], seen["persistent"], seen["name"]), ("base", "running", False, "e2e-all"))
+    assert_equal(
+        (seen["template"], seen["state"], seen["persistent"], seen["name"]), ("base", "running", False, "e2e-all")
+    )
     assert_equal(seen["isolation"], "gvisor")
     assert seen["boundary"] and seen["created_at"] and seen["expires_at"], seen
     text = husk("inspect", box).text

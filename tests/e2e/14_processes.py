@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Processes that outlive their client: detached starts, the list, attaching from an offset, slow readers, signals."""
+
 # timeout: 1800
 import signal
 import subprocess
-import time
 
 from lib.harness import *
 
@@ -24,7 +24,9 @@ def test_fresh_sandbox_has_no_processes():
 @test
 def test_detached_ps_attach():
     box = create()
-    pid = detached(box, "sh", "-c", "echo one; echo two >&2; sleep 0.5; echo three; exit 5", options=["--label", "work"])
+    pid = detached(
+        box, "sh", "-c", "echo one; echo two >&2; sleep 0.5; echo three; exit 5", options=["--label", "work"]
+    )
     seen = process(box, pid)
     assert_equal((seen["label"], seen["argv"][0], seen["user"]), ("work", "sh", "root"))
     result = husk("attach", box, str(pid), code=5)
@@ -100,7 +102,9 @@ def test_slow_writer_stalls_nobody():
 @test
 def test_signals():
     box = create()
-    with ending(start("exec", box, "--", "sh", "-c", "trap 'echo term; exit 3' TERM; echo up; while :; do sleep 0.1; done")) as p:
+    with ending(
+        start("exec", box, "--", "sh", "-c", "trap 'echo term; exit 3' TERM; echo up; while :; do sleep 0.1; done")
+    ) as p:
         assert_equal(p.stdout.readline(), b"up\n")
         p.send_signal(signal.SIGTERM)
         out, _ = p.communicate(timeout=30)

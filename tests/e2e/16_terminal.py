@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """`-it` under a real terminal: a shell that believes in it, window size and resize, keys, detaching."""
+
 # timeout: 600
 import fcntl
 import os
@@ -27,8 +28,14 @@ class Terminal:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-        self.process = subprocess.Popen([HUSK, *arguments], stdin=worker, stdout=worker, stderr=worker,
-                                        preexec_fn=take_terminal, env=environment({"TERM": "xterm"}))
+        self.process = subprocess.Popen(
+            [HUSK, *arguments],
+            stdin=worker,
+            stdout=worker,
+            stderr=worker,
+            preexec_fn=take_terminal,
+            env=environment({"TERM": "xterm"}),
+        )
         os.close(worker)
 
     def resize(self, rows, columns):
@@ -43,11 +50,12 @@ class Terminal:
         while True:
             match = re.search(pattern.encode(), self.seen)
             if match:
-                self.seen = self.seen[match.end():]
+                self.seen = self.seen[match.end() :]
                 return match.group(0).decode(errors="replace")
             left = deadline - time.monotonic()
-            assert left > 0 and select.select([self.master], [], [], max(left, 0))[0], \
-                f"no {pattern!r} in {self.seen[-500:]!r}"
+            assert (
+                left > 0 and select.select([self.master], [], [], max(left, 0))[0]
+            ), f"no {pattern!r} in {self.seen[-500:]!r}"
             try:
                 chunk = os.read(self.master, 65536)
             except OSError:
@@ -143,8 +151,9 @@ def test_terminal_is_given_back():
     box = create()
     master, worker = pty.openpty()
     before = termios.tcgetattr(worker)
-    done = subprocess.run([HUSK, "exec", "-it", box, "--", "true"], stdin=worker, stdout=worker, stderr=worker, timeout=60,
-                          check=False)
+    done = subprocess.run(
+        [HUSK, "exec", "-it", box, "--", "true"], stdin=worker, stdout=worker, stderr=worker, timeout=60, check=False
+    )
     assert_equal(done.returncode, 0)
     assert_equal(termios.tcgetattr(worker), before, "the terminal's modes")
     os.close(master)

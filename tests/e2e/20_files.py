@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """`husk cp` both ways: files, trees, odd names, big ones; and tar streams that mean harm, in either direction."""
+
 # timeout: 1800
 import hashlib
 import io
@@ -11,7 +12,17 @@ import tarfile
 
 from lib.harness import *
 
-ODD_NAMES = ["with space", "new\nline", "tab\there", "-dash", "quote'\"", "ünïcode ☃", "semi;colon|pipe", "*glob?", "back\\slash"]
+ODD_NAMES = [
+    "with space",
+    "new\nline",
+    "tab\there",
+    "-dash",
+    "quote'\"",
+    "ünïcode ☃",
+    "semi;colon|pipe",
+    "*glob?",
+    "back\\slash",
+]
 
 
 def tar_bytes(*members):
@@ -99,8 +110,10 @@ def test_empty_things():
         os.mkdir(place / "nothing")
         husk("cp", place / "empty", f"{box}:/root/empty")
         husk("cp", place / "nothing", f"{box}:/root/nothing")
-        assert_equal(sh(box, "stat -c '%s %F' /root/empty; ls -A /root/nothing; test -d /root/nothing && echo dir"),
-                     "0 regular empty file\ndir")
+        assert_equal(
+            sh(box, "stat -c '%s %F' /root/empty; ls -A /root/nothing; test -d /root/nothing && echo dir"),
+            "0 regular empty file\ndir",
+        )
         husk("cp", f"{box}:/root/empty", place / "empty2")
         husk("cp", f"{box}:/root/nothing", place / "nothing2")
         assert_equal(((place / "empty2").read_bytes(), tree(place / "nothing2")), (b"", {}))
@@ -186,8 +199,11 @@ def test_hostile_tar_into_the_guest():
 def test_hostile_tree_out_of_the_guest():
     # A guest cannot make the host write outside of the destination, make devices there, or set bits that matter.
     box = create()
-    sh(box, "mkdir -p /root/t/sub; cd /root/t; ln -s /etc etclink; ln -s ../../.. up; ln -s sub inside; mkfifo pipe;"
-            "echo x >suid; chmod 6755 suid; chown nobody suid; mknod dev c 1 3 2>/dev/null; true")
+    sh(
+        box,
+        "mkdir -p /root/t/sub; cd /root/t; ln -s /etc etclink; ln -s ../../.. up; ln -s sub inside; mkfifo pipe;"
+        "echo x >suid; chmod 6755 suid; chown nobody suid; mknod dev c 1 3 2>/dev/null; true",
+    )
     with scratch() as place:
         result = husk("cp", f"{box}:/root/t", place / "out")
         names = set(os.listdir(place / "out"))

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Snapshots: a running sandbox kept as it is, memory and disk, and others made from it; and what happens without room."""
+"""Snapshots: a running sandbox kept as it is, memory and disk, others made from it, and what happens without room."""
+
 # timeout: 1800
 import os
 import subprocess

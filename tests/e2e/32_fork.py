@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Fork: children that go on from one instant of the parent, each its own machine, none able to hurt another."""
+
 # timeout: 1800
 from lib.harness import *
 
@@ -33,8 +34,13 @@ def test_each_has_its_own_identity():
     box = create()
     children = fork(box, "-n", "3")
     everyone = [box, *children]
-    for command in ("hostname", "cat /proc/sys/kernel/hostname", "cat /etc/machine-id", "od -An -tx8 -N16 /dev/urandom",
-                    "python3 -c 'import random,os; print(random.random(), os.getrandom(8))'"):
+    for command in (
+        "hostname",
+        "cat /proc/sys/kernel/hostname",
+        "cat /etc/machine-id",
+        "od -An -tx8 -N16 /dev/urandom",
+        "python3 -c 'import random,os; print(random.random(), os.getrandom(8))'",
+    ):
         answers = [sh(one, command) for one in everyone]
         assert_equal(len(set(answers)), len(everyone), f"{command}: {answers}")
     assert_equal([sh(one, "hostname") for one in everyone], everyone)
@@ -45,8 +51,9 @@ def test_each_has_its_own_identity():
 @test
 def test_clock_is_right_in_children():
     import time
+
     box = create()
-    child, = fork(box)
+    (child,) = fork(box)
     for one in (box, child):
         before = time.time()
         inside = float(sh(one, "date +%s.%N"))
@@ -105,7 +112,7 @@ def test_open_processes_and_output_come_along():
     box = create()
     pid = husk("exec", "-d", "--json", box, "--", "sh", "-c", "echo early; sleep 2; echo late").json()["pid"]
     until(lambda: husk("ps", "--json", box).json()[-1]["stdout_bytes"], "it has spoken")
-    child, = fork(box)
+    (child,) = fork(box)
     for one in (box, child):
         assert_equal(husk("attach", one, str(pid)).out, b"early\nlate\n")
 
@@ -113,7 +120,7 @@ def test_open_processes_and_output_come_along():
 @test
 def test_options():
     box = create("--memory", "512M")
-    child, = fork(box, "--name", "e2e-child", "--memory", "300M", "--ttl", "5m", "-m", "a=b", "-e", "E2E_NEW=1")
+    (child,) = fork(box, "--name", "e2e-child", "--memory", "300M", "--ttl", "5m", "-m", "a=b", "-e", "E2E_NEW=1")
     entry = inspect("e2e-child")
     assert_equal((entry["id"], entry["memory_bytes"], entry["metadata"]), (child, 300 << 20, {"a": "b"}))
     assert_equal(sh(child, "echo $E2E_NEW"), "1")
@@ -130,7 +137,7 @@ def test_while_it_is_busy():
     box = create()
     script = "for i in $(seq 1 30000); do echo line $i; done; echo end"
     with ending(start("exec", box, "--", "sh", "-c", script)) as client:
-        child, = fork(box)
+        (child,) = fork(box)
         out, err = client.communicate(timeout=120)
     wanted = b"".join(b"line %d\n" % n for n in range(1, 30001)) + b"end\n"
     assert_equal(client.returncode, 0, err.decode())

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Hibernate and wake: nothing left running, everything going on afterwards; by hand, by idleness, by the next call."""
+
 # timeout: 1800
 import os
 import time

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Limits that hold: fork bomb, memory hog, disk filler and busy loop each end inside their own sandbox, with a reason,
 while the neighbour and the host go on."""
+
 # timeout: 1800
 import os
 import time
@@ -68,8 +69,10 @@ def test_fork_bomb():
 @test
 def test_process_limit_is_a_clear_error():
     box = create("--pids", "32")
-    script = ("import os,sys,time\nn=0\ntry:\n while True:\n  p=os.fork()\n  if p==0: time.sleep(1000)\n  n+=1\n"
-              "except OSError as e: print(n, e.strerror)")
+    script = (
+        "import os,sys,time\nn=0\ntry:\n while True:\n  p=os.fork()\n  if p==0: time.sleep(1000)\n  n+=1\n"
+        "except OSError as e: print(n, e.strerror)"
+    )
     result = husk("exec", "--timeout", "60", box, "--", "python3", "-c", script, timeout=120, code=None)
     assert result.code == 0, result
     count, why = result.text.split(" ", 1)
@@ -94,7 +97,7 @@ def test_disk_filler():
 def test_disk_limit_holds_after_a_fork_and_a_sleep():
     box = create("--disk", "96M")
     sh(box, "head -c 50000000 /dev/zero >/root/half")
-    child, = fork(box)
+    (child,) = fork(box)
     husk("hibernate", box)
     for one in (box, child):
         result = husk("exec", one, "--", "sh", "-c", "head -c 100000000 /dev/zero >/root/more; true", timeout=120)

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """What a guest can see and reach of the host: nothing."""
+
 # timeout: 1800
 import http.server
 import os
@@ -41,7 +42,7 @@ def test_no_process_of_the_host():
     for word in ("runsc", "supervise", "systemd", HOME):
         assert word not in lines, lines
     assert int(sh(box, "ls -d /proc/[0-9]* | wc -l")) < 20
-    assert_equal(sh(box, "cat /proc/1/comm"), "agent")
+    assert_equal(sh(box, "cat /proc/1/comm"), "husk-agent")
 
 
 @test
@@ -84,8 +85,10 @@ def test_no_network():
             except OSError:
                 own = "127.0.0.1"
         for address in ("127.0.0.1", own, "10.0.0.1", "169.254.169.254", "192.0.2.1", "8.8.8.8"):
-            code = (f"import socket; s=socket.socket(); s.settimeout(3)\n"
-                    f"try: s.connect(('{address}',{port})); print('connected')\nexcept OSError as e: print('refused')")
+            code = (
+                f"import socket; s=socket.socket(); s.settimeout(3)\n"
+                f"try: s.connect(('{address}',{port})); print('connected')\nexcept OSError as e: print('refused')"
+            )
             assert_equal(sh(box, f"python3 -c \"{code}\""), "refused", f"{address}:{port}")
         links = sh(box, "ls /sys/class/net 2>/dev/null; cat /proc/net/dev | tail -n +3 | cut -d: -f1").split()
         assert set(links) <= {"lo"}, links
@@ -128,7 +131,9 @@ def test_host_privileges():
     assert_equal(status_of(pid)["Seccomp"], "2", "it has a seccomp filter")
     assert_equal(status_of(pid)["NoNewPrivs"], "1", "it cannot gain privileges")
     for name in ("user", "pid", "net", "ipc", "uts", "mnt"):
-        assert os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}"), f"it shares the {name} namespace"
+        assert os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(
+            f"/proc/self/ns/{name}"
+        ), f"it shares the {name} namespace"
     seen = {os.path.join(path, name) for path, _, names in os.walk(f"/proc/{pid}/root/etc") for name in names}
     assert {name.rpartition("/")[2] for name in seen} <= {"localtime"}, f"it sees files of the host: {seen}"
     assert set(os.listdir(f"/proc/{pid}/root/")) <= {"etc", "proc"}, "it sees directories of the host"

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Killed in the middle of anything: a supervisor, a client, an engine, a build. The next call finds it, clears it and says so."""
+"""Killed in the middle of anything: a supervisor, a client, an engine. The next call finds it, clears it and says so."""
+
 # timeout: 1800
 import os
 import random
 import signal
-import subprocess
 import time
 
 from lib.harness import *
@@ -86,7 +86,12 @@ def test_killed_clients_leave_nothing():
     dice = random.Random(11)
     box = create()
     for _ in range(4):
-        for command in (["create"], ["fork", box, "-n", "2"], ["snapshot", "create", box], ["run", "--", "sleep", "100"]):
+        for command in (
+            ["create"],
+            ["fork", box, "-n", "2"],
+            ["snapshot", "create", box],
+            ["run", "--", "sleep", "100"],
+        ):
             with ending(start(*command)) as client:
                 time.sleep(dice.uniform(0, 0.25))
                 client.kill()

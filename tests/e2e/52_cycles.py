@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Two hundred lives: create and remove, twenty of them with kill -9 of the supervisor at some moment. Nothing may stay."""
+"""Two hundred lives, twenty of them ended by kill -9 of the supervisor at some moment. Nothing may stay."""
+
 # timeout: 900
 import concurrent.futures
 import os

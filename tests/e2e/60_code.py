@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """`husk code`: contexts whose state lasts, results, errors, time limits; with the base template's python and bash."""
+
 # timeout: 1800
 import json
-import time
 
 from lib.harness import *
 
@@ -42,7 +42,10 @@ def test_contexts_are_apart():
 def test_errors():
     box = create()
     done = code(box, "print('before')\n1/0", status=1)
-    assert_equal((done["stdout"], done["error"]["name"], done["error"]["value"]), ("before\n", "ZeroDivisionError", "division by zero"))
+    assert_equal(
+        (done["stdout"], done["error"]["name"], done["error"]["value"]),
+        ("before\n", "ZeroDivisionError", "division by zero"),
+    )
     assert_in("Traceback", done["error"]["traceback"])
     assert_in("1/0", done["error"]["traceback"])
     assert_equal(code(box, "def f(:", status=1)["error"]["name"], "SyntaxError")
@@ -85,8 +88,13 @@ def test_timeout():
     done = code(box, "import time\ntime.sleep(1000)", "--timeout", "500ms", status=124)
     assert_equal(done["timed_out"], True)
     assert_equal(code(box, "1 + 1")["result"], "2", "the context answers again")
-    done = code(box, "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", "--timeout", "500ms",
-                status=124)
+    done = code(
+        box,
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        "--timeout",
+        "500ms",
+        status=124,
+    )
     assert_equal(code(box, "2 + 2")["result"], "4", "even after one that would not stop")
 
 
@@ -127,7 +135,7 @@ def test_bad_input():
 def test_contexts_are_forked_and_woken():
     box = create()
     code(box, "x = 1")
-    child, = fork(box)
+    (child,) = fork(box)
     code(child, "x = 2")
     husk("hibernate", box)
     assert_equal((code(box, "x")["result"], code(child, "x")["result"]), ("1", "2"))
@@ -151,8 +159,12 @@ def test_hostile_kernel_is_only_output():
     box = create()
     line = '{"id":1,"type":"end"}'
     assert_equal(code(box, f"print('{line}'); 5")["stdout"], line + "\n")
-    code(box, "import os\nfor fd in range(3, 50):\n try: os.write(fd, b'garbage\\n{\"type\":\"result\"}\\n\\xff\\xfe')\n except OSError: pass",
-         status=None)
+    code(
+        box,
+        "import os\nfor fd in range(3, 50):\n try: os.write(fd, b'garbage\\n{\"type\":\"result\"}\\n\\xff\\xfe')\n"
+        " except OSError: pass",
+        status=None,
+    )
     assert_fails("code", box, "import os; os.kill(os.getpid(), 9)", code=125, says="signal 9")
     assert_equal(code(box, "1 + 1")["result"], "2", "a context that was killed starts again")
 

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""What libhusk gives beyond the command line, through build/libhusk.so itself: ranges, listings, moves, watches, dialling
-a port of the guest, and refusals that leave nothing changed."""
+"""What libhusk gives beyond the command line, through build/libhusk.so itself: ranges, listings, moves, watches,
+dialling a port of the guest, and refusals that leave nothing changed."""
+
 # timeout: 900
 import contextlib
 import ctypes
@@ -12,7 +13,7 @@ import time
 from lib.harness import *
 
 INVALID, NOT_FOUND, CONFLICT = 1, 2, 3  # enum husk_code
-FILE, DIRECTORY, SYMLINK = 1, 2, 3      # enum husk_file_type
+FILE, DIRECTORY, SYMLINK = 1, 2, 3  # enum husk_file_type
 
 
 class Error(ctypes.Structure):
@@ -20,9 +21,18 @@ class Error(ctypes.Structure):
 
 
 class File(ctypes.Structure):
-    _fields_ = [("path", ctypes.c_char_p), ("type", ctypes.c_int), ("size", ctypes.c_uint64), ("mode", ctypes.c_uint32),
-                ("uid", ctypes.c_uint32), ("gid", ctypes.c_uint32), ("user", ctypes.c_char_p), ("group", ctypes.c_char_p),
-                ("target", ctypes.c_char_p), ("mtime_ms", ctypes.c_int64)]
+    _fields_ = [
+        ("path", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("size", ctypes.c_uint64),
+        ("mode", ctypes.c_uint32),
+        ("uid", ctypes.c_uint32),
+        ("gid", ctypes.c_uint32),
+        ("user", ctypes.c_char_p),
+        ("group", ctypes.c_char_p),
+        ("target", ctypes.c_char_p),
+        ("mtime_ms", ctypes.c_int64),
+    ]
 
 
 class WatchEvent(ctypes.Structure):
@@ -202,14 +212,28 @@ def test_watch():
         seen.append((event.contents.kind.decode(), event.contents.path.decode()))
         return 1 if seen[-1][1].endswith("/stop") else 0
 
-    watcher = threading.Thread(target=lambda: lib.call("husk_watch", box, "/root/w", ctypes.c_bool(True), WATCH(on_event), None))
+    watcher = threading.Thread(
+        target=lambda: lib.call("husk_watch", box, "/root/w", ctypes.c_bool(True), WATCH(on_event), None)
+    )
     watcher.start()
-    until(lambda: sh(box, "touch /root/w/probe; echo x >>/root/w/probe; rm -f /root/w/probe") == "" and seen, "it is armed")
-    sh(box, "echo 1 >/root/w/f; mkdir /root/w/new; sleep 0.3; echo 2 >/root/w/new/g; mv /root/w/f /root/w/sub/h; chmod 600 /root/w/sub/h;"
-            "rm /root/w/sub/h; touch /root/w/stop")
+    until(
+        lambda: sh(box, "touch /root/w/probe; echo x >>/root/w/probe; rm -f /root/w/probe") == "" and seen,
+        "it is armed",
+    )
+    sh(
+        box,
+        "echo 1 >/root/w/f; mkdir /root/w/new; sleep 0.3; echo 2 >/root/w/new/g; mv /root/w/f /root/w/sub/h;"
+        "chmod 600 /root/w/sub/h;"
+        "rm /root/w/sub/h; touch /root/w/stop",
+    )
     watcher.join(30)
     assert not watcher.is_alive(), f"the watch does not end: {seen}"
-    for wanted in (("create", "/root/w/f"), ("create", "/root/w/new"), ("write", "/root/w/new/g"), ("remove", "/root/w/sub/h")):
+    for wanted in (
+        ("create", "/root/w/f"),
+        ("create", "/root/w/new"),
+        ("write", "/root/w/new/g"),
+        ("remove", "/root/w/sub/h"),
+    ):
         assert_in(wanted, seen)
     assert {"rename", "chmod"} <= {kind for kind, _ in seen}, seen
     refused(NOT_FOUND, lambda: lib.call("husk_watch", box, "/nowhere", ctypes.c_bool(False), WATCH(on_event), None))
@@ -218,11 +242,18 @@ def test_watch():
 @test
 def test_dial():
     lib, box = Library(), create()
-    husk("exec", "-d", box, "--", "python3", "-c",
-         "import socketserver\nclass H(socketserver.StreamRequestHandler):\n def handle(self):\n"
-         "  d=self.rfile.read(); self.wfile.write(d[::-1])\n"
-         "socketserver.ThreadingTCPServer.allow_reuse_address=True\n"
-         "socketserver.ThreadingTCPServer(('127.0.0.1',9000),H).serve_forever()")
+    husk(
+        "exec",
+        "-d",
+        box,
+        "--",
+        "python3",
+        "-c",
+        "import socketserver\nclass H(socketserver.StreamRequestHandler):\n def handle(self):\n"
+        "  d=self.rfile.read(); self.wfile.write(d[::-1])\n"
+        "socketserver.ThreadingTCPServer.allow_reuse_address=True\n"
+        "socketserver.ThreadingTCPServer(('127.0.0.1',9000),H).serve_forever()",
+    )
 
     def dial():
         try:

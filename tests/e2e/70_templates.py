@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Templates from a directory and from a tar, rebuilt only when changed; definitions that are wrong; agents that lie."""
+
 # timeout: 1800
 import io
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -60,7 +60,9 @@ def test_from_a_directory_and_only_when_changed():
             assert_equal(sh(old, "cat /etc/who"), "version one", "a sandbox keeps the version it was made from")
             husk("hibernate", old)
             husk("gc")
-            assert_equal(sh(old, "cat /etc/who"), "version one", "also when asleep, with the old version unused otherwise")
+            assert_equal(
+                sh(old, "cat /etc/who"), "version one", "also when asleep, with the old version unused otherwise"
+            )
             assert_in("e2e-dir", names())
             assert_equal(build("--rootfs", root, "--name", "e2e-dir", "--force").json()["fresh"], True)
         finally:
@@ -87,9 +89,11 @@ def test_from_a_tar():
 @test
 def test_hostile_tar():
     with scratch() as place:
-        for what, name, kind, target in (("dot dot", "../../e2e-escaped", tarfile.REGTYPE, None),
-                                         ("absolute", "/var/tmp/e2e-escaped", tarfile.REGTYPE, None),
-                                         ("through a link", "l/e2e-escaped", tarfile.SYMTYPE, "/var/tmp")):
+        for what, name, kind, target in (
+            ("dot dot", "../../e2e-escaped", tarfile.REGTYPE, None),
+            ("absolute", "/var/tmp/e2e-escaped", tarfile.REGTYPE, None),
+            ("through a link", "l/e2e-escaped", tarfile.SYMTYPE, "/var/tmp"),
+        ):
             with tarfile.open(place / "bad.tar", "w") as archive:
                 if target:
                     link = tarfile.TarInfo("l")
@@ -115,17 +119,19 @@ def test_definitions_that_are_wrong():
     with scratch() as place:
         definition = place / "e2e-def"
         os.makedirs(definition)
-        for text, says in (("pakages: bash\n", ["template:1", "pakages", "packages"]),
-                           ("description: x\nnonsense\n", ["template:2", "nonsense"]),
-                           ("packages: bash\ndisk: 1Q\n", ["template:2", "1Q"]),
-                           ("disk: 1M\n", ["1M"]),
-                           ("npm: left-pad\n", ["left-pad"]),
-                           ("user: Root sudo x\n", ["Root"]),
-                           ("env: NOVALUE\n", ["NOVALUE"]),
-                           ("script: ../x\n", ["../x"]),
-                           ("script: missing.sh\n", ["missing.sh"]),
-                           ("packages: bash --foo\n", ["--foo"]),
-                           ("description: a\ndescription: b\n", ["description", "twice"])):
+        for text, says in (
+            ("pakages: bash\n", ["template:1", "pakages", "packages"]),
+            ("description: x\nnonsense\n", ["template:2", "nonsense"]),
+            ("packages: bash\ndisk: 1Q\n", ["template:2", "1Q"]),
+            ("disk: 1M\n", ["1M"]),
+            ("npm: left-pad\n", ["left-pad"]),
+            ("user: Root sudo x\n", ["Root"]),
+            ("env: NOVALUE\n", ["NOVALUE"]),
+            ("script: ../x\n", ["../x"]),
+            ("script: missing.sh\n", ["missing.sh"]),
+            ("packages: bash --foo\n", ["--foo"]),
+            ("description: a\ndescription: b\n", ["description", "twice"]),
+        ):
             (definition / "template").write_text(text)
             result = husk("template", "build", definition, code=None, timeout=120)
             assert_equal(result.code, 3 if "missing" in text else 2, f"{text!r}: {result}")
@@ -161,12 +167,23 @@ def test_agents_that_lie():
     with scratch() as place:
         root = small_root(place)
         copy_program(root, "/usr/bin/head")
-        for what, script in (("garbage", "head -c 200000 /dev/urandom; sleep 1000"),
-                             ("a length beyond all bounds", r"printf '\377\377\377\377\001\000\000\000\001\000\000\000'; sleep 1000"),
-                             ("a length and no more", r"printf '\000\004\000\000\001\000\000\000\001\000\000\000abc'"),
-                             ("an early end", "exit 3")):
-            result = husk("template", "build", "--rootfs", root, "--name", "e2e-lies", code=None, timeout=240,
-                          env=lying_agent(place, script))
+        for what, script in (
+            ("garbage", "head -c 200000 /dev/urandom; sleep 1000"),
+            ("a length beyond all bounds", r"printf '\377\377\377\377\001\000\000\000\001\000\000\000'; sleep 1000"),
+            ("a length and no more", r"printf '\000\004\000\000\001\000\000\000\001\000\000\000abc'"),
+            ("an early end", "exit 3"),
+        ):
+            result = husk(
+                "template",
+                "build",
+                "--rootfs",
+                root,
+                "--name",
+                "e2e-lies",
+                code=None,
+                timeout=240,
+                env=lying_agent(place, script),
+            )
             assert result.code not in (0, None) and "husk: " in result.error, f"{what}: {result}"
             assert "e2e-lies" not in names(), what
     assert_no_leaks()
@@ -194,14 +211,34 @@ def test_listing():
 @test
 def test_base_has_what_it_says():
     box = create()
-    for command in ("bash --version", "python3 --version", "git --version", "curl --version", "test -s /etc/ssl/certs/ca-certificates.crt",
-                    "ls --version", "tar --version"):
+    for command in (
+        "bash --version",
+        "python3 --version",
+        "git --version",
+        "curl --version",
+        "test -s /etc/ssl/certs/ca-certificates.crt",
+        "ls --version",
+        "tar --version",
+    ):
         husk("exec", box, "--", "sh", "-c", command)
     assert_equal(sh(box, "locale 2>&1 | grep -c 'Cannot set' || true"), "0")
     assert_equal(sh(box, "python3 -c 'import ssl, sqlite3, json, venv; print(1)' 2>&1"), "1")
-    assert_equal(sh(box, "git init -q /tmp/r && cd /tmp/r && git -c user.name=a -c user.email=b commit -q --allow-empty -m x && git log --oneline | wc -l"), "1")
+    assert_equal(
+        sh(
+            box,
+            "git init -q /tmp/r && cd /tmp/r && git -c user.name=a -c user.email=b commit -q --allow-empty -m x"
+            " && git log --oneline | wc -l",
+        ),
+        "1",
+    )
     assert_equal(sh(box, "test -w /tmp && stat -c %a /tmp /dev/shm"), "1777\n1777")
-    assert_equal(sh(box, "echo x >/dev/null; head -c4 /dev/zero | wc -c; test -c /dev/full && ls /dev/fd | wc -l | grep -q . && echo dev"), "4\ndev")
+    assert_equal(
+        sh(
+            box,
+            "echo x >/dev/null; head -c4 /dev/zero | wc -c; test -c /dev/full && ls /dev/fd >/dev/null && echo dev",
+        ),
+        "4\ndev",
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """The code-interpreter template: the data stack is there and already imported; figures, frames, JavaScript."""
+
 # timeout: 2700
 import base64
 import struct
@@ -15,8 +16,10 @@ def code(box, snippet, *options, status=0):
 
 @test
 def test_everything_imports():
-    script = ("import numpy, pandas, matplotlib, scipy, PIL, scipy.linalg, matplotlib.pyplot\n"
-              "print(int(numpy.arange(10).sum()), pandas.DataFrame({'a': [1, 2]}).a.sum(), scipy.linalg.det(numpy.eye(3)))")
+    script = (
+        "import numpy, pandas, matplotlib, scipy, PIL, scipy.linalg, matplotlib.pyplot\n"
+        "print(int(numpy.arange(10).sum()), pandas.DataFrame({'a': [1, 2]}).a.sum(), scipy.linalg.det(numpy.eye(3)))"
+    )
     assert_equal(husk("run", "-t", TEMPLATE, "--", "python3", "-c", script, timeout=120).text, "45 3 1.0\n")
     assert_equal(husk("run", "-t", TEMPLATE, "--", "node", "-e", "console.log(6*7)", timeout=60).text, "42\n")
 
@@ -72,9 +75,11 @@ def test_javascript():
 def test_forks_keep_frames_in_memory():
     box = create("-t", TEMPLATE)
     code(box, "import numpy as np; big = np.ones((1000, 1000))")
-    child, = fork(box)
+    (child,) = fork(box)
     code(child, "big *= 2")
-    assert_equal((code(box, "float(big.sum())")["result"], code(child, "float(big.sum())")["result"]), ("1000000.0", "2000000.0"))
+    assert_equal(
+        (code(box, "float(big.sum())")["result"], code(child, "float(big.sum())")["result"]), ("1000000.0", "2000000.0")
+    )
 
 
 if __name__ == "__main__":

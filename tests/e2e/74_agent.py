@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """The agent template: what a coding agent needs, and a user of its own who may become root."""
+
 # timeout: 2700
 from lib.harness import *
 
@@ -9,8 +10,19 @@ TEMPLATE = "agent"
 @test
 def test_tools():
     box = create("-t", TEMPLATE)
-    for command in ("node --version", "npm --version", "rg --version", "gcc --version", "g++ --version", "make --version",
-                    "git --version", "python3 --version", "pip --version", "jq --version", "sudo --version"):
+    for command in (
+        "node --version",
+        "npm --version",
+        "rg --version",
+        "gcc --version",
+        "g++ --version",
+        "make --version",
+        "git --version",
+        "python3 --version",
+        "pip --version",
+        "jq --version",
+        "sudo --version",
+    ):
         husk("exec", box, "--", "sh", "-c", command, timeout=120)
 
 
@@ -19,7 +31,10 @@ def test_user_with_sudo():
     box = create("-t", TEMPLATE)
     assert_equal(sh(box, "id -un; echo $HOME; pwd", "--user", "agent"), "agent\n/home/agent\n/home/agent")
     assert_equal(sh(box, "sudo -n id -u", "--user", "agent"), "0")
-    assert_equal(sh(box, "touch ~/x && stat -c %U ~/x; touch /etc/x 2>/dev/null || echo denied", "--user", "agent"), "agent\ndenied")
+    assert_equal(
+        sh(box, "touch ~/x && stat -c %U ~/x; touch /etc/x 2>/dev/null || echo denied", "--user", "agent"),
+        "agent\ndenied",
+    )
 
 
 @test
@@ -32,8 +47,16 @@ def test_compile_and_run():
 @test
 def test_venv():
     box = create("-t", TEMPLATE)
-    assert_equal(sh(box, "cd ~ && python3 -m venv v && v/bin/python -c 'import sys; print(sys.prefix)'", "--user", "agent", timeout=180),
-                 "/home/agent/v")
+    assert_equal(
+        sh(
+            box,
+            "cd ~ && python3 -m venv v && v/bin/python -c 'import sys; print(sys.prefix)'",
+            "--user",
+            "agent",
+            timeout=180,
+        ),
+        "/home/agent/v",
+    )
 
 
 @test

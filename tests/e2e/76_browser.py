@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """The browser template: a page of the sandbox's own, rendered by Chromium, copied out and looked at."""
+
 # timeout: 2700
 import struct
 import zlib
@@ -18,14 +19,14 @@ def pixels(data):
     assert depth == 8 and color in (2, 6), (depth, color)
     size, at, packed = (3 if color == 2 else 4), 8, b""
     while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at:at + 8])
-        packed += data[at + 8:at + 8 + length] if kind == b"IDAT" else b""
+        length, kind = struct.unpack(">I4s", data[at : at + 8])
+        packed += data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
         at += length + 12
     raw, stride, rows = zlib.decompress(packed), width * size, []
     above = bytearray(stride)
     for y in range(height):
         start = y * (stride + 1)
-        rows.append(unfilter(raw[start], bytearray(raw[start + 1:start + 1 + stride]), above, size))
+        rows.append(unfilter(raw[start], bytearray(raw[start + 1 : start + 1 + stride]), above, size))
         above = rows[-1]
     return width, height, size, rows
 
@@ -49,9 +50,9 @@ def look_at(path):
     """Checks that a screenshot shows PAGE."""
     width, height, size, rows = pixels(path.read_bytes())
     assert_equal((width, height), (640, 480))
-    at = lambda x, y: bytes(rows[y][x * size:x * size + 3])
+    at = lambda x, y: bytes(rows[y][x * size : x * size + 3])
     assert_equal((at(50, 50), at(50, 200), at(400, 50)), (b"\xff\x00\x00", b"\x00\x00\xff", b"\xff\xff\xff"))
-    text = {bytes(rows[y][x * size:x * size + 3]) for y in range(320, 420) for x in range(0, 200)}
+    text = {bytes(rows[y][x * size : x * size + 3]) for y in range(320, 420) for x in range(0, 200)}
     assert len(text) > 5, f"no text was drawn: {text}"
 
 
@@ -63,8 +64,20 @@ def page(box):
 def test_screenshot():
     box = create("-t", TEMPLATE, "--memory", "2G")
     page(box)
-    husk("exec", box, "--timeout", "120", "--", "chromium", "--headless", "--hide-scrollbars", "--window-size=640,480",
-         "--screenshot=/tmp/shot.png", "file:///tmp/page.html", timeout=180)
+    husk(
+        "exec",
+        box,
+        "--timeout",
+        "120",
+        "--",
+        "chromium",
+        "--headless",
+        "--hide-scrollbars",
+        "--window-size=640,480",
+        "--screenshot=/tmp/shot.png",
+        "file:///tmp/page.html",
+        timeout=180,
+    )
     with scratch() as place:
         husk("cp", f"{box}:/tmp/shot.png", place / "shot.png")
         look_at(place / "shot.png")
@@ -95,7 +108,8 @@ def test_playwright_drives_it():
     script = """
 const { chromium } = require('playwright-core');
 (async () => {
-  const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: ['--no-sandbox', '--disable-dev-shm-usage'] });
+  const args = ['--no-sandbox', '--disable-dev-shm-usage'];
+  const browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args });
   const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
   await page.goto('file:///tmp/page.html');
   console.log(await page.textContent('p'));

@@ -1,15 +1,41 @@
 #!/usr/bin/python3
 """Wrong words on the command line, help pages, exit statuses, and the shape of --json for every command."""
+
 # timeout: 1800
-import json
 import os
 import subprocess
 
 from lib.harness import *
 
-COMMANDS = ["run", "create", "exec", "attach", "ps", "ls", "inspect", "rm", "cp", "fork", "snapshot create", "snapshot ls",
-            "snapshot rm", "hibernate", "wake", "pause", "resume", "extend", "code", "logs", "stats", "events",
-            "template build", "template ls", "template rm", "doctor", "gc"]
+COMMANDS = [
+    "run",
+    "create",
+    "exec",
+    "attach",
+    "ps",
+    "ls",
+    "inspect",
+    "rm",
+    "cp",
+    "fork",
+    "snapshot create",
+    "snapshot ls",
+    "snapshot rm",
+    "hibernate",
+    "wake",
+    "pause",
+    "resume",
+    "extend",
+    "code",
+    "logs",
+    "stats",
+    "events",
+    "template build",
+    "template ls",
+    "template rm",
+    "doctor",
+    "gc",
+]
 
 
 @test
@@ -88,7 +114,11 @@ def test_unknown_ids():
     for command in ("inspect", "rm", "ps", "stats", "logs", "hibernate", "wake", "pause", "resume", "fork"):
         assert_fails(command, "sb-nosuchone", code=3, says="sb-nosuchone")
         assert_fails(command, "e2e-knwon", code=3, says=["e2e-knwon", "did you mean 'e2e-known'"])
-    for command in (["exec", "sb-nosuchone", "--", "true"], ["attach", "sb-nosuchone", "1"], ["code", "sb-nosuchone", "1"]):
+    for command in (
+        ["exec", "sb-nosuchone", "--", "true"],
+        ["attach", "sb-nosuchone", "1"],
+        ["code", "sb-nosuchone", "1"],
+    ):
         assert_fails(*command, code=125, says="sb-nosuchone")
     assert_fails("events", "sb-nosuchone", code=3, says="sb-nosuchone")
     wrong = box[:-1] + ("a" if box[-1] != "a" else "b")
@@ -122,7 +152,16 @@ def test_json_shapes():
     assert_equal((pid["id"], pid["detached"]), (box, True))
     snapshot = adopt_snapshot(husk("snapshot", "create", "--json", box).json()["id"])
     assert snapshot.startswith("sn-")
-    arrays = {"ls": [], "ps": [box], "snapshot ls": [], "template ls": [], "events": [], "doctor": [], "stats": [], "fork": [box]}
+    arrays = {
+        "ls": [],
+        "ps": [box],
+        "snapshot ls": [],
+        "template ls": [],
+        "events": [],
+        "doctor": [],
+        "stats": [],
+        "fork": [box],
+    }
     for command, operands in arrays.items():
         document = husk(*command.split(), "--json", *operands).json()
         assert isinstance(document, list) and document, f"{command}: {document}"
@@ -157,12 +196,18 @@ def test_json_with_odd_bytes():
 
 @test
 def test_home_that_cannot_be():
-    for home, says in (("/proc/nowhere", "/proc/nowhere"), ("/etc/passwd", "/etc/passwd"), ("/var/tmp/" + "x" * 120, "too long")):
+    for home, says in (
+        ("/proc/nowhere", "/proc/nowhere"),
+        ("/etc/passwd", "/etc/passwd"),
+        ("/var/tmp/" + "x" * 120, "too long"),
+    ):
         result = husk("ls", code=None, env={"HUSK_HOME": home})
         assert result.code not in (0, None) and says in result.error, result
     with scratch() as place:
         os.chmod(place, 0o777)
-        assert husk("ls", code=None, env={"HUSK_HOME": str(place)}).code != 0, "a home that others can write to is taken"
+        assert (
+            husk("ls", code=None, env={"HUSK_HOME": str(place)}).code != 0
+        ), "a home that others can write to is taken"
 
 
 @test

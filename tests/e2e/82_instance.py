@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""The instance: doctor, gc, events, logs, stats, completion and manual page, a missing runsc, two homes side by side."""
+"""The instance: doctor, gc, events, logs, stats, completion, manual page, a missing runsc, two homes side by side."""
+
 # timeout: 1800
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
 
 from lib.harness import *
 
@@ -103,7 +103,14 @@ def test_logs():
 def test_stats():
     box = create("--memory", "512M")
     before = husk("stats", "--json", box).json()
-    husk("exec", box, "--", "python3", "-c", "x = bytearray(b'y' * (64 << 20)); sum(range(10**6)); open('/root/f','wb').write(x)")
+    husk(
+        "exec",
+        box,
+        "--",
+        "python3",
+        "-c",
+        "x = bytearray(b'y' * (64 << 20)); sum(range(10**6)); open('/root/f','wb').write(x)",
+    )
     after = husk("stats", "--json", box).json()
     assert after["cpu_us"] > before["cpu_us"], (before, after)
     assert after["disk_bytes"] >= before["disk_bytes"] + (60 << 20), (before, after)
@@ -149,9 +156,11 @@ def test_completion():
 
     def complete(line):
         words = line.split(" ")
-        code = (f"source {script}; COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1};"
-                f"COMP_LINE={line!r}; COMP_POINT={len(line)}; f=$(complete -p husk | sed 's/.*-F \\([^ ]*\\).*/\\1/');"
-                "$f husk; printf '%s\\n' \"${COMPREPLY[@]}\"")
+        code = (
+            f"source {script}; COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1};"
+            f"COMP_LINE={line!r}; COMP_POINT={len(line)}; f=$(complete -p husk | sed 's/.*-F \\([^ ]*\\).*/\\1/');"
+            "$f husk; printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
         env = environment({"PATH": os.path.dirname(HUSK) + ":" + os.environ["PATH"]})
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=30, env=env, check=False)
         return [word.strip() for word in done.stdout.split("\n") if word.strip()]
@@ -159,7 +168,9 @@ def test_completion():
     assert_in("hibernate", complete("husk hib"))
     assert_in("create", complete("husk snapshot "))
     assert_in("--template", complete("husk create --te"))
-    assert any(word in ("e2e-complete", box) for word in complete("husk inspect e2e-co")), complete("husk inspect e2e-co")
+    assert any(word in ("e2e-complete", box) for word in complete("husk inspect e2e-co")), complete(
+        "husk inspect e2e-co"
+    )
 
 
 @test
@@ -169,8 +180,14 @@ def test_manual_page():
     for word in ("run", "create", "exec", "fork", "hibernate", "snapshot", "template", "doctor", "HUSK_HOME"):
         assert_in(word, text)
     if shutil.which("man"):
-        done = subprocess.run(["man", "--warnings", "-l", str(page)], capture_output=True, text=True, timeout=60, check=False,
-                              env=environment({"MANWIDTH": "100", "LC_ALL": "C.UTF-8"}))
+        done = subprocess.run(
+            ["man", "--warnings", "-l", str(page)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment({"MANWIDTH": "100", "LC_ALL": "C.UTF-8"}),
+        )
         assert_equal((done.returncode, done.stderr), (0, ""))
 
 
@@ -187,8 +204,10 @@ def test_first_use_bakes():
         finally:
             husk("rm", "--all", env=env, code=None)
             husk("gc", "--all", env=env, code=None)
-            until(lambda: not [1 for pid in os.listdir("/proc") if pid.isdigit() and other in command_line(pid)],
-                  "the other instance ends")
+            until(
+                lambda: not [1 for pid in os.listdir("/proc") if pid.isdigit() and other in command_line(pid)],
+                "the other instance ends",
+            )
 
 
 def command_line(pid):

@@ -7,6 +7,7 @@ and whatever a test made is removed whether it passed or not.
 The instance is $HUSK_HOME; without one the script makes its own and removes it. $HUSK is the program (build/husk),
 $HUSK_CACHE keeps built root filesystems between runs.
 """
+
 import contextlib
 import json
 import os
@@ -48,7 +49,7 @@ def _instance():
 HOME, _OWN_HOME = _instance()
 os.environ["HUSK_HOME"] = HOME
 os.environ.setdefault("HUSK_CACHE", "/var/cache/husk-test")
-_created = []    # sandboxes to remove at the end of the test that is running
+_created = []  # sandboxes to remove at the end of the test that is running
 _snapshots = []  # snapshots likewise
 
 
@@ -81,14 +82,24 @@ class Result:
 
 
 def husk(*arguments, code=0, stdin=None, timeout=CALL_SECONDS, env=None, cwd=None):
-    """Calls husk. `code`: the exit status it must have; None takes any. `env`: added to ours, None removes a variable."""
+    """Calls husk. `code`: the exit status it must have; None: any. `env`: added to ours; None removes a variable."""
     command = [HUSK, *(str(word) if isinstance(word, pathlib.Path) else word for word in arguments)]
     try:
-        done = subprocess.run(command, input=stdin, stdin=None if stdin is not None else subprocess.DEVNULL,
-                              capture_output=True, timeout=timeout, env=environment(env), cwd=cwd, check=False)
+        done = subprocess.run(
+            command,
+            input=stdin,
+            stdin=None if stdin is not None else subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            env=environment(env),
+            cwd=cwd,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"husk {' '.join(map(str, arguments))[:200]} did not end within {timeout} s; "
-                             f"stdout {(error.stdout or b'')[-300:]!r}, stderr {(error.stderr or b'')[-300:]!r}") from None
+        raise AssertionError(
+            f"husk {' '.join(map(str, arguments))[:200]} did not end within {timeout} s; "
+            f"stdout {(error.stdout or b'')[-300:]!r}, stderr {(error.stderr or b'')[-300:]!r}"
+        ) from None
     result = Result(arguments, done.returncode, done.stdout, done.stderr)
     if code is not None:
         assert result.code == code, f"expected exit status {code}: {result}"
@@ -109,7 +120,9 @@ def start(*arguments, env=None, **options):
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
-    options.setdefault("bufsize", 0)  # what a test reads line by line must not go missing in a buffer before communicate()
+    options.setdefault(
+        "bufsize", 0
+    )  # what a test reads line by line must not go missing in a buffer before communicate()
     return subprocess.Popen([HUSK, *arguments], env=environment(env), **options)
 
 
@@ -150,7 +163,9 @@ def adopt_snapshot(snapshot):
 
 def sh(sandbox, script, *options, code=0, timeout=CALL_SECONDS, **more):
     """Runs a shell script in the sandbox; its output as text, without the last newline."""
-    return husk("exec", *options, sandbox, "--", "sh", "-c", script, code=code, timeout=timeout, **more).text.rstrip("\n")
+    return husk("exec", *options, sandbox, "--", "sh", "-c", script, code=code, timeout=timeout, **more).text.rstrip(
+        "\n"
+    )
 
 
 def fork(sandbox, *options, timeout=CALL_SECONDS):
@@ -188,8 +203,8 @@ def until(condition, what, seconds=30, pause=0.1):
         time.sleep(pause)
 
 
-# A process whose whole state is in its memory: a random token and a count. Each tick leaves a line that says under which
-# host name it was made, so that a copy can be told from its original to the tick.
+# A process whose whole state is in its memory: a random token and a count. Each tick leaves a line that says under
+# which host name it was made, so that a copy can be told from its original to the tick.
 COUNTER = """
 import os, time
 token, n = os.urandom(8).hex(), 0
@@ -389,12 +404,13 @@ def _end_instance():
 
 
 def main(template):
-    """Builds the template unless the instance has it, then runs the tests, or those whose names are given on the command
-    line; exits non-zero when one failed."""
+    """Builds the template unless the instance has it, then runs the tests, or those whose names are given on the
+    command line; exits non-zero when one failed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
-    chosen = [function for function in _tests
-              if not sys.argv[1:] or any(part in function.__name__ for part in sys.argv[1:])]
+    chosen = [
+        function for function in _tests if not sys.argv[1:] or any(part in function.__name__ for part in sys.argv[1:])
+    ]
 
     def test_template():
         husk("template", "build", template, "--json", timeout=BUILD_SECONDS)
