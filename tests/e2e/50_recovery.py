@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Killed in the middle of anything: a supervisor, a client, an engine. The next call finds it, clears it and says so."""
+"""Killed in the middle of anything: a supervisor, a client, an engine. The next call finds it, clears it, says so."""
 
 # timeout: 1800
 import os

@@ -712,13 +712,13 @@ static void script_message_flood(int fd)
 static void test_broken_rules_end_the_call(void **state)
 {
 	static const script scripts[] = { script_past_credit, script_data_after_eof, script_message_flood };
-	cleanup_free char *bytes = pattern(2 * MIB);
+	cleanup_free char *bytes = pattern(2 * WIRE_WINDOW);
 
 	(void)state;
 	for (size_t i = 0; i < ARRAY_SIZE(scripts); i++) {
 		struct husk_error err = { 0 };
 		struct call *call = begin(scripts[i]);
-		assert_int_equal(call_write(call, bytes, 2 * MIB, &err), -1);
+		assert_int_equal(call_write(call, bytes, 2 * WIRE_WINDOW, &err), -1);
 		assert_int_equal(err.code, HUSK_PROTOCOL);
 		err = (struct husk_error){ 0 };
 		assert_int_equal(call_finish(call, -1, NULL, &err), -1);
