@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
+#include <time.h>
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
@@ -15,6 +16,8 @@
 #include "wire/wire.h"
 
 #define PREPARING_MS 10000 /* how long an emptying of the pool waits for entries under way */
+
+#define UNNAMED_SECONDS 3600 /* no build takes so long */
 
 /* ---- lists of checks ---- */
 
@@ -201,6 +204,31 @@ int template_collect(struct husk *husk, size_t *count, uint64_t *bytes, struct h
 	return result;
 }
 
+/* What a build that was killed left: a directory that no row of the catalog names. A build under way is younger. */
+static int collect_unnamed(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
+{
+	cleanup_free char *directory = str_format("%s/templates", husk->paths.home);
+	cleanup_dir DIR *dir = directory ? opendir(directory) : NULL;
+	struct catalog_template **list = NULL;
+	struct dirent *entry;
+	struct stat st;
+
+	if (!dir)
+		return 0;
+	if (catalog_template_list(husk->catalog, true, &list, err) < 0)
+		return -1;
+	while ((entry = readdir(dir))) {
+		bool named = entry->d_name[0] == '.';
+		for (size_t i = 0; list[i] && !named; i++)
+			named = str_equal(list[i]->digest, entry->d_name);
+		cleanup_free char *path = named ? NULL : str_format("%s/%s", directory, entry->d_name);
+		if (path && stat(path, &st) == 0 && st.st_mtime < time(NULL) - UNNAMED_SECONDS)
+			reclaim(path, &out->bytes, NULL);
+	}
+	catalog_template_list_free(list);
+	return 0;
+}
+
 /* What a snapshot or a fork that was cut short left: a row that never became ready, and the files under it. */
 static int collect_unready(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
 {
@@ -291,6 +319,8 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 	if (collect_expired(husk, out, err) < 0 || collect_unready(husk, out, err) < 0)
 		return -1;
 	if (all && (empty_pool(husk, out, err) < 0 || collect_logs(husk, out, err) < 0))
+		return -1;
+	if (collect_unnamed(husk, out, err) < 0)
 		return -1;
 	return template_collect(husk, &out->templates, &out->bytes, err);
 }
