@@ -5,7 +5,7 @@
 #
 # Anything that builds first makes sure that the Debian packages it needs are there (scripts/setup, once).
 # V=1 shows the commands, JOBS=1 builds one file at a time, SANITIZE=1 builds the host side with ASan and UBSan into
-# build/asan.
+# build-asan.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -45,7 +45,7 @@ AGENT_CFLAGS := $(LANGUAGE) -Os -static -ffunction-sections -fdata-sections $(HA
 AGENT_LDFLAGS := -static -s -Wl,--gc-sections -Wl,-z,relro,-z,now
 
 ifeq ($(SANITIZE),1)
-BUILD := $(TOP)/asan
+BUILD := $(TOP)-asan
 CFLAGS := $(LANGUAGE) -O1 -fPIC -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all \
 	$(EXTRA_CFLAGS)
 LDFLAGS += -fsanitize=address,undefined

@@ -56,8 +56,8 @@ class Library:
     def __init__(self):
         os.environ.setdefault("HUSK_BIN", HUSK)
         path = os.path.join(os.path.dirname(HUSK), "libhusk.so")
-        if BUILD.name == "asan" or not os.path.exists(path):
-            raise Skip(f"{path} cannot be loaded here")
+        if BUILD.name == "build-asan" or not os.path.exists(path):
+            raise Skip(f"{path} cannot be loaded into an interpreter without its sanitizer")
         self.library = ctypes.CDLL(path)
         self.handle = ctypes.c_void_p()
         err = Error()
