@@ -139,7 +139,7 @@ int supervisor_dial(struct husk *husk, const char *id, struct husk_error *err)
 	if (!path || !payload || strlen(path) >= sizeof(address.sun_path) ||
 	    wire_put_int(&hello, TAG_VERSION, WIRE_VERSION) < 0)
 		return husk_fail_memory(err);
-	strcpy(address.sun_path, path);
+	memcpy(address.sun_path, path, strlen(path) + 1);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
 		if (errno == ENOENT || errno == ECONNREFUSED)
 			return husk_fail(err, HUSK_GONE, "nothing answers for sandbox %s", id);

@@ -94,7 +94,7 @@ int supervisor_listen(struct supervisor *s, struct husk_error *err)
 
 	if (!path || strlen(path) >= sizeof(address.sun_path))
 		return husk_fail(err, HUSK_INVALID, "the socket path of %s is too long; use a shorter HUSK_HOME", s->id);
-	strcpy(address.sun_path, path);
+	memcpy(address.sun_path, path, strlen(path) + 1);
 	unlink(path);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 128) < 0)
 		return husk_fail_errno(err, "cannot listen on '%s'", path);

@@ -234,7 +234,7 @@ int guest_files(int (*visit)(void *data, const char *name, const char *path, str
 		return -1;
 	if (!complete)
 		return template_libfile_missing("guest/kernel.py", err);
-	for (size_t i = 0; names[i]; i++)
+	for (size_t i = 0; names && names[i]; i++)
 		if (visit(data, names[i], paths[i], err) < 0)
 			return -1;
 	return 0;

@@ -28,12 +28,13 @@ struct entry {
 static int carry_over(const char *name)
 {
 	char from[300] = "/", to[300] = NEW_ROOT "/", target[300];
+	size_t length = strlen(name);
 	struct stat st;
 
-	if (strlen(name) > 255 || str_equal(name, ".") || str_equal(name, "..") || str_equal(name, "proc"))
+	if (length > 255 || str_equal(name, ".") || str_equal(name, "..") || str_equal(name, "proc"))
 		return 0;
-	strcat(from, name);
-	strcat(to, name);
+	memcpy(from + strlen(from), name, length + 1);
+	memcpy(to + strlen(to), name, length + 1);
 	if (lstat(from, &st) < 0)
 		return errno == ENOENT ? 0 : -1;
 	if (S_ISLNK(st.st_mode)) {
