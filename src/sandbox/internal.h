@@ -14,13 +14,11 @@ struct husk {
 	struct catalog *catalog; /* its calls are serialised inside */
 };
 
-/* The address of a supervisor; its socket accepts peers with our own uid or root. */
 /* A fresh connection to the supervisor of a sandbox, with HELLO exchanged, ready for wire_send(OPEN). A hibernated
  * sandbox is woken first. Returns the descriptor. NOT_FOUND: unknown; GONE: it has ended, and why. */
 int husk_connect(struct husk *husk, const char *sandbox, struct husk_error *err);
 
 /* Arguments in, results out, no streams: opens a connection, makes the call, closes it. `results` may be NULL. */
-struct buf;
 int husk_call(struct husk *husk, const char *sandbox, uint16_t method, const struct buf *arguments, struct buf *results,
 	      struct husk_error *err);
 

@@ -14,7 +14,6 @@
 struct search {
 	struct husk *husk;
 	char **ids;      /* of sandboxes that are not ended */
-	char **asleep;   /* of those hibernated */
 	char **machines; /* names of machines that may be alive: by slot, and bakes under way */
 	char **snapshots, **digests;
 	leak_found found;
@@ -62,9 +61,7 @@ static int know_sandboxes(struct search *search, struct husk_error *err)
 	for (size_t i = 0; rows[i]; i++) {
 		cleanup_free char *machine = str_format("%s-%u", search->husk->paths.scope, rows[i]->slot);
 		bad |= strv_add(&search->ids, rows[i]->id);
-		if (rows[i]->state == CATALOG_HIBERNATED)
-			bad |= strv_add(&search->asleep, rows[i]->id);
-		else
+		if (rows[i]->state != CATALOG_HIBERNATED)
 			bad |= machine ? strv_add(&search->machines, machine) : -1;
 	}
 	catalog_sandbox_list_free(rows);
@@ -146,7 +143,7 @@ static void check_sandbox(struct search *search, const char *directory, const ch
 	cleanup_free char *image = str_format("%s/%s/image", directory, name);
 
 	if (image && access(image, F_OK) == 0 && !listed(search->ids, name))
-		report(search, "directory", "%s belongs to no hibernated sandbox", image);
+		report(search, "directory", "%s belongs to no sandbox", image);
 }
 
 static void check_snapshot(struct search *search, const char *directory, const char *name)
@@ -281,7 +278,6 @@ int leaks_search(struct husk *husk, leak_found found, void *data, struct husk_er
 		check_mounts(&search);
 	}
 	strv_free(search.ids);
-	strv_free(search.asleep);
 	strv_free(search.machines);
 	strv_free(search.snapshots);
 	strv_free(search.digests);
