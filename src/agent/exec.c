@@ -20,7 +20,8 @@ struct launch {
 	char *cwd;
 	struct user user;
 	int64_t timeout_ms;
-	int child[3]; /* the child's ends; -1: none. With a terminal all three are the same descriptor */
+	int child
+		[3]; /* the child's ends; -1: the agent's own, /dev/null. With a terminal all are the same descriptor */
 	int agent[3]; /* ours */
 };
 
@@ -133,14 +134,7 @@ static int launch_pipes(const struct process *process, struct launch *launch, st
 {
 	int ends[2];
 
-	if (!(process->flags & EXEC_STDIN)) {
-		launch->child[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-		if (launch->child[0] < 0)
-			return husk_fail_errno(err, "cannot open '/dev/null'");
-	}
-	for (int i = 0; i < 3; i++) {
-		if (launch->child[i] >= 0)
-			continue;
+	for (int i = process->flags & EXEC_STDIN ? 0 : 1; i < 3; i++) {
 		if (pipe2(ends, O_CLOEXEC) < 0)
 			return husk_fail_errno(err, "cannot make a pipe");
 		launch->child[i] = ends[i == 0 ? 0 : 1];
@@ -243,9 +237,13 @@ struct process *process_start(struct agent *agent, const struct request *request
 	process->input.fd = process->output[0].source.fd = process->output[1].source.fd = -1;
 	if (launch_parse(agent, process, &launch, request, err) == 0 &&
 	    (process->terminal ? launch_terminal : launch_pipes)(process, &launch, err) == 0 &&
-	    launch_watch(agent, process, &launch, err) == 0 && launch_start(agent, process, &launch, err) == 0) {
-		process_enter(agent, process);
-		return process;
+	    launch_start(agent, process, &launch, err) == 0) {
+		/* After the start, since the new program is busy with itself meanwhile: a system call costs up to 0.1 ms. */
+		if (launch_watch(agent, process, &launch, err) == 0) {
+			process_enter(agent, process);
+			return process;
+		}
+		kill(-process->pid, SIGKILL);
 	}
 	process_free(agent, process);
 	return NULL;

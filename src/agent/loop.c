@@ -16,7 +16,8 @@ int source_open(struct agent *agent, struct source *source, int fd, uint32_t eve
 {
 	struct epoll_event event = { .events = events, .data.ptr = source };
 
-	if (fd_set_nonblocking(fd, true) < 0 || epoll_ctl(agent->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
+	/* Every descriptor here is a pipe, socket or terminal without other status flags that would have to be kept. */
+	if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || epoll_ctl(agent->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
 		source->fd = -1;
 		return husk_fail_errno(err, "cannot watch descriptor %d", fd);
 	}

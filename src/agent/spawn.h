@@ -13,7 +13,7 @@ struct spawn {
 	const char *directory; /* to start in */
 	bool directory_must;   /* else / will do when it cannot be entered */
 	const struct user *user;
-	int stdio[3];
+	int stdio[3];    /* -1: as the agent has it, /dev/null */
 	bool terminal;   /* stdio[0] is the terminal to take as one's own */
 	int group_tasks; /* cgroup file to enter by; -1: none */
 

@@ -9,7 +9,8 @@
 
 #include "agent/agent.h"
 
-#define UPLINK_INPUT_SIZE (4u * (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)) /* several frames a read: less left over to move */
+#define UPLINK_INPUT_SIZE                                                                                              \
+	(4u * (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)) /* several frames a read: less left over to move */
 #define UPLINK_QUEUE_HIGH (768u * 1024u)
 #define CREDIT_MAX (1u << 30)
 
