@@ -58,7 +58,7 @@ _husk()
 		return
 	fi
 	case $command in
-	snapshot | template)
+	snapshot | template | token)
 		if ((COMP_CWORD == 2)); then
 			mapfile -t COMPREPLY < <(compgen -W "$(_husk_members "$command")" -- "$word")
 			return

@@ -31,6 +31,43 @@ struct husk;
 int husk_open(const char *home, struct husk **out, struct husk_error *err);
 void husk_close(struct husk *husk);
 
+/* ---- tenants ---- */
+
+/* A token opens the instance to one tenant. Only a hash of its secret is kept. */
+struct husk_token {
+	char *id, *name;
+	char *tenant; /* NULL: the instance itself, with everything in it */
+	int64_t created_ms, expires_ms; /* expires_ms 0: never */
+	bool revoked;
+	/* Quotas of the tenant, checked when this token is used; 0: none. */
+	uint32_t max_sandboxes;       /* live ones, hibernated included */
+	uint64_t max_memory_bytes;    /* of those that run, by their limits */
+	uint64_t max_snapshot_bytes;
+};
+struct husk_token_options {
+	const char *name;   /* for people; required, unique among tokens not revoked */
+	const char *tenant; /* NULL: the name; "" with `admin` */
+	bool admin;         /* the instance itself */
+	int64_t ttl_seconds; /* 0: does not expire */
+	uint32_t max_sandboxes;
+	uint64_t max_memory_bytes, max_snapshot_bytes;
+};
+void husk_token_free(struct husk_token *token);
+void husk_token_list_free(struct husk_token **list);
+/* *secret is given this once and kept nowhere; the caller frees it. */
+int husk_token_create(struct husk *husk, const struct husk_token_options *options, char **secret,
+		      struct husk_token **out, struct husk_error *err);
+int husk_token_list(struct husk *husk, struct husk_token ***out, struct husk_error *err);
+int husk_token_revoke(struct husk *husk, const char *id_or_name, struct husk_error *err);
+/* Whose secret this is. DENIED: nobody's, or it is expired or revoked (the message says which). */
+int husk_token_check(struct husk *husk, const char *secret, struct husk_token **out, struct husk_error *err);
+/* The instance as the token's tenant sees it: every call through it finds, lists and makes only what is the tenant's (and
+ * the templates of the instance, to use), within the quotas; what is another's is NOT_FOUND. It shares `husk`, which must
+ * outlive it. A tenant's names are its own. Close with husk_close. */
+int husk_as(struct husk *husk, const struct husk_token *token, struct husk **out, struct husk_error *err);
+/* Signs text with a key that only this instance has, for links that stand in for a token. Hex; caller frees. */
+int husk_sign(struct husk *husk, const char *text, char **out, struct husk_error *err);
+
 /* ---- sandboxes ---- */
 
 struct husk_pair { /* one "key=value" of metadata or environment */
@@ -43,6 +80,9 @@ struct husk_create_options {
 	const char *snapshot;      /* id or name: create from it instead of from a template */
 	const char *name;          /* NULL: none */
 	const char *isolation;     /* NULL or "auto": the strongest that works here */
+	/* A create that repeats the key of an earlier one (of the same tenant, within a day) gives that sandbox again, and
+	 * CONFLICT when it asks for something else; NULL: none. */
+	const char *idempotency_key;
 	int64_t ttl_seconds;       /* 0: 3600. Ignored when persistent */
 	bool persistent;           /* not reaped by TTL or idle time */
 	int64_t idle_seconds;      /* hibernate after this long without a call; 0: never */
@@ -62,6 +102,7 @@ const char *husk_state_name(enum husk_state state);
 struct husk_sandbox {
 	char *id;
 	char *name; /* NULL: none */
+	char *tenant; /* NULL: the instance itself */
 	char *template_name;
 	char *parent;    /* the sandbox or snapshot it came from; NULL: straight from the template */
 	char *isolation; /* "gvisor" … */
@@ -89,6 +130,9 @@ struct husk_filter {
 	bool with_ended;
 	const struct husk_pair *metadata; /* all must match */
 	size_t metadata_count;
+	const char *template_name; /* NULL: any */
+	const char *after; /* newest first, those that follow this id; NULL: from the newest */
+	size_t limit;      /* 0: all */
 };
 int husk_list(struct husk *husk, const struct husk_filter *filter, struct husk_sandbox ***out, struct husk_error *err);
 int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err);
@@ -119,6 +163,7 @@ int husk_stats(struct husk *husk, const char *sandbox, struct husk_stats *out, s
 struct husk_snapshot {
 	char *id;
 	char *name;
+	char *tenant;
 	char *sandbox; /* taken from */
 	char *template_name;
 	char *isolation;
@@ -184,6 +229,12 @@ int husk_process_fd(struct husk_process *process);
 bool husk_process_pending(struct husk_process *process);
 /* Blocks while the process is slow to read. */
 int husk_process_write(struct husk_process *process, const void *data, size_t size, struct husk_error *err);
+/* As much as can go now, and never waits: the count, or 0 when the process has to read first. Room shows as the
+ * descriptor above being readable, and counts once husk_process_pending was asked. */
+ssize_t husk_process_write_some(struct husk_process *process, const void *data, size_t size, struct husk_error *err);
+/* At most how much of what was written the process may not have read. Who lets go of the handle with up to 512 KiB of
+ * it loses none. */
+size_t husk_process_unread(struct husk_process *process);
 int husk_process_close_stdin(struct husk_process *process, struct husk_error *err);
 int husk_process_signal(struct husk_process *process, int signal, struct husk_error *err);
 int husk_process_resize(struct husk_process *process, uint16_t rows, uint16_t columns, struct husk_error *err);
@@ -263,6 +314,15 @@ struct husk_watch_event {
 /* Blocks, calling back for each event, until the callback returns non-zero. */
 int husk_watch(struct husk *husk, const char *sandbox, const char *path, bool recursive,
 	       int (*callback)(void *data, const struct husk_watch_event *event), void *data, struct husk_error *err);
+/* The same as a handle, for those who must look after other things too. It is armed when this returns: no later change
+ * is missed. An event is valid until the next call. The descriptor is used as with husk_process_fd. */
+struct husk_watcher;
+int husk_watch_open(struct husk *husk, const char *sandbox, const char *path, bool recursive, struct husk_watcher **out,
+		    struct husk_error *err);
+int husk_watch_fd(struct husk_watcher *watcher);
+bool husk_watch_pending(struct husk_watcher *watcher);
+int husk_watch_next(struct husk_watcher *watcher, struct husk_watch_event *event, struct husk_error *err);
+void husk_watch_free(struct husk_watcher *watcher);
 
 /* A connected stream to a TCP port inside the sandbox, as a socket the caller closes. */
 int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err);
@@ -277,6 +337,10 @@ struct husk_code_options {
 	size_t environment_count;
 	const char *cwd;
 	int64_t timeout_ms; /* 0: none; on expiry the context is interrupted, then restarted */
+	/* How to wait for output; NULL: poll(2). 1: `fd` is readable; 0: timeout_ms (-1: no limit) passed; -1: the caller
+	 * no longer cares, which ends the call with GONE while the code goes on. */
+	int (*wait)(void *data, int fd, int timeout_ms);
+	void *wait_data;
 };
 enum husk_code_kind { HUSK_CODE_STDOUT = 1, HUSK_CODE_STDERR, HUSK_CODE_RESULT, HUSK_CODE_ERROR };
 struct husk_code_event {
@@ -305,6 +369,7 @@ int husk_code_remove(struct husk *husk, const char *sandbox, const char *context
 
 struct husk_template {
 	char *name, *digest, *description;
+	char *tenant; /* NULL: the instance's, for every tenant to use */
 	int64_t created_ms;
 	uint64_t bytes, disk_bytes;
 	char *isolation; /* of the baked snapshot */

@@ -12,6 +12,7 @@ enum husk_code {
 	HUSK_NOT_FOUND,   /* the thing named does not exist */
 	HUSK_CONFLICT,    /* it exists already, or is in a state that does not allow this */
 	HUSK_LIMIT,       /* a limit was hit: memory, disk, processes, buffer, quota */
+	HUSK_DENIED,      /* the caller may not: no token, a wrong one, or not allowed with it */
 	HUSK_TIMEOUT,     /* it took longer than allowed */
 	HUSK_UNAVAILABLE, /* something Husk needs is missing or does not work here */
 	HUSK_GONE,        /* the sandbox or the peer ended while we were talking to it */
@@ -21,7 +22,8 @@ enum husk_code {
 
 struct husk_error {
 	enum husk_code code;
-	char message[1024];
+	char message[1024]; /* "what is wrong; what to do about it": the hint follows the first "; " */
+	char field[48];     /* INVALID: the name of the option that is wrong, where there is one; else "" */
 };
 
 #endif

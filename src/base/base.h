@@ -28,6 +28,9 @@
 /* Each fills `err` and returns -1, so that `return husk_fail(...)` reads as what it is. */
 int husk_fail(struct husk_error *err, enum husk_code code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+/* INVALID, with the name of the option that is wrong. */
+int husk_fail_field(struct husk_error *err, const char *field, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 /* As husk_fail, with ": <strerror(errno)>" added; the code follows errno (ENOENT: NOT_FOUND, ENOSPC: LIMIT, …). */
 int husk_fail_errno(struct husk_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Puts "<context>: " before the message that is already there; keeps the code. */
@@ -101,6 +104,9 @@ int str_to_seconds(const char *s, int64_t *out);
 /* Of `count` candidates the one nearest to `word` (edit distance), or NULL when none is near: for "did you mean". */
 const char *str_nearest(const char *word, const char *const *candidates, size_t count);
 bool str_is_utf8(const char *s, size_t size);
+/* Whether JSON text opens more than `limit` brackets inside each other: asked before a parser recurses over text that
+ * nobody vouches for. Brackets in strings do not count; the text need not be valid. */
+bool str_json_deeper(const char *s, size_t size, size_t limit);
 /* NULL-terminated string lists. */
 size_t strv_length(char *const *list);
 int strv_add(char ***list, const char *s); /* copies s */

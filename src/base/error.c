@@ -10,6 +10,7 @@ static void error_fill(struct husk_error *err, enum husk_code code, const char *
 	if (!err)
 		return;
 	err->code = code;
+	err->field[0] = '\0';
 	vsnprintf(err->message, sizeof(err->message), format, arguments);
 }
 
@@ -21,6 +22,20 @@ int husk_fail(struct husk_error *err, enum husk_code code, const char *format, .
 	va_start(arguments, format);
 	error_fill(err, code, format, arguments);
 	va_end(arguments);
+	errno = saved;
+	return -1;
+}
+
+int husk_fail_field(struct husk_error *err, const char *field, const char *format, ...)
+{
+	int saved = errno;
+	va_list arguments;
+
+	va_start(arguments, format);
+	error_fill(err, HUSK_INVALID, format, arguments);
+	va_end(arguments);
+	if (err)
+		snprintf(err->field, sizeof(err->field), "%s", field);
 	errno = saved;
 	return -1;
 }

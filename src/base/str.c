@@ -217,6 +217,24 @@ bool str_is_utf8(const char *s, size_t size)
 	return true;
 }
 
+bool str_json_deeper(const char *s, size_t size, size_t limit)
+{
+	size_t depth = 0;
+	bool string = false;
+
+	for (size_t i = 0; i < size; i++) {
+		if (string && s[i] == '\\')
+			i++;
+		else if (s[i] == '"')
+			string = !string;
+		else if (!string && (s[i] == '{' || s[i] == '[') && ++depth > limit)
+			return true;
+		else if (!string && (s[i] == '}' || s[i] == ']') && depth > 0)
+			depth--;
+	}
+	return false;
+}
+
 /* ---- lists ---- */
 
 size_t strv_length(char *const *list)

@@ -233,19 +233,6 @@ static int code_throwaway(struct cli *cli, const struct code_arguments *argument
 
 /* ---- contexts ---- */
 
-static json_t *contexts_json(const struct husk_code_context *list, size_t count)
-{
-	cleanup_json json_t *array = json_array();
-
-	for (size_t i = 0; array && i < count; i++)
-		if (json_array_append_new(array, json_pack("{s:o, s:o, s:o, s:I}", "name", json_text0(list[i].name),
-							   "language", json_text0(list[i].language), "cwd",
-							   json_text0(list[i].cwd), "pid", (json_int_t)list[i].pid)) <
-		    0)
-			return NULL;
-	return steal_pointer(array);
-}
-
 static int contexts_list(struct cli *cli, const char *sandbox, struct husk_error *err)
 {
 	cleanup_table struct table table;
@@ -265,7 +252,7 @@ static int contexts_list(struct cli *cli, const char *sandbox, struct husk_error
 		table_cellf(&table, "%lld", (long long)list[i].pid);
 		table_cell(&table, list[i].cwd);
 	}
-	int status = cli->json ? output_json(contexts_json(list, count), err) : table_print(&table, err);
+	int status = cli->json ? output_json(json_code_contexts(list, count), err) : table_print(&table, err);
 	husk_code_context_list_free(list, count);
 	return status;
 }

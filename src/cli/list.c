@@ -167,34 +167,6 @@ static int inspect_run(struct cli *cli, void *data, int argc, char **argv, struc
 
 /* ---- ps ---- */
 
-static json_t *ps_json(const struct husk_process_info *list, size_t count)
-{
-	cleanup_json json_t *array = json_array();
-
-	for (size_t i = 0; array && i < count; i++) {
-		const struct husk_process_info *process = &list[i];
-		/* clang-format off */
-		json_t *object = json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:b, s:b, s:b, s:I, s:I}",
-			"pid", (json_int_t)process->pid,
-			"label", json_text0(process->label),
-			"argv", json_texts(process->argv),
-			"cwd", json_text0(process->cwd),
-			"user", json_text0(process->user),
-			"started_at", json_time(process->started_ms),
-			"running", process->running,
-			"exit_code", process->running ? json_null() : json_integer(process->exit_code),
-			"timed_out", process->timed_out,
-			"out_of_memory", process->out_of_memory,
-			"terminal", process->terminal,
-			"stdout_bytes", (json_int_t)process->stdout_bytes,
-			"stderr_bytes", (json_int_t)process->stderr_bytes);
-		/* clang-format on */
-		if (json_array_append_new(array, object) < 0)
-			return NULL;
-	}
-	return steal_pointer(array);
-}
-
 static void cell_command(struct table *table, const struct husk_process_info *process)
 {
 	cleanup_buf struct buf line = { 0 };
@@ -246,7 +218,7 @@ static int ps_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 	(void)data, (void)argc;
 	if (husk_process_list(cli->husk, argv[0], &list, &count, err) < 0)
 		return -1;
-	int status = cli->json ? output_json(ps_json(list, count), err) : ps_table(list, count, err);
+	int status = cli->json ? output_json(json_process_list(list, count), err) : ps_table(list, count, err);
 	husk_process_list_free(list, count);
 	return status;
 }

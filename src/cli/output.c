@@ -201,3 +201,14 @@ void table_free(struct table *table)
 	free(table->cells);
 	*table = (struct table){ 0 };
 }
+
+int output_json(json_t *document, struct husk_error *err)
+{
+	cleanup_json json_t *held = document;
+
+	if (!held)
+		return husk_fail_memory(err);
+	if (json_dumpf(held, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) < 0 || putchar('\n') == EOF)
+		return husk_fail_errno(err, "cannot write to standard output");
+	return 0;
+}

@@ -7,10 +7,9 @@
 #ifndef HUSK_CLI_OUTPUT_H
 #define HUSK_CLI_OUTPUT_H
 
-#include <jansson.h>
-
 #include "base/base.h"
 #include "husk.h"
+#include "json/json.h"
 
 /* ---- people's units ---- */
 
@@ -53,25 +52,8 @@ void table_free(struct table *table);
 
 /* ---- JSON ---- */
 
-static inline void json_cleanup(json_t **document)
-{
-	json_decref(*document);
-}
-#define cleanup_json cleanup(json_cleanup) /* jansson's own json_auto_t clashes with the kit's `cleanup` */
-
 /* Prints the one document and drops it; a NULL document means memory ran out while it was made. */
 int output_json(json_t *document, struct husk_error *err);
-/* A string from bytes nobody vouches for: what is not UTF-8 becomes U+FFFD. */
-json_t *json_text(const char *bytes, size_t size);
-json_t *json_text0(const char *text); /* NULL: null */
-json_t *json_texts(char *const *list);
-json_t *json_time(int64_t wall_ms); /* RFC 3339; 0: null */
-/* Adds `key` as text, and `key`_base64 with the exact bytes when they were not UTF-8. */
-int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size);
-json_t *json_sandbox(const struct husk_sandbox *sandbox);
-json_t *json_sandbox_list(struct husk_sandbox *const *list);
-json_t *json_snapshot(const struct husk_snapshot *snapshot);
-json_t *json_template(const struct husk_template *template);
 
 /* ---- progress ---- */
 

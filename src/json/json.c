@@ -1,22 +1,10 @@
 /*
- * The JSON side of the output: one document per call, and the shapes of sandboxes, snapshots and templates, so that
- * every command shows the same thing with the same keys. Bytes that a guest produced are repaired to UTF-8 here and
- * nowhere else.
+ * The JSON shapes of sandboxes, snapshots and templates, and strings out of bytes nobody vouches for. Used by the command
+ * line and the server; must never let bytes through that are not UTF-8.
  */
 #include <openssl/evp.h>
 
-#include "cli/output.h"
-
-int output_json(json_t *document, struct husk_error *err)
-{
-	cleanup_json json_t *held = document;
-
-	if (!held)
-		return husk_fail_memory(err);
-	if (json_dumpf(held, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER) < 0 || putchar('\n') == EOF)
-		return husk_fail_errno(err, "cannot write to standard output");
-	return 0;
-}
+#include "json/json.h"
 
 /* Length of the valid UTF-8 sequence at `bytes`, 0 when there is none. */
 static size_t utf8_sequence(const char *bytes, size_t size)
@@ -79,6 +67,13 @@ static char *base64_encode(const char *bytes, size_t size)
 	return text;
 }
 
+json_t *json_base64(const char *bytes, size_t size)
+{
+	cleanup_free char *text = base64_encode(bytes, size);
+
+	return text ? json_string_nocheck(text) : NULL;
+}
+
 int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size)
 {
 	const char *data = bytes ? bytes : "";
@@ -107,10 +102,11 @@ static json_t *json_pairs(const struct husk_pair *pairs, size_t count)
 json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
 			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
+			 "tenant", json_text0(sandbox->tenant),
 			 "template", json_text0(sandbox->template_name),
 			 "parent", json_text0(sandbox->parent),
 			 "isolation", json_text0(sandbox->isolation),
@@ -144,9 +140,10 @@ json_t *json_sandbox_list(struct husk_sandbox *const *list)
 json_t *json_snapshot(const struct husk_snapshot *snapshot)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}",
 			 "id", snapshot->id,
 			 "name", json_text0(snapshot->name),
+			 "tenant", json_text0(snapshot->tenant),
 			 "sandbox", json_text0(snapshot->sandbox),
 			 "template", json_text0(snapshot->template_name),
 			 "isolation", json_text0(snapshot->isolation),
@@ -160,8 +157,9 @@ json_t *json_snapshot(const struct husk_snapshot *snapshot)
 json_t *json_template(const struct husk_template *template)
 {
 	/* clang-format off */
-	return json_pack("{s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o}",
+	return json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o}",
 			 "name", json_text0(template->name),
+			 "tenant", json_text0(template->tenant),
 			 "built", true,
 			 "digest", json_text0(template->digest),
 			 "description", json_text0(template->description),
@@ -170,4 +168,45 @@ json_t *json_template(const struct husk_template *template)
 			 "disk_bytes", (json_int_t)template->disk_bytes,
 			 "created_at", json_time(template->created_ms));
 	/* clang-format on */
+}
+
+json_t *json_process_list(const struct husk_process_info *list, size_t count)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && i < count; i++) {
+		const struct husk_process_info *process = &list[i];
+		/* clang-format off */
+		json_t *object = json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:b, s:b, s:b, s:I, s:I}",
+			"pid", (json_int_t)process->pid,
+			"label", json_text0(process->label),
+			"argv", json_texts(process->argv),
+			"cwd", json_text0(process->cwd),
+			"user", json_text0(process->user),
+			"started_at", json_time(process->started_ms),
+			"running", process->running,
+			"exit_code", process->running ? json_null() : json_integer(process->exit_code),
+			"timed_out", process->timed_out,
+			"out_of_memory", process->out_of_memory,
+			"terminal", process->terminal,
+			"stdout_bytes", (json_int_t)process->stdout_bytes,
+			"stderr_bytes", (json_int_t)process->stderr_bytes);
+		/* clang-format on */
+		if (json_array_append_new(array, object) < 0)
+			return NULL;
+	}
+	return steal_pointer(array);
+}
+
+json_t *json_code_contexts(const struct husk_code_context *list, size_t count)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && i < count; i++)
+		if (json_array_append_new(array, json_pack("{s:o, s:o, s:o, s:I}", "name", json_text0(list[i].name),
+							   "language", json_text0(list[i].language), "cwd",
+							   json_text0(list[i].cwd), "pid", (json_int_t)list[i].pid)) <
+		    0)
+			return NULL;
+	return steal_pointer(array);
 }

@@ -306,7 +306,7 @@ static int load_definition(const struct husk_build_options *o, struct template_d
 	if (template_load(o->definition, out, err) < 0)
 		return -1;
 	if (o->name && !template_name_valid(o->name))
-		return husk_fail(err, HUSK_INVALID, "template name '%.80s' is not valid", o->name);
+		return husk_fail_field(err, "name", "template name '%.80s' is not valid", o->name);
 	if (o->name) {
 		char *name = strdup(o->name);
 		if (!name)
@@ -371,7 +371,7 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 					      engine_find(options->isolation) :
 					      engine_choose(husk->paths.runtime, err);
 	if (!engine)
-		return options->isolation ? husk_fail(err, HUSK_INVALID, "isolation '%s' is not known", options->isolation) : -1;
+		return options->isolation ? husk_fail_field(err, "isolation", "isolation '%s' is not known", options->isolation) : -1;
 
 	struct catalog_template version = {
 		.name = definition->name,

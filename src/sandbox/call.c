@@ -321,28 +321,60 @@ static int send_frame(struct call *call, enum wire_type type, uint8_t stream, co
 	return result;
 }
 
+/* One frame of it, as far as there is credit; `wait`: until there is some. The count, or 0 when there is none. */
+static ssize_t write_chunk(struct call *call, const char *bytes, size_t size, bool wait, struct husk_error *err)
+{
+	pthread_mutex_lock(&call->lock);
+	if (wait)
+		wait_until(call, can_write, -1);
+	if (call->ended || call->deaf) {
+		int result = fail_deaf(call, err);
+		pthread_mutex_unlock(&call->lock);
+		return result;
+	}
+	size_t chunk = MIN(size, MIN(call->may_send, SEND_CHUNK));
+	call->may_send -= (uint32_t)chunk;
+	pthread_mutex_unlock(&call->lock);
+	if (chunk > 0 && send_frame(call, WIRE_DATA, STREAM_IN, bytes, chunk, err) < 0)
+		return -1;
+	return (ssize_t)chunk;
+}
+
 int call_write(struct call *call, const void *data, size_t size, struct husk_error *err)
 {
 	const char *bytes = data;
 
 	while (size > 0) {
-		pthread_mutex_lock(&call->lock);
-		wait_until(call, can_write, -1);
-		if (call->ended || call->deaf) {
-			int result = fail_deaf(call, err);
-			pthread_mutex_unlock(&call->lock);
-			return result;
-		}
-		size_t chunk = MIN(size, MIN(call->may_send, SEND_CHUNK));
-		call->may_send -= (uint32_t)chunk;
-		pthread_mutex_unlock(&call->lock);
-
-		if (send_frame(call, WIRE_DATA, STREAM_IN, bytes, chunk, err) < 0)
+		ssize_t count = write_chunk(call, bytes, size, true, err);
+		if (count < 0)
 			return -1;
-		bytes += chunk;
-		size -= chunk;
+		bytes += count;
+		size -= (size_t)count;
 	}
 	return 0;
+}
+
+ssize_t call_write_some(struct call *call, const void *data, size_t size, struct husk_error *err)
+{
+	size_t written = 0;
+
+	while (written < size) {
+		ssize_t count = write_chunk(call, (const char *)data + written, size - written, false, err);
+		if (count < 0)
+			return -1;
+		if (count == 0)
+			break;
+		written += (size_t)count;
+	}
+	return (ssize_t)written;
+}
+
+size_t call_unread(struct call *call)
+{
+	pthread_mutex_lock(&call->lock);
+	size_t unread = WIRE_WINDOW - call->may_send;
+	pthread_mutex_unlock(&call->lock);
+	return unread;
 }
 
 int call_write_eof(struct call *call, struct husk_error *err)
@@ -571,11 +603,11 @@ int call_poll_fd(const struct call *call)
 int check_path(const char *field, const char *path, struct husk_error *err)
 {
 	if (!path || !*path)
-		return husk_fail(err, HUSK_INVALID, "%s is empty; give an absolute path inside the sandbox", field);
+		return husk_fail_field(err, field, "%s is empty; give an absolute path inside the sandbox", field);
 	if (*path != '/')
-		return husk_fail(err, HUSK_INVALID, "%s '%.200s' is not absolute; start it with '/'", field, path);
+		return husk_fail_field(err, field, "%s '%.200s' is not absolute; start it with '/'", field, path);
 	if (strlen(path) >= 4096)
-		return husk_fail(err, HUSK_INVALID, "%s has %zu bytes; the limit is 4095", field, strlen(path));
+		return husk_fail_field(err, field, "%s has %zu bytes; the limit is 4095", field, strlen(path));
 	return 0;
 }
 

@@ -51,6 +51,10 @@ int call_first_message(struct call *call, struct call_event *event, struct husk_
 
 /* All of it to STREAM_IN; blocks while the peer is slow. -1 also when the call ended: HUSK_GONE, and END says why. */
 int call_write(struct call *call, const void *data, size_t size, struct husk_error *err);
+/* What there is credit for, and never waits for more: the count, 0 when there is none now. */
+ssize_t call_write_some(struct call *call, const void *data, size_t size, struct husk_error *err);
+/* Sent to STREAM_IN and not credited back yet; the peer gives credit in steps of WIRE_WINDOW / 4. */
+size_t call_unread(struct call *call);
 int call_write_eof(struct call *call, struct husk_error *err);
 int call_message(struct call *call, const struct buf *fields, struct husk_error *err);
 int call_cancel(struct call *call, struct husk_error *err);

@@ -19,6 +19,7 @@
 #define INTERRUPT_GRACE_MS 2000
 #define COMPLAINT_MAX 400
 #define NAME_MAX_BYTES 64
+#define DEPTH_MAX 256 /* of a line's JSON: the parser recurses, and the caller's thread may have a small stack */
 
 #define KERNEL "python3", "/.husk/guest/kernel.py"
 
@@ -40,6 +41,7 @@ struct session {
 	const char *sandbox;
 	const struct language *language;
 	const char *name;
+	const struct husk_code_options *options; /* NULL: a restart */
 	struct husk_process *process;
 	int64_t pid;
 	bool starting;   /* its kernel has not said that it is ready */
@@ -81,8 +83,8 @@ static const struct language *language_get(const char *name, struct husk_error *
 	for (size_t i = 0; i < ARRAY_SIZE(languages); i++)
 		names[i] = languages[i].name;
 	const char *near = str_nearest(name, names, ARRAY_SIZE(names));
-	husk_fail(err, HUSK_INVALID, "language '%.64s' is not known%s%s%s (python, javascript, bash)", name,
-		  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	husk_fail_field(err, "language", "language '%.64s' is not known%s%s%s (python, javascript, bash)", name,
+			near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 	return NULL;
 }
 
@@ -98,8 +100,8 @@ static int check_name(const char *name, struct husk_error *err)
 {
 	if (name_is_valid(name))
 		return 0;
-	return husk_fail(err, HUSK_INVALID, "context name '%.80s' is not valid; use 1 to %d of A-Z a-z 0-9 _ . -", name,
-			 NAME_MAX_BYTES);
+	return husk_fail_field(err, "context", "context name '%.80s' is not valid; use 1 to %d of A-Z a-z 0-9 _ . -",
+			       name, NAME_MAX_BYTES);
 }
 
 /* "code:<language>:<name>" taken apart; false for the label of anything else. *name points into the label. */
@@ -211,18 +213,33 @@ static int context_ended(struct session *session, const struct husk_process_even
 			 separator, last);
 }
 
+/* Until the kernel may have said something, or the time is up. -1: the caller no longer cares, or the wait failed. */
+static int wait_for_kernel(struct session *session, int timeout_ms, struct husk_error *err)
+{
+	struct pollfd p = { .fd = husk_process_fd(session->process), .events = POLLIN };
+
+	if (session->options && session->options->wait) {
+		if (session->options->wait(session->options->wait_data, p.fd, timeout_ms) >= 0)
+			return 0;
+		return husk_fail(err, HUSK_GONE, "nobody waits for context '%s' any more; its code goes on",
+				 session->name);
+	}
+	if (poll(&p, 1, timeout_ms) < 0 && errno != EINTR)
+		return husk_fail_errno(err, "cannot wait for context '%s'", session->name);
+	return 0;
+}
+
 /* More bytes from the kernel: 1; 0 when the deadline (-1: none) passed; -1 when it ended. */
 static int read_more(struct session *session, int64_t deadline_ms, struct husk_error *err)
 {
 	struct husk_process_event event;
 
 	while (!husk_process_pending(session->process)) {
-		struct pollfd p = { .fd = husk_process_fd(session->process), .events = POLLIN };
 		int64_t left = deadline_ms < 0 ? -1 : deadline_ms - time_monotonic_ms();
 		if (deadline_ms >= 0 && left <= 0)
 			return 0;
-		if (poll(&p, 1, (int)MIN(left, 3600 * 1000)) < 0 && errno != EINTR)
-			return husk_fail_errno(err, "cannot wait for context '%s'", session->name);
+		if (wait_for_kernel(session, (int)MIN(left, 3600 * 1000), err) < 0)
+			return -1;
 	}
 	if (husk_process_next(session->process, &event, err) < 0)
 		return -1;
@@ -265,7 +282,8 @@ static int read_object(struct session *session, int64_t deadline_ms, json_t **ou
 		size_t size = (size_t)(newline - line);
 		session->start += size + 1;
 		searched = 0;
-		json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, NULL);
+		json_t *object =
+			str_json_deeper(line, size, DEPTH_MAX) ? NULL : json_loadb(line, size, JSON_ALLOW_NUL, NULL);
 		if (json_is_object(object)) {
 			*out = object;
 			return 1;
@@ -434,13 +452,13 @@ static int send_request(struct session *session, const char *id, const char *cod
 static int check_code(const struct husk_code_options *options, struct husk_error *err)
 {
 	if (!options->code)
-		return husk_fail(err, HUSK_INVALID, "code is missing");
+		return husk_fail_field(err, "code", "code is missing");
 	if (strlen(options->code) > CODE_MAX_BYTES)
-		return husk_fail(err, HUSK_INVALID, "code has more than %u MiB", CODE_MAX_BYTES >> 20);
+		return husk_fail_field(err, "code", "code has more than %u MiB", CODE_MAX_BYTES >> 20);
 	if (!str_is_utf8(options->code, strlen(options->code)))
-		return husk_fail(err, HUSK_INVALID, "code is not valid UTF-8");
+		return husk_fail_field(err, "code", "code is not valid UTF-8");
 	if (options->timeout_ms < 0)
-		return husk_fail(err, HUSK_INVALID, "timeout is negative; 0 means none");
+		return husk_fail_field(err, "timeout_seconds", "timeout is negative; 0 means none");
 	return 0;
 }
 
@@ -462,6 +480,7 @@ int husk_code_run(struct husk *husk, const char *sandbox, const struct husk_code
 		.sandbox = sandbox,
 		.language = language_get(options->language, err),
 		.name = options->context ? options->context : "default",
+		.options = options,
 	};
 	char id[32];
 

@@ -20,21 +20,22 @@
 #define DISK_MIN (16ull << 20)
 #define DISK_MAX (16ull << 40)
 #define TTL_MAX (365ll * 24 * 3600)
+#define EARLIER_MS 60000 /* how long a repeated request waits for the first */
 
 /* ---- checking what was asked for ---- */
 
-static int check_name(const char *name, struct husk_error *err)
+int name_check(const char *field, const char *name, struct husk_error *err)
 {
 	size_t length = strlen(name);
 
 	if (length == 0 || length > 63 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != length ||
 	    strchr("-_.", name[0]))
-		return husk_fail(err, HUSK_INVALID,
-				 "name '%.80s' is not valid: use 1 to 63 of a-z 0-9 - _ . and start with a letter or digit",
-				 name);
+		return husk_fail_field(
+			err, field, "%s '%.80s' is not valid: use 1 to 63 of a-z 0-9 - _ . and start with a letter or digit",
+			field, name);
 	if (str_starts(name, "sb-") || str_starts(name, "sn-"))
-		return husk_fail(err, HUSK_INVALID, "name '%s' looks like an id; choose one without 'sb-' or 'sn-' in front",
-				 name);
+		return husk_fail_field(err, field, "%s '%s' looks like an id; choose one without 'sb-' or 'sn-' in front",
+				       field, name);
 	return 0;
 }
 
@@ -43,30 +44,49 @@ static int check_range(const char *field, uint64_t value, uint64_t min, uint64_t
 {
 	if (value == 0 || (value >= min && value <= max))
 		return 0;
-	return husk_fail(err, HUSK_INVALID, "%s must be between %llu and %llu %s, not %llu", field,
-			 (unsigned long long)min, (unsigned long long)max, unit, (unsigned long long)value);
+	return husk_fail_field(err, field, "%s must be between %llu and %llu %s, not %llu", field,
+			       (unsigned long long)min, (unsigned long long)max, unit, (unsigned long long)value);
+}
+
+static int check_seconds(const char *what, const char *field, int64_t seconds, struct husk_error *err)
+{
+	if (seconds >= 0 && seconds <= TTL_MAX)
+		return 0;
+	return husk_fail_field(err, field, "%s must be between 1 second and 365 days, not %lld seconds", what,
+			       (long long)seconds);
+}
+
+static int check_key(const char *key, struct husk_error *err)
+{
+	size_t length = strlen(key);
+
+	for (size_t i = 0; i < length; i++)
+		if (key[i] < 0x21 || key[i] > 0x7e)
+			length = 0;
+	if (length < 1 || length > 255)
+		return husk_fail_field(err, "idempotency_key",
+				       "the idempotency key is not valid: use 1 to 255 printable characters without spaces");
+	return 0;
 }
 
 static int check_options(const struct husk_create_options *o, struct husk_error *err)
 {
-	if (o->name && check_name(o->name, err) < 0)
+	if (o->name && name_check("name", o->name, err) < 0)
+		return -1;
+	if (o->idempotency_key && check_key(o->idempotency_key, err) < 0)
 		return -1;
 	if (o->template_name && o->snapshot)
-		return husk_fail(err, HUSK_INVALID, "give a template or a snapshot, not both");
-	if (o->ttl_seconds < 0 || o->ttl_seconds > TTL_MAX)
-		return husk_fail(err, HUSK_INVALID, "ttl must be between 1 second and 365 days, not %lld seconds",
-				 (long long)o->ttl_seconds);
-	if (o->idle_seconds < 0 || o->idle_seconds > TTL_MAX)
-		return husk_fail(err, HUSK_INVALID, "idle must be between 1 second and 365 days, not %lld seconds",
-				 (long long)o->idle_seconds);
-	if (check_range("memory", o->memory_bytes, MEMORY_MIN, MEMORY_MAX, "bytes", err) < 0 ||
+		return husk_fail_field(err, "snapshot", "give a template or a snapshot, not both");
+	if (check_seconds("ttl", "ttl_seconds", o->ttl_seconds, err) < 0 ||
+	    check_seconds("idle", "idle_seconds", o->idle_seconds, err) < 0 ||
+	    check_range("memory", o->memory_bytes, MEMORY_MIN, MEMORY_MAX, "bytes", err) < 0 ||
 	    check_range("disk", o->disk_bytes, DISK_MIN, DISK_MAX, "bytes", err) < 0 ||
 	    check_range("cpus", o->cpu_milli, 50, 1024 * 1000, "thousandths", err) < 0 ||
 	    check_range("pids", o->pids, 8, 1u << 20, "processes", err) < 0)
 		return -1;
 	if (o->isolation && strcmp(o->isolation, "auto") != 0 && !engine_find(o->isolation))
-		return husk_fail(err, HUSK_INVALID, "isolation '%s' is not known; use auto%s%s", o->isolation,
-				 engines[0] ? " or " : "", engines[0] ? engines[0]->name : "");
+		return husk_fail_field(err, "isolation", "isolation '%s' is not known; use auto%s%s", o->isolation,
+				       engines[0] ? " or " : "", engines[0] ? engines[0]->name : "");
 	if (pairs_check_metadata(o->metadata, o->metadata_count, err) < 0)
 		return -1;
 	return pairs_check_environment(o->environment, o->environment_count, err);
@@ -91,6 +111,8 @@ static void plan_free(struct plan *plan)
 	free(plan->row.isolation);
 	free(plan->row.metadata);
 	free(plan->row.environment);
+	free(plan->row.idempotency_key);
+	free(plan->row.request);
 	free(plan->image);
 }
 
@@ -144,7 +166,7 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 /* Fills plan->row.id. A pool entry that fails is the pool's loss: the next one, or a new machine, is tried. */
 static int plan_run(struct husk *husk, struct plan *plan, struct husk_error *err)
 {
-	/* A name taken by another must fail before an entry is spent on it. */
+	/* A name taken by another, or a quota, must fail before an entry is spent on it. */
 	if (plan->row.name) {
 		struct catalog_sandbox *other = NULL;
 		if (catalog_sandbox_get(husk->catalog, plan->row.name, &other, NULL) == 0) {
@@ -154,6 +176,8 @@ static int plan_run(struct husk *husk, struct plan *plan, struct husk_error *err
 				return husk_fail(err, HUSK_CONFLICT, "name '%s' is taken by a live sandbox", plan->row.name);
 		}
 	}
+	if (catalog_quota(husk->catalog, 1, plan->row.memory_bytes, err) < 0)
+		return -1;
 	for (int warm = plan->from_template ? 1 : 0; warm >= 0 && pool_size() > 0; warm--) {
 		int taken = pool_take(husk, &plan->row, -1, plan->image, warm, &plan->row.id, err);
 		if (taken > 0)
@@ -177,7 +201,7 @@ static int plan_from_template(struct husk *husk, const struct husk_create_option
 	if (catalog_template_get(husk->catalog, o->template_name ? o->template_name : "base", &version, err) < 0)
 		return -1;
 	if (o->isolation && strcmp(o->isolation, "auto") != 0 && strcmp(o->isolation, version->isolation) != 0) {
-		husk_fail(err, HUSK_INVALID, "template '%s' is baked for %s; build it with --isolation %s first", version->name,
+		husk_fail_field(err, "isolation", "template '%s' is baked for %s; build it with --isolation %s first", version->name,
 			  version->isolation, o->isolation);
 		catalog_template_free(version);
 		return -1;
@@ -203,7 +227,7 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 	if (!parent && !row->ready) {
 		husk_fail(err, HUSK_CONFLICT, "snapshot %s is still being taken", row->id);
 	} else if (o->disk_bytes && o->disk_bytes != row->disk_bytes) {
-		husk_fail(err, HUSK_INVALID, "disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
+		husk_fail_field(err, "disk", "disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
 			  (unsigned long long)row->disk_bytes);
 	} else {
 		plan->row.disk_bytes = row->disk_bytes;
@@ -221,23 +245,111 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 	return result;
 }
 
-int husk_create(struct husk *husk, const struct husk_create_options *options, struct husk_sandbox **out,
-		struct husk_error *err)
+/* `request` stands for what was asked for, when it came with an idempotency key; else NULL. */
+static int create_new(struct husk *husk, const struct husk_create_options *o, const char *request,
+		      struct husk_sandbox **out, struct husk_error *err)
 {
-	static const struct husk_create_options defaults;
-	const struct husk_create_options *o = options ? options : &defaults;
 	struct plan plan = { 0 };
 
-	int result = check_options(o, err);
-	if (result == 0)
-		result = o->snapshot ? plan_from_snapshot(husk, o->snapshot, NULL, o, &plan, err)
-				     : plan_from_template(husk, o, &plan, err);
+	int result = o->snapshot ? plan_from_snapshot(husk, o->snapshot, NULL, o, &plan, err)
+				 : plan_from_template(husk, o, &plan, err);
+	if (result == 0 && request) {
+		plan.row.idempotency_key = strdup(o->idempotency_key);
+		plan.row.request = strdup(request);
+		if (!plan.row.idempotency_key || !plan.row.request)
+			result = husk_fail_memory(err);
+	}
 	if (result == 0)
 		result = plan_run(husk, &plan, err);
 	if (result == 0)
 		result = show(husk, plan.row.id, out, err);
 	plan_free(&plan);
 	return result;
+}
+
+/* ---- create once for a key ---- */
+
+/* Two requests are the same when this is: every option, in a fixed order. Signed, not merely hashed, because the values of
+ * the environment are in it, and what is kept of it outlives them. */
+static char *sign_request(struct husk *husk, const struct husk_create_options *o, struct husk_error *err)
+{
+	cleanup_free char *metadata = pairs_to_json(o->metadata, o->metadata_count, err);
+	cleanup_free char *environment = metadata ? pairs_to_json(o->environment, o->environment_count, err) : NULL;
+	char *signature = NULL;
+
+	if (!environment)
+		return NULL;
+	cleanup_free char *text = str_format(
+		"create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s", o->template_name ? o->template_name : "",
+		o->snapshot ? o->snapshot : "", o->name ? o->name : "", o->isolation ? o->isolation : "",
+		(long long)o->ttl_seconds, o->persistent, (long long)o->idle_seconds, (unsigned long long)o->memory_bytes,
+		(unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment);
+	if (!text)
+		husk_fail_memory(err);
+	else
+		husk_sign(husk, text, &signature, err);
+	return signature;
+}
+
+/* The sandbox of an earlier request with this key, once it is made: 1. There is none, or it came to nothing: 0. */
+static int find_earlier(struct husk *husk, const char *key, const char *request, struct husk_sandbox **out,
+			struct husk_error *err)
+{
+	for (int64_t end = time_monotonic_ms() + EARLIER_MS, turn = 0;; turn++) {
+		struct catalog_sandbox *row = NULL;
+		int found = catalog_sandbox_by_key(husk->catalog, key, &row, err);
+		if (found <= 0)
+			return found;
+		cleanup_free char *id = strdup(row->id);
+		bool same = str_equal(row->request, request), making = row->state == CATALOG_CREATING;
+		catalog_sandbox_free(row);
+		if (!same)
+			return husk_fail(err, HUSK_CONFLICT,
+					 "idempotency key '%s' was used for another request; use a new key", key);
+		if (!id)
+			return husk_fail_memory(err);
+		if (!making)
+			return show(husk, id, out, err) < 0 ? -1 : 1;
+		if (time_monotonic_ms() > end)
+			return husk_fail(err, HUSK_TIMEOUT, "sandbox %s is still being created", id);
+		if (turn % 100 == 99) /* whoever was making it may have been killed */
+			husk_recover(husk, id);
+		usleep(5000);
+	}
+}
+
+static int create_once(struct husk *husk, const struct husk_create_options *o, struct husk_sandbox **out,
+		       struct husk_error *err)
+{
+	cleanup_free char *request = sign_request(husk, o, err);
+	struct husk_error why = { 0 };
+
+	if (!request)
+		return -1;
+	/* CONFLICT may mean that another request with the key was faster. Should that one fail, ours has its turn. */
+	for (int attempt = 0; attempt < 3; attempt++) {
+		int found = find_earlier(husk, o->idempotency_key, request, out, err);
+		if (found != 0)
+			return found < 0 ? -1 : 0;
+		if (create_new(husk, o, request, out, &why) == 0)
+			return 0;
+		if (why.code != HUSK_CONFLICT)
+			break;
+	}
+	if (err)
+		*err = why;
+	return -1;
+}
+
+int husk_create(struct husk *husk, const struct husk_create_options *options, struct husk_sandbox **out,
+		struct husk_error *err)
+{
+	static const struct husk_create_options defaults;
+	const struct husk_create_options *o = options ? options : &defaults;
+
+	if (check_options(o, err) < 0)
+		return -1;
+	return o->idempotency_key ? create_once(husk, o, out, err) : create_new(husk, o, NULL, out, err);
 }
 
 /* ---- snapshots ---- */
@@ -301,9 +413,9 @@ int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *nam
 	cleanup_free char *parent = NULL;
 	struct catalog_snapshot *row = NULL;
 
-	if (name && check_name(name, err) < 0)
+	if (name && name_check("name", name, err) < 0)
 		return -1;
-	if (checkpoint(husk, sandbox, name, id, &parent, err) < 0)
+	if (catalog_quota_snapshots(husk->catalog, err) < 0 || checkpoint(husk, sandbox, name, id, &parent, err) < 0)
 		return -1;
 	cleanup_free char *directory = path_snapshot(&husk->paths, id);
 	cleanup_free char *detail = str_format("{\"snapshot\":\"%s\"}", id);
@@ -337,6 +449,7 @@ int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_er
 
 struct child {
 	struct husk *husk;
+	const struct catalog_sandbox *parent;
 	struct plan plan;
 	pthread_t thread;
 	bool started;
@@ -352,19 +465,59 @@ static void *run_child(void *argument)
 	return NULL;
 }
 
+static void *prepare_child(void *argument)
+{
+	struct child *child = argument;
+
+	pool_add(child->husk, child->parent, false);
+	return NULL;
+}
+
+static void start_children(struct child *children, size_t count, void *(*work)(void *))
+{
+	for (size_t i = 0; i < count; i++)
+		children[i].started = pthread_create(&children[i].thread, NULL, work, &children[i]) == 0;
+}
+
+static void join_children(struct child *children, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (children[i].started)
+			pthread_join(children[i].thread, NULL);
+}
+
+/* Saves the parent, and has the machines that the pool lacks prepared meanwhile. */
+static int save_parent(struct husk *husk, struct child *children, size_t count, const char *sandbox,
+		       char snapshot[static 32], char **parent, struct husk_error *err)
+{
+	struct catalog_sandbox *row = NULL;
+
+	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	int ready = pool_size() > 0 ? catalog_pool_count(husk->catalog, row->template_digest, row->disk_bytes, false, NULL)
+				    : (int)count;
+	size_t lacking = count - MIN(count, (size_t)MAX(ready, 0));
+	for (size_t i = 0; i < count; i++) {
+		children[i].husk = husk;
+		children[i].parent = row;
+	}
+	start_children(children, lacking, prepare_child);
+	int result = checkpoint(husk, row->id, NULL, snapshot, parent, err);
+	join_children(children, lacking);
+	catalog_sandbox_free(row);
+	return result;
+}
+
 /* All children at once; the first failure is kept in err, and then none of them stays. */
 static int run_children(struct husk *husk, struct child *children, size_t count, struct husk_error *err)
 {
 	int result = 0;
 
+	start_children(children, count, run_child);
+	join_children(children, count);
 	for (size_t i = 0; i < count; i++) {
-		children[i].started = pthread_create(&children[i].thread, NULL, run_child, &children[i]) == 0;
 		if (!children[i].started)
 			run_child(&children[i]);
-	}
-	for (size_t i = 0; i < count; i++) {
-		if (children[i].started)
-			pthread_join(children[i].thread, NULL);
 		if (children[i].result < 0 && result == 0) {
 			result = -1;
 			if (err)
@@ -394,6 +547,19 @@ static int collect(struct husk *husk, struct child *children, size_t count, stru
 	return 0;
 }
 
+/* Asked before the parent is paused for nothing. */
+static int fork_quota(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *o,
+		      struct husk_error *err)
+{
+	struct catalog_sandbox *row = NULL;
+
+	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	uint64_t memory = o->memory_bytes ? o->memory_bytes : row->memory_bytes;
+	catalog_sandbox_free(row);
+	return catalog_quota(husk->catalog, count, memory * count, err); /* bounded: count by 256, memory by MEMORY_MAX */
+}
+
 int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
 	      struct husk_sandbox ***out, struct husk_error *err)
 {
@@ -403,20 +569,18 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 	char snapshot[32];
 
 	if (count < 1 || count > 256)
-		return husk_fail(err, HUSK_INVALID, "count must be between 1 and 256, not %zu", count);
+		return husk_fail_field(err, "count", "count must be between 1 and 256, not %zu", count);
 	if (o->name && count > 1)
-		return husk_fail(err, HUSK_INVALID, "name goes with a single child; leave it out or fork one");
-	if (check_options(o, err) < 0)
+		return husk_fail_field(err, "name", "name goes with a single child; leave it out or fork one");
+	if (check_options(o, err) < 0 || fork_quota(husk, sandbox, count, o, err) < 0)
 		return -1;
 	struct child *children = calloc(count, sizeof(*children));
 	if (!children)
 		return husk_fail_memory(err);
-	int result = checkpoint(husk, sandbox, NULL, snapshot, &parent, err);
+	int result = save_parent(husk, children, count, sandbox, snapshot, &parent, err);
 	bool saved = result == 0;
-	for (size_t i = 0; i < count && result == 0; i++) {
-		children[i].husk = husk;
+	for (size_t i = 0; i < count && result == 0; i++)
 		result = plan_from_snapshot(husk, snapshot, parent, o, &children[i].plan, err);
-	}
 	if (result == 0)
 		result = run_children(husk, children, count, err);
 	if (result == 0 && out)

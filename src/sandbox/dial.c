@@ -165,7 +165,7 @@ int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk
 	int pair[2];
 
 	if (!port)
-		return husk_fail(err, HUSK_INVALID, "port 0 does not exist; 1 to 65535 do");
+		return husk_fail_field(err, "port", "port 0 does not exist; 1 to 65535 do");
 	if (wire_put_int(&message, TAG_PORT, port) < 0)
 		return husk_fail_memory(err);
 	if (call_start(husk, sandbox, METHOD_DIAL, &message, &call, err) < 0 ||

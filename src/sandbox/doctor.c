@@ -137,6 +137,8 @@ int husk_doctor(struct husk *husk, struct husk_check **out, size_t *count, struc
 {
 	struct checks checks = { 0 };
 
+	if (husk_owner_only(husk, "doctor", err) < 0)
+		return -1;
 	check_host(&checks, husk);
 	check_programs(&checks);
 	check_engines(&checks, husk);
@@ -155,6 +157,8 @@ int husk_leaks(struct husk *husk, struct husk_check **out, size_t *count, struct
 {
 	struct checks checks = { 0 };
 
+	if (husk_owner_only(husk, "the search for leaks", err) < 0)
+		return -1;
 	return give_checks(&checks, leaks_search(husk, note_leak, &checks, err), out, count, err);
 }
 
@@ -315,6 +319,8 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 
 	out = out ? out : &ignored;
 	*out = (struct husk_gc_result){ 0 };
+	if (husk_owner_only(husk, "gc", err) < 0)
+		return -1;
 	out->sandboxes = husk_recover(husk, NULL);
 	if (collect_expired(husk, out, err) < 0 || collect_unready(husk, out, err) < 0)
 		return -1;

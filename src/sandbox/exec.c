@@ -33,18 +33,18 @@ static int check_exec(const struct husk_exec_options *options, struct husk_error
 	bool has_argv = options->argv && options->argv[0];
 
 	if (has_argv == (options->shell != NULL))
-		return husk_fail(err, HUSK_INVALID, "give either a command (argv) or a shell string, %s",
-				 has_argv ? "not both" : "there is neither");
+		return husk_fail_field(err, "cmd", "give either a command (argv) or a shell string, %s",
+				       has_argv ? "not both" : "there is neither");
 	if (has_argv && !options->argv[0][0])
-		return husk_fail(err, HUSK_INVALID, "the command's name (argv[0]) is empty");
+		return husk_fail_field(err, "argv", "the command's name (argv[0]) is empty");
 	if (options->cwd && check_path("cwd", options->cwd, err) < 0)
 		return -1;
 	if (options->user && !*options->user)
-		return husk_fail(err, HUSK_INVALID, "user is empty; name one, or leave it out for root");
+		return husk_fail_field(err, "user", "user is empty; name one, or leave it out for root");
 	if (options->timeout_ms < 0)
-		return husk_fail(err, HUSK_INVALID, "timeout is negative; 0 means none");
+		return husk_fail_field(err, "timeout_seconds", "timeout is negative; 0 means none");
 	if (!options->rows != !options->columns)
-		return husk_fail(err, HUSK_INVALID, "a terminal needs both rows and columns");
+		return husk_fail_field(err, "rows", "a terminal needs both rows and columns");
 	return pairs_check_environment(options->environment, options->environment_count, err);
 }
 
@@ -159,7 +159,7 @@ int husk_attach(struct husk *husk, const char *sandbox, int64_t pid, const struc
 	if (!options)
 		options = &whole;
 	if (pid <= 0)
-		return husk_fail(err, HUSK_INVALID, "process %lld: a process number is positive", (long long)pid);
+		return husk_fail_field(err, "pid", "process %lld: a process number is positive", (long long)pid);
 	bad |= wire_put_int(&message, TAG_PID, pid);
 	if (options->offset_stdout >= 0)
 		bad |= wire_put_int(&message, TAG_OFFSET_OUT, options->offset_stdout);
@@ -238,16 +238,36 @@ bool husk_process_pending(struct husk_process *process)
 
 /* ---- feeding and signalling ---- */
 
-int husk_process_write(struct husk_process *process, const void *data, size_t size, struct husk_error *err)
+static int check_feeds(const struct husk_process *process, struct husk_error *err)
 {
 	if (!process->feeds)
 		return husk_fail(err, HUSK_INVALID, "process %lld was not given a stdin; ask for keep_stdin",
 				 (long long)process->pid);
 	if (process->fed)
 		return husk_fail(err, HUSK_INVALID, "stdin of process %lld is closed already", (long long)process->pid);
+	return 0;
+}
+
+int husk_process_write(struct husk_process *process, const void *data, size_t size, struct husk_error *err)
+{
+	if (check_feeds(process, err) < 0)
+		return -1;
 	if (call_write(process->call, data, size, err) < 0)
 		return husk_wrap(err, "writing to process %lld", (long long)process->pid);
 	return 0;
+}
+
+ssize_t husk_process_write_some(struct husk_process *process, const void *data, size_t size, struct husk_error *err)
+{
+	if (check_feeds(process, err) < 0)
+		return -1;
+	ssize_t count = call_write_some(process->call, data, size, err);
+	return count < 0 ? husk_wrap(err, "writing to process %lld", (long long)process->pid) : count;
+}
+
+size_t husk_process_unread(struct husk_process *process)
+{
+	return call_unread(process->call);
 }
 
 int husk_process_close_stdin(struct husk_process *process, struct husk_error *err)
@@ -261,7 +281,7 @@ int husk_process_close_stdin(struct husk_process *process, struct husk_error *er
 static int check_signal(int number, struct husk_error *err)
 {
 	if (number < 1 || number > SIGRTMAX)
-		return husk_fail(err, HUSK_INVALID, "signal %d does not exist; 1 to %d do", number, SIGRTMAX);
+		return husk_fail_field(err, "signal", "signal %d does not exist; 1 to %d do", number, SIGRTMAX);
 	return 0;
 }
 
@@ -281,7 +301,7 @@ int husk_process_resize(struct husk_process *process, uint16_t rows, uint16_t co
 	cleanup_buf struct buf message = { 0 };
 
 	if (!rows || !columns)
-		return husk_fail(err, HUSK_INVALID, "a terminal of %u rows and %u columns cannot be", rows, columns);
+		return husk_fail_field(err, "rows", "a terminal of %u rows and %u columns cannot be", rows, columns);
 	if (wire_put_int(&message, TAG_ROWS, rows) < 0 || wire_put_int(&message, TAG_COLUMNS, columns) < 0)
 		return husk_fail_memory(err);
 	return call_message(process->call, &message, err);

@@ -15,7 +15,7 @@
 static int check_mode(uint32_t mode, struct husk_error *err)
 {
 	if (mode > 07777)
-		return husk_fail(err, HUSK_INVALID, "mode 0%o is not one; the bits are 0 to 07777", mode);
+		return husk_fail_field(err, "mode", "mode 0%o is not one; the bits are 0 to 07777", mode);
 	return 0;
 }
 

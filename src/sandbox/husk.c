@@ -121,7 +121,8 @@ void husk_close(struct husk *husk)
 	if (!husk)
 		return;
 	catalog_close(husk->catalog);
-	paths_close(&husk->paths);
+	if (!husk->is_view)
+		paths_close(&husk->paths);
 	free(husk);
 }
 

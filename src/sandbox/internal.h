@@ -11,8 +11,12 @@
 
 struct husk {
 	struct paths paths;
-	struct catalog *catalog; /* its calls are serialised inside */
+	struct catalog *catalog; /* its calls are serialised inside; it is what keeps tenants apart */
+	bool is_view;            /* made by husk_as: the paths are those of the handle it was made from */
 };
+
+/* DENIED when the handle is a tenant's: `what` is for the instance's owner. */
+int husk_owner_only(struct husk *husk, const char *what, struct husk_error *err);
 
 /* A fresh connection to the supervisor of a sandbox, with HELLO exchanged, ready for wire_send(OPEN). A hibernated
  * sandbox is woken first. Returns the descriptor. NOT_FOUND: unknown; GONE: it has ended, and why. */

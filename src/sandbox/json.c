@@ -35,27 +35,34 @@ static bool is_printable(const char *key)
 	return str_is_utf8(key, strlen(key));
 }
 
+/* As the server's callers know it. */
+static const char *field_of(const char *what)
+{
+	return str_equal(what, "environment") ? "env" : what;
+}
+
 static int check_value(const char *what, const struct husk_pair *pair, struct husk_error *err)
 {
 	size_t size = pair->value ? strlen(pair->value) : 0;
 
 	if (!pair->value)
-		return husk_fail(err, HUSK_INVALID, "%s '%s' has no value; write %s=value", what, pair->key, pair->key);
+		return husk_fail_field(err, field_of(what), "%s '%s' has no value; write %s=value", what, pair->key,
+				       pair->key);
 	if (size > VALUE_MAX_BYTES)
-		return husk_fail(err, HUSK_INVALID, "%s '%s' has a value of %zu bytes; at most %d are allowed", what,
-				 pair->key, size, VALUE_MAX_BYTES);
+		return husk_fail_field(err, field_of(what), "%s '%s' has a value of %zu bytes; at most %d are allowed",
+				       what, pair->key, size, VALUE_MAX_BYTES);
 	if (!str_is_utf8(pair->value, size))
-		return husk_fail(err, HUSK_INVALID, "%s '%s' has a value that is not utf-8", what, pair->key);
+		return husk_fail_field(err, field_of(what), "%s '%s' has a value that is not utf-8", what, pair->key);
 	return 0;
 }
 
 static int check_count(const char *what, const struct husk_pair *pairs, size_t count, struct husk_error *err)
 {
 	if (count && !pairs)
-		return husk_fail(err, HUSK_INVALID, "%s: a count of %zu without a list", what, count);
+		return husk_fail_field(err, field_of(what), "%s: a count of %zu without a list", what, count);
 	if (count > PAIRS_MAX)
-		return husk_fail(err, HUSK_INVALID, "%s: %zu pairs given; at most %d are allowed", what, count,
-				 PAIRS_MAX);
+		return husk_fail_field(err, field_of(what), "%s: %zu pairs given; at most %d are allowed", what, count,
+				       PAIRS_MAX);
 	return 0;
 }
 
@@ -67,15 +74,15 @@ int pairs_check_metadata(const struct husk_pair *pairs, size_t count, struct hus
 		const char *key = pairs[i].key;
 
 		if (!key || !*key)
-			return husk_fail(err, HUSK_INVALID, "metadata: pair %zu has an empty key; write key=value",
-					 i + 1);
+			return husk_fail_field(err, "metadata", "metadata: pair %zu has an empty key; write key=value",
+					       i + 1);
 		if (strlen(key) > KEY_MAX_BYTES)
-			return husk_fail(err, HUSK_INVALID,
-					 "metadata key '%.40s…' has %zu bytes; at most %d are allowed", key,
-					 strlen(key), KEY_MAX_BYTES);
+			return husk_fail_field(err, "metadata",
+					       "metadata key '%.40s…' has %zu bytes; at most %d are allowed", key,
+					       strlen(key), KEY_MAX_BYTES);
 		if (!is_printable(key))
-			return husk_fail(err, HUSK_INVALID, "metadata: the key of pair %zu is not printable utf-8 text",
-					 i + 1);
+			return husk_fail_field(err, "metadata",
+					       "metadata: the key of pair %zu is not printable utf-8 text", i + 1);
 		if (check_value("metadata", &pairs[i], err))
 			return -1;
 	}
@@ -90,14 +97,15 @@ int pairs_check_environment(const struct husk_pair *pairs, size_t count, struct 
 		const char *key = pairs[i].key;
 
 		if (!key || !is_environment_name(key))
-			return husk_fail(err, HUSK_INVALID,
-					 "environment: the name of pair %zu is not valid; use letters, digits and _, "
-					 "not starting "
-					 "with a digit",
-					 i + 1);
+			return husk_fail_field(
+				err, "env",
+				"environment: the name of pair %zu is not valid; use letters, digits and _, "
+				"not starting "
+				"with a digit",
+				i + 1);
 		if (strlen(key) > VALUE_MAX_BYTES)
-			return husk_fail(err, HUSK_INVALID, "environment: the name of pair %zu is longer than %d bytes",
-					 i + 1, VALUE_MAX_BYTES);
+			return husk_fail_field(err, "env", "environment: the name of pair %zu is longer than %d bytes",
+					       i + 1, VALUE_MAX_BYTES);
 		if (check_value("environment", &pairs[i], err))
 			return -1;
 	}

@@ -110,6 +110,8 @@ static void check_run(struct search *search, const char *directory, const char *
 
 	if (!path || !id || !(str_ends(name, ".sock") || str_ends(name, ".lock")) || listed(search->ids, id))
 		return;
+	if (str_equal(id, "huskd")) /* the server's own */
+		return;
 	if (str_ends(name, ".lock") && !unheld(path)) {
 		if (str_starts(id, "bake-"))
 			strv_add(&search->machines, id);

@@ -21,6 +21,9 @@ char *bake_image(struct husk *husk, const struct catalog_template *version, uint
 /* Removes template versions that no name, sandbox or snapshot needs; counts and bytes may be NULL. */
 int template_collect(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);
 
+/* Names of sandboxes, snapshots, tokens and tenants are all of one kind; INVALID names the field. */
+int name_check(const char *field, const char *name, struct husk_error *err);
+
 /* Disk in use below a directory. */
 uint64_t tree_bytes(const char *path);
 

@@ -220,7 +220,7 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 
 /* ---- filling the pool ---- */
 
-static void add_entry(struct supervisor *s, const struct catalog_sandbox *like, bool warm)
+void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 {
 	struct husk_error err = { 0 };
 	char id[32];
@@ -235,10 +235,10 @@ static void add_entry(struct supervisor *s, const struct catalog_sandbox *like, 
 	row.persistent = false;
 	row.expires_ms = row.ended_ms = row.idle_seconds = 0;
 	row.created_ms = time_wall_ms();
-	cleanup_free char *baked = path_baked(&s->husk.paths, row.template_digest, row.disk_bytes);
-	cleanup_close int lock = supervisor_lock(&s->husk, id, &err);
-	if (!baked || lock < 0 || catalog_sandbox_add(s->husk.catalog, &row, &err) < 0 ||
-	    supervisor_start(&s->husk, id, lock, warm ? baked : NULL, true, &err) < 0)
+	cleanup_free char *baked = path_baked(&husk->paths, row.template_digest, row.disk_bytes);
+	cleanup_close int lock = supervisor_lock(husk, id, &err);
+	if (!baked || lock < 0 || catalog_sandbox_add(husk->catalog, &row, &err) < 0 ||
+	    supervisor_start(husk, id, lock, warm ? baked : NULL, true, &err) < 0)
 		log_line(LOG_WARN, "cannot fill the pool: %s", err.message);
 }
 
@@ -258,7 +258,7 @@ static void *refill(void *argument)
 			int count = catalog_pool_count(catalog, job->like.template_digest, job->like.disk_bytes, warm, NULL);
 			if (count < 0 || count >= target)
 				break;
-			add_entry(job->supervisor, &job->like, warm);
+			pool_add(&job->supervisor->husk, &job->like, warm);
 		}
 	}
 	free(job->like.template_name);

@@ -23,6 +23,9 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
  * *out (caller frees); 0: the pool had none; -1: it had one, and that failed and is gone. */
 int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm, char **out,
 	      struct husk_error *err);
+/* Adds one prepared machine (warm: restored as well) for the template and disk of `like`; waits until it is there. That it
+ * failed is only logged: whoever wanted it finds the pool empty. */
+void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm);
 
 /* A connection to a supervisor by its sandbox's id, HELLO exchanged; no wake, no wait. */
 int supervisor_dial(struct husk *husk, const char *id, struct husk_error *err);

@@ -38,7 +38,7 @@ static int filter_mask(const struct husk_filter *filter, unsigned *mask, struct 
 		1u << CATALOG_CREATING | 1u << CATALOG_RUNNING | 1u << CATALOG_PAUSED | 1u << CATALOG_HIBERNATED;
 
 	if (filter && (size_t)filter->state >= ARRAY_SIZE(states))
-		return husk_fail(err, HUSK_INVALID, "there is no sandbox state %d", (int)filter->state);
+		return husk_fail_field(err, "state", "there is no sandbox state %d", (int)filter->state);
 	*mask = filter && filter->state ? 1u << states[filter->state] : live;
 	if (filter && filter->with_ended)
 		*mask |= 1u << CATALOG_ENDED;
@@ -59,16 +59,23 @@ int husk_list(struct husk *husk, const struct husk_filter *filter, struct husk_s
 	cleanup(drop_sandboxes) struct catalog_sandbox **rows = NULL;
 	const struct husk_pair *wanted = filter ? filter->metadata : NULL;
 	size_t wanted_count = filter ? filter->metadata_count : 0, count = 0;
-	unsigned mask = 0;
+	size_t limit = filter && filter->limit ? filter->limit : SIZE_MAX;
+	struct catalog_query query = { 0 };
 
-	if (filter_mask(filter, &mask, err) || pairs_check_metadata(wanted, wanted_count, err) ||
-	    catalog_sandbox_list(husk->catalog, mask, &rows, err))
+	if (filter_mask(filter, &query.mask, err) || pairs_check_metadata(wanted, wanted_count, err))
+		return -1;
+	if (filter) {
+		query.template_name = filter->template_name;
+		query.after = filter->after;
+		query.limit = wanted_count ? 0 : filter->limit; /* the catalog does not look into metadata */
+	}
+	if (catalog_sandbox_query(husk->catalog, &query, &rows, err))
 		return -1;
 	struct husk_sandbox **list = calloc(count_rows((void *const *)rows) + 1, sizeof *list);
 
 	if (!list)
 		return husk_fail_memory(err);
-	for (size_t i = 0; rows[i]; i++) {
+	for (size_t i = 0; rows[i] && count < limit; i++) {
 		int match = json_has_pairs(rows[i]->metadata, wanted, wanted_count, err);
 
 		if (match == 0)

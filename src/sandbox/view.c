@@ -83,6 +83,7 @@ struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
 	*out = (struct husk_sandbox){
 		.id = copy(row->id, &bad),
 		.name = copy(row->name, &bad),
+		.tenant = copy(row->tenant, &bad),
 		.template_name = copy(row->template_name, &bad),
 		.parent = copy(row->parent, &bad),
 		.isolation = copy(row->isolation, &bad),
@@ -113,6 +114,7 @@ void husk_sandbox_free(struct husk_sandbox *sandbox)
 		return;
 	free(sandbox->id);
 	free(sandbox->name);
+	free(sandbox->tenant);
 	free(sandbox->template_name);
 	free(sandbox->parent);
 	free(sandbox->isolation);
@@ -142,6 +144,7 @@ struct husk_snapshot *snapshot_from_row(const struct catalog_snapshot *row)
 	*out = (struct husk_snapshot){
 		.id = copy(row->id, &bad),
 		.name = copy(row->name, &bad),
+		.tenant = copy(row->tenant, &bad),
 		.sandbox = copy(row->sandbox, &bad),
 		.template_name = copy(row->template_name, &bad),
 		.isolation = copy(row->isolation, &bad),
@@ -163,6 +166,7 @@ void husk_snapshot_free(struct husk_snapshot *snapshot)
 		return;
 	free(snapshot->id);
 	free(snapshot->name);
+	free(snapshot->tenant);
 	free(snapshot->sandbox);
 	free(snapshot->template_name);
 	free(snapshot->isolation);
@@ -189,6 +193,7 @@ struct husk_template *template_from_row(const struct catalog_template *row)
 		.name = copy(row->name, &bad),
 		.digest = copy(row->digest, &bad),
 		.description = copy(row->description, &bad),
+		.tenant = copy(row->tenant, &bad),
 		.created_ms = row->created_ms,
 		.bytes = row->bytes,
 		.disk_bytes = row->disk_bytes,
@@ -208,6 +213,7 @@ void husk_template_free(struct husk_template *value)
 	free(value->name);
 	free(value->digest);
 	free(value->description);
+	free(value->tenant);
 	free(value->isolation);
 	free(value);
 }

@@ -27,11 +27,18 @@ static const char *event_kind(int64_t event)
 	}
 }
 
-int husk_watch(struct husk *husk, const char *sandbox, const char *path, bool recursive,
-	       int (*callback)(void *data, const struct husk_watch_event *event), void *data, struct husk_error *err)
+struct husk_watcher {
+	struct call *call;
+	char *path; /* that is watched */
+	char *name; /* of the last event */
+};
+
+int husk_watch_open(struct husk *husk, const char *sandbox, const char *path, bool recursive, struct husk_watcher **out,
+		    struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
 	cleanup_call struct call *call = NULL;
+	cleanup_free char *copy = NULL;
 	struct call_event event;
 	int bad = 0;
 
@@ -41,24 +48,82 @@ int husk_watch(struct husk *husk, const char *sandbox, const char *path, bool re
 	bad |= wire_put_int(&message, TAG_FLAGS, recursive ? WATCH_RECURSIVE : 0);
 	if (check_arguments(bad, err) < 0 || call_start(husk, sandbox, METHOD_WATCH, &message, &call, err) < 0)
 		return -1;
-	if (call_first_message(call, &event, err) < 0)
+	if (call_first_message(call, &event, err) < 0 || call_make_pollable(call, err) < 0)
 		return -1;
+	copy = strdup(path);
+	struct husk_watcher *watcher = calloc(1, sizeof(*watcher));
+	if (!copy || !watcher) {
+		free(watcher);
+		return husk_fail_memory(err);
+	}
+	watcher->call = steal_pointer(call);
+	watcher->path = steal_pointer(copy);
+	*out = watcher;
+	return 0;
+}
+
+int husk_watch_fd(struct husk_watcher *watcher)
+{
+	return call_poll_fd(watcher->call);
+}
+
+bool husk_watch_pending(struct husk_watcher *watcher)
+{
+	return call_wait(watcher->call, 0) > 0;
+}
+
+int husk_watch_next(struct husk_watcher *watcher, struct husk_watch_event *out, struct husk_error *err)
+{
+	struct call_event event;
+
 	for (;;) {
-		if (call_next(call, &event, err) < 0)
+		if (call_next(watcher->call, &event, err) < 0)
 			return -1;
 		if (event.type == WIRE_END) {
 			if (wire_end_status(event.data, event.size, err) < 0)
 				return -1;
-			return husk_fail(err, HUSK_GONE, "the watch of '%.200s' ended", path);
+			return husk_fail(err, HUSK_GONE, "the watch of '%.200s' ended", watcher->path);
 		}
 		if (event.type != WIRE_MSG)
 			continue;
-		cleanup_free char *name = wire_get_string(event.data, event.size, TAG_PATH);
-		struct husk_watch_event seen = { event_kind(wire_get_int(event.data, event.size, TAG_EVENT, 0)),
-						 name ? name : path };
-		if (seen.kind && callback(data, &seen) != 0)
-			return 0;
+		const char *kind = event_kind(wire_get_int(event.data, event.size, TAG_EVENT, 0));
+		if (!kind)
+			continue;
+		free(watcher->name);
+		watcher->name = wire_get_string(event.data, event.size, TAG_PATH);
+		*out = (struct husk_watch_event){ kind, watcher->name ? watcher->name : watcher->path };
+		return 0;
 	}
+}
+
+void husk_watch_free(struct husk_watcher *watcher)
+{
+	if (!watcher)
+		return;
+	call_free(watcher->call);
+	free(watcher->path);
+	free(watcher->name);
+	free(watcher);
+}
+
+static void watcher_cleanup(struct husk_watcher **watcher)
+{
+	husk_watch_free(*watcher);
+}
+
+int husk_watch(struct husk *husk, const char *sandbox, const char *path, bool recursive,
+	       int (*callback)(void *data, const struct husk_watch_event *event), void *data, struct husk_error *err)
+{
+	cleanup(watcher_cleanup) struct husk_watcher *watcher = NULL;
+	struct husk_watch_event event;
+
+	if (husk_watch_open(husk, sandbox, path, recursive, &watcher, err) < 0)
+		return -1;
+	do {
+		if (husk_watch_next(watcher, &event, err) < 0)
+			return -1;
+	} while (callback(data, &event) == 0);
+	return 0;
 }
 
 static void json_cleanup(json_t **json)

@@ -46,6 +46,51 @@ static const char *const schema_steps[] = {
 	"  sequence INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, sandbox TEXT, kind TEXT NOT NULL,"
 	"  detail TEXT NOT NULL);"
 	"CREATE INDEX events_sandbox ON events (sandbox, sequence);",
+
+	/* Tenants. A name is unique among what one tenant has; NULL is the instance itself, and NULLs never clash in an
+	 * index, so '' stands for it there. The names of snapshots and the key of templates were unique by the tables
+	 * themselves, which therefore are made anew. */
+	"ALTER TABLE sandboxes ADD COLUMN tenant TEXT;"
+	"ALTER TABLE sandboxes ADD COLUMN idempotency_key TEXT;"
+	"ALTER TABLE sandboxes ADD COLUMN request TEXT;"
+	"DROP INDEX sandboxes_live_name;"
+	"CREATE UNIQUE INDEX sandboxes_live_name ON sandboxes (name, coalesce(tenant, ''))"
+	"  WHERE name IS NOT NULL AND state <> 'ended';"
+	"CREATE UNIQUE INDEX sandboxes_key ON sandboxes (idempotency_key, coalesce(tenant, ''))"
+	"  WHERE idempotency_key IS NOT NULL;"
+	"CREATE INDEX sandboxes_tenant ON sandboxes (tenant, state) WHERE tenant IS NOT NULL;"
+
+	"ALTER TABLE snapshots RENAME TO old_snapshots;"
+	"CREATE TABLE snapshots ("
+	"  id TEXT PRIMARY KEY, name TEXT, sandbox TEXT, template_name TEXT, template_digest TEXT, isolation TEXT,"
+	"  created_ms INTEGER NOT NULL, bytes INTEGER NOT NULL, memory_bytes INTEGER NOT NULL,"
+	"  disk_bytes INTEGER NOT NULL, cpu_milli INTEGER NOT NULL, pids INTEGER NOT NULL, ready INTEGER NOT NULL,"
+	"  environment TEXT, metadata TEXT, tenant TEXT);"
+	"INSERT INTO snapshots SELECT id, name, sandbox, template_name, template_digest, isolation, created_ms, bytes,"
+	"  memory_bytes, disk_bytes, cpu_milli, pids, ready, environment, metadata, NULL FROM old_snapshots;"
+	"DROP TABLE old_snapshots;"
+	"CREATE UNIQUE INDEX snapshots_name ON snapshots (name, coalesce(tenant, '')) WHERE name IS NOT NULL;"
+
+	"ALTER TABLE templates RENAME TO old_templates;"
+	"CREATE TABLE templates ("
+	"  name TEXT NOT NULL, digest TEXT NOT NULL, description TEXT, isolation TEXT, created_ms INTEGER NOT NULL,"
+	"  bytes INTEGER NOT NULL, disk_bytes INTEGER NOT NULL, current INTEGER NOT NULL, tenant TEXT);"
+	"INSERT INTO templates SELECT name, digest, description, isolation, created_ms, bytes, disk_bytes, current, "
+	"NULL"
+	"  FROM old_templates;"
+	"DROP TABLE old_templates;" /* and templates_current with it */
+	"CREATE UNIQUE INDEX templates_version ON templates (name, digest, coalesce(tenant, ''));"
+	"CREATE UNIQUE INDEX templates_current ON templates (name, coalesce(tenant, '')) WHERE current;"
+
+	"ALTER TABLE events ADD COLUMN tenant TEXT;"
+	"CREATE INDEX events_tenant ON events (tenant, sequence) WHERE tenant IS NOT NULL;"
+
+	"CREATE TABLE tokens ("
+	"  id TEXT PRIMARY KEY, name TEXT NOT NULL, tenant TEXT, hash TEXT NOT NULL UNIQUE, created_ms INTEGER NOT "
+	"NULL,"
+	"  expires_ms INTEGER NOT NULL, revoked INTEGER NOT NULL, max_sandboxes INTEGER NOT NULL,"
+	"  max_memory_bytes INTEGER NOT NULL, max_snapshot_bytes INTEGER NOT NULL);"
+	"CREATE UNIQUE INDEX tokens_name ON tokens (name) WHERE NOT revoked;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)
@@ -134,7 +179,8 @@ int catalog_open(const char *path, struct catalog **out, struct husk_error *err)
 
 	if (!catalog)
 		return husk_fail_memory(err);
-	pthread_mutex_init(&catalog->lock, NULL); /* cannot fail with default attributes */
+	pthread_mutex_init(&catalog->own_lock, NULL); /* cannot fail with default attributes */
+	catalog->lock = &catalog->own_lock;
 	/* It holds environments, so it is ours alone, and so are its -wal and -shm, which take its mode. Made without
 	 * opening it: closing any descriptor of a database drops the locks this process has on it. */
 	if (mknod(path, S_IFREG | 0600, 0) && errno != EEXIST)
@@ -155,7 +201,11 @@ void catalog_close(struct catalog *catalog)
 {
 	if (!catalog)
 		return;
-	sqlite3_close(catalog->db);
-	pthread_mutex_destroy(&catalog->lock);
+	if (catalog->is_view) {
+		free((char *)catalog->view.tenant);
+	} else {
+		sqlite3_close(catalog->db);
+		pthread_mutex_destroy(&catalog->own_lock);
+	}
 	free(catalog);
 }

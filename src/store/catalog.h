@@ -14,6 +14,31 @@ struct catalog;
 int catalog_open(const char *path, struct catalog **out, struct husk_error *err);
 void catalog_close(struct catalog *catalog);
 
+/* ---- tenants ---- */
+
+/* Who is asking. Through a handle with a tenant nothing of anybody else is found, listed, or suggested; what is added
+ * through it is the tenant's, within its quotas (0: none). */
+struct catalog_view {
+	const char *tenant; /* NULL: the instance itself, which finds everything by id, and by name what is its own */
+	uint32_t max_sandboxes;
+	uint64_t max_memory_bytes, max_snapshot_bytes;
+};
+/* A handle on the same database with this view; `catalog` must outlive it. catalog_close closes. */
+int catalog_as(struct catalog *catalog, const struct catalog_view *view, struct catalog **out, struct husk_error *err);
+const char *catalog_tenant(const struct catalog *catalog);
+/* LIMIT, naming the quota, its use and its limit, when that much more would be over it. What is added later is checked
+ * again; asking first saves the work. */
+int catalog_quota(struct catalog *catalog, size_t sandboxes, uint64_t memory_bytes, struct husk_error *err);
+int catalog_quota_snapshots(struct catalog *catalog, struct husk_error *err);
+
+/* Tokens, by the hash of their secret. CONFLICT when one that is not revoked has the name. husk_token_free. */
+int catalog_token_add(struct catalog *catalog, const struct husk_token *token, const char *hash,
+		      struct husk_error *err);
+int catalog_token_list(struct catalog *catalog, struct husk_token ***out, struct husk_error *err);
+/* 1 with *out, also when it is revoked or expired; 0: nobody's. */
+int catalog_token_find(struct catalog *catalog, const char *hash, struct husk_token **out, struct husk_error *err);
+int catalog_token_revoke(struct catalog *catalog, const char *id_or_name, struct husk_error *err);
+
 /* ---- sandboxes ---- */
 
 /* Beyond the public view: what only the host side needs. */
@@ -38,11 +63,14 @@ struct catalog_sandbox {
 	uint32_t slot;      /* its number in 1..16383 while not ended: uid range, later its network */
 	char *metadata;     /* JSON object of strings */
 	char *environment;  /* JSON object of strings; kept for the processes started later, never shown */
+	char *tenant;       /* as the view it was added through says; what a caller puts here is not looked at */
+	char *idempotency_key, *request; /* the caller's key for the request that made it, and that request signed */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
 
-/* Inserts, and gives it a free slot (row->slot). CONFLICT when a live sandbox has that name. */
+/* Inserts, and gives it a free slot (row->slot). CONFLICT when a live sandbox has that name, or one of the last day the
+ * idempotency key. LIMIT when it is over a quota. */
 int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err);
 /* By id or by name (live ones first, then the newest ended). NOT_FOUND names what was asked for and, where one is near,
  * the one that may have been meant. Rows in POOL are not found. */
@@ -50,10 +78,24 @@ int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct 
 			struct husk_error *err);
 /* Every row in any of the states of `mask` (1u << state), newest first. */
 int catalog_sandbox_list(struct catalog *catalog, unsigned mask, struct catalog_sandbox ***out, struct husk_error *err);
-/* Moves it from any state of `from_mask` to `to`; CONFLICT ("sandbox X is hibernated") when it is in another. */
+struct catalog_query {
+	unsigned mask;             /* of states */
+	const char *template_name; /* NULL: any */
+	const char *after;         /* those that follow this id in the order of the list; NULL: from the newest */
+	size_t limit;              /* 0: all */
+};
+/* INVALID when `after` is no sandbox any more. */
+int catalog_sandbox_query(struct catalog *catalog, const struct catalog_query *query, struct catalog_sandbox ***out,
+			  struct husk_error *err);
+/* The sandbox that a request with this key made, or is making: 1 with *out, or 0. A key is forgotten after a day. */
+int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct catalog_sandbox **out,
+			   struct husk_error *err);
+/* Moves it from any state of `from_mask` to `to`; CONFLICT ("sandbox X is hibernated") when it is in another. To CREATING,
+ * which is waking it: LIMIT when its memory is over the quota. */
 int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
 			 struct husk_error *err);
-/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, created_ms and state of `row` over the row. */
+/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, created_ms, state and the idempotency key of
+ * `row` over the row, which becomes the view's. Refuses as catalog_sandbox_add does. */
 int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
 			       struct husk_error *err);
@@ -81,11 +123,13 @@ struct catalog_snapshot {
 	uint32_t cpu_milli, pids;
 	bool ready;      /* false while it is being written, and for what a fork passes through */
 	char *environment, *metadata; /* of the sandbox */
+	char *tenant;    /* as of a sandbox */
 };
 void catalog_snapshot_free(struct catalog_snapshot *row);
 void catalog_snapshot_list_free(struct catalog_snapshot **list);
 int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err);
-int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err); /* ready */
+/* Ready now; LIMIT when its bytes are over the quota. */
+int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err);
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
 			 struct husk_error *err);
 /* With `unready` only those not ready; else only the ready ones; newest first. */
@@ -99,15 +143,18 @@ struct catalog_template {
 	int64_t created_ms;
 	uint64_t bytes, disk_bytes;
 	bool current; /* the name points here */
+	char *tenant; /* as of a sandbox; NULL: the instance's, which everybody may use */
 };
 void catalog_template_free(struct catalog_template *row);
 void catalog_template_list_free(struct catalog_template **list);
 /* Adds the version and points the name at it. */
 int catalog_template_add(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err);
-/* The current version by name; NOT_FOUND with a suggestion and "(husk template ls)". */
+/* The current version by name, the tenant's own before the instance's; NOT_FOUND with a suggestion and
+ * "(husk template ls)". */
 int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out, struct husk_error *err);
+/* Those catalog_template_get would give; with_old: every version of everybody's. */
 int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out, struct husk_error *err);
-/* Drops the name; the versions become old. */
+/* Drops the name; the versions become old. DENIED when a tenant means the instance's. */
 int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err);
 /* Old versions that no sandbox (not ended) and no snapshot uses; the caller removes their files, then forgets them. */
 int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err);

@@ -18,8 +18,12 @@ int catalog_event(struct catalog *catalog, const char *sandbox, const char *kind
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
 	int result = catalog_run(
-		catalog, "INSERT INTO events (at_ms, sandbox, kind, detail) VALUES (?1, ?2, ?3, ?4)",
-		ARGUMENTS(number(time_wall_ms()), text(sandbox), text(kind), text(detail ? detail : "{}")), err);
+		catalog,
+		"INSERT INTO events (at_ms, sandbox, kind, detail, tenant) VALUES (?1, ?2, ?3, ?4, "
+		"coalesce((SELECT tenant FROM sandboxes WHERE id = ?2), ?5))", /* supervisors write for their tenant */
+		ARGUMENTS(number(time_wall_ms()), text(sandbox), text(kind), text(detail ? detail : "{}"),
+			  text(catalog->view.tenant)),
+		err);
 
 	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
 }
@@ -47,19 +51,18 @@ static struct husk_event *flatten(void **list, size_t *count)
 int catalog_events(struct catalog *catalog, const char *sandbox, int64_t after, size_t limit, struct husk_event **out,
 		   size_t *count, struct husk_error *err)
 {
-	/* Two statements, because one that says "?2 IS NULL OR sandbox = ?2" would not use the index. */
-	const char *tail = sandbox ? "WHERE sequence > ?1 AND sandbox = ?3 ORDER BY sequence LIMIT ?2"
-				   : "WHERE sequence > ?1 ORDER BY sequence LIMIT ?2";
+	/* Put together, because a condition that says "?1 IS NULL OR sandbox = ?1" would not use the index. */
+	const char *tenant = catalog->view.tenant;
+	cleanup_free char *tail = str_format("WHERE sequence > ?3%s%s ORDER BY sequence LIMIT ?4",
+					     sandbox ? " AND sandbox = ?1" : "", tenant ? " AND tenant = ?2" : "");
 	int64_t most = limit && limit <= INT64_MAX ? (int64_t)limit : -1;
+	const struct argument *arguments = ARGUMENTS(text(sandbox), text(tenant), number(after), number(most));
 	void **list = NULL;
 
+	if (!tail)
+		return husk_fail_memory(err);
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	const struct argument arguments[] = { number(after),
-					      number(most),
-					      sandbox ? text(sandbox) : (struct argument){ .kind = ARGUMENT_END },
-					      { .kind = ARGUMENT_END } };
-
 	if (catalog_finish(catalog, table_all(catalog, &events, tail, arguments, &list, err), err)) {
 		table_free_list(&events, list);
 		return -1;

@@ -35,7 +35,7 @@ int catalog_fail(struct catalog *catalog, struct husk_error *err)
 
 int catalog_begin(struct catalog *catalog, enum catalog_mode mode, struct husk_error *err)
 {
-	int failed = pthread_mutex_lock(&catalog->lock);
+	int failed = pthread_mutex_lock(catalog->lock);
 
 	if (failed) {
 		errno = failed;
@@ -46,7 +46,7 @@ int catalog_begin(struct catalog *catalog, enum catalog_mode mode, struct husk_e
 	if (sqlite3_exec(catalog->db, sql, NULL, NULL, NULL) == SQLITE_OK)
 		return 0;
 	catalog_fail(catalog, err);
-	pthread_mutex_unlock(&catalog->lock);
+	pthread_mutex_unlock(catalog->lock);
 	return -1;
 }
 
@@ -57,7 +57,7 @@ int catalog_finish(struct catalog *catalog, int result, struct husk_error *err)
 	/* Some errors (a full disk) have rolled back already; a second rollback would only complain. */
 	if (!sqlite3_get_autocommit(catalog->db))
 		sqlite3_exec(catalog->db, "ROLLBACK", NULL, NULL, NULL);
-	pthread_mutex_unlock(&catalog->lock);
+	pthread_mutex_unlock(catalog->lock);
 	return result;
 }
 
@@ -145,7 +145,7 @@ int catalog_not_found(struct catalog *catalog, const char *kind, const char *wor
 {
 	cleanup_strv char **names = NULL;
 
-	if (catalog_strings(catalog, sql, NULL, &names, err))
+	if (catalog_strings(catalog, sql, ARGUMENTS(text(catalog->view.tenant)), &names, err))
 		return -1;
 	const char *near = str_nearest(word, (const char *const *)names, strv_length(names));
 

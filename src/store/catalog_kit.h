@@ -13,8 +13,11 @@
 
 struct catalog {
 	sqlite3 *db;
-	pthread_mutex_t lock;  /* held from catalog_begin to catalog_finish */
+	pthread_mutex_t *lock; /* held from catalog_begin to catalog_finish; a handle and its views share it */
+	pthread_mutex_t own_lock;
 	int64_t busy_until_ms; /* when to stop waiting for the lock that is being waited for; monotonic */
+	bool is_view;
+	struct catalog_view view; /* all zero: the whole instance */
 };
 
 /* ---- transactions ---- */
@@ -54,7 +57,8 @@ int catalog_number(struct catalog *catalog, const char *sql, const struct argume
 /* The first column of every row, as a list for strv_free. */
 int catalog_strings(struct catalog *catalog, const char *sql, const struct argument *arguments, char ***out,
 		    struct husk_error *err);
-/* Fails with NOT_FOUND: "<kind> '<word>' not found; did you mean '<the nearest of what sql selects>'? (<hint>)". */
+/* Fails with NOT_FOUND: "<kind> '<word>' not found; did you mean '<the nearest of what sql selects>'? (<hint>)". ?1 is the
+ * tenant, whose things alone may be named. */
 int catalog_not_found(struct catalog *catalog, const char *kind, const char *word, const char *sql, const char *hint,
 		      struct husk_error *err);
 /* Fills err from what SQLite said last, and returns -1. */
@@ -93,5 +97,12 @@ void table_free_row(const struct table *table, void *row);
 void table_free_list(const struct table *table, void **list);
 
 const char *catalog_state_name(enum catalog_state state);
+
+/* ---- tenants (catalog_tenant.c), inside a transaction ---- */
+
+/* LIMIT when `count` more live sandboxes, or `memory_bytes` more for running ones, are over the view's quotas. The row
+ * `id` (NULL: none) counts as one of the new ones. */
+int quota_check(struct catalog *catalog, const char *id, size_t count, uint64_t memory_bytes, struct husk_error *err);
+int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_error *err);
 
 #endif

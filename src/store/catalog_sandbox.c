@@ -7,6 +7,7 @@
 #include "store/catalog_kit.h"
 
 #define SLOT_MAX 16383
+#define KEY_LIFE_MS (24ll * 3600 * 1000)
 
 static const struct field sandbox_fields[] = {
 	FIELD(catalog_sandbox, FIELD_TEXT, id),
@@ -30,6 +31,9 @@ static const struct field sandbox_fields[] = {
 	FIELD(catalog_sandbox, FIELD_UINT32, slot),
 	FIELD(catalog_sandbox, FIELD_TEXT, metadata),
 	FIELD(catalog_sandbox, FIELD_TEXT, environment),
+	FIELD(catalog_sandbox, FIELD_TEXT, tenant),
+	FIELD(catalog_sandbox, FIELD_TEXT, idempotency_key),
+	FIELD(catalog_sandbox, FIELD_TEXT, request),
 };
 static const struct table sandboxes = { "sandboxes", sizeof(struct catalog_sandbox), sandbox_fields,
 					ARRAY_SIZE(sandbox_fields) };
@@ -50,8 +54,10 @@ static int not_found(struct catalog *catalog, const char *word, struct husk_erro
 {
 	return catalog_not_found(
 		catalog, "sandbox", word,
-		"SELECT id FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') UNION "
-		"SELECT name FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') AND name IS NOT NULL",
+		"SELECT id FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') "
+		"AND (?1 IS NULL OR tenant = ?1) UNION "
+		"SELECT name FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') AND name IS NOT NULL "
+		"AND tenant IS ?1",
 		"husk ls", err);
 }
 
@@ -85,9 +91,10 @@ int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct 
 		return -1;
 	/* An id always wins, so that nobody's name can stand in for somebody else's sandbox. */
 	int result = table_one(catalog, &sandboxes,
-			       "WHERE (id = ?1 OR name = ?1) AND state <> 'pool' "
+			       "WHERE ((id = ?1 AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND tenant IS ?2)) "
+			       "AND state <> 'pool' "
 			       "ORDER BY id = ?1 DESC, state = 'ended', ended_ms DESC, rowid DESC LIMIT 1",
-			       ARGUMENTS(text(id_or_name)), &row, err);
+			       ARGUMENTS(text(id_or_name), text(catalog->view.tenant)), &row, err);
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);
@@ -114,22 +121,82 @@ static int append_states(struct buf *sql, unsigned mask)
 	return 0;
 }
 
-int catalog_sandbox_list(struct catalog *catalog, unsigned mask, struct catalog_sandbox ***out, struct husk_error *err)
+/* Only the conditions that are asked for stand in the statement, so that each can use its index. */
+static int query_tail(const struct catalog *catalog, const struct catalog_query *query, struct buf *tail)
+{
+	if (buf_append_string(tail, "WHERE state IN (") || append_states(tail, query->mask) ||
+	    buf_append_string(tail, ")"))
+		return -1;
+	if (catalog->view.tenant && buf_append_string(tail, " AND tenant = ?1"))
+		return -1;
+	if (query->template_name && buf_append_string(tail, " AND template_name = ?2"))
+		return -1;
+	if (query->after &&
+	    buf_append_string(tail,
+			      " AND (created_ms, rowid) < (SELECT created_ms, rowid FROM sandboxes WHERE id = ?3)"))
+		return -1;
+	return buf_append_string(tail, " ORDER BY created_ms DESC, rowid DESC LIMIT ?4");
+}
+
+static int run_query(struct catalog *catalog, const struct catalog_query *query, const char *tail, void ***list,
+		     struct husk_error *err)
+{
+	int64_t limit = query->limit && query->limit <= INT64_MAX ? (int64_t)query->limit : -1, known = 0;
+
+	if (query->after &&
+	    catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE id = ?1 AND (?2 IS NULL OR tenant = ?2)",
+			   ARGUMENTS(text(query->after), text(catalog->view.tenant)), &known, err) < 0)
+		return -1;
+	if (query->after && !known)
+		return husk_fail_field(err, "cursor",
+				       "cursor '%.64s' is no sandbox any more; list from the start again",
+				       query->after);
+	return table_all(
+		catalog, &sandboxes, tail,
+		ARGUMENTS(text(catalog->view.tenant), text(query->template_name), text(query->after), number(limit)),
+		list, err);
+}
+
+int catalog_sandbox_query(struct catalog *catalog, const struct catalog_query *query, struct catalog_sandbox ***out,
+			  struct husk_error *err)
 {
 	cleanup_buf struct buf tail = { 0 };
 	void **list = NULL;
 
-	if (buf_append_string(&tail, "WHERE state IN (") || append_states(&tail, mask) ||
-	    buf_append_string(&tail, ") ORDER BY created_ms DESC, rowid DESC"))
+	if (query_tail(catalog, query, &tail))
 		return husk_fail_memory(err);
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	if (catalog_finish(catalog, table_all(catalog, &sandboxes, tail.data, NULL, &list, err), err)) {
+	if (catalog_finish(catalog, run_query(catalog, query, tail.data, &list, err), err)) {
 		table_free_list(&sandboxes, list);
 		return -1;
 	}
 	*out = (struct catalog_sandbox **)list;
 	return 0;
+}
+
+int catalog_sandbox_list(struct catalog *catalog, unsigned mask, struct catalog_sandbox ***out, struct husk_error *err)
+{
+	return catalog_sandbox_query(catalog, &(struct catalog_query){ .mask = mask }, out, err);
+}
+
+int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct catalog_sandbox **out,
+			   struct husk_error *err)
+{
+	void *row = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result = table_one(catalog, &sandboxes, "WHERE idempotency_key = ?1 AND tenant IS ?2 AND created_ms > ?3",
+			       ARGUMENTS(text(key), text(catalog->view.tenant), number(time_wall_ms() - KEY_LIFE_MS)),
+			       &row, err);
+
+	result = catalog_finish(catalog, result, err);
+	if (result == 1)
+		*out = row;
+	else
+		catalog_sandbox_free(row);
+	return result;
 }
 
 /* ---- adding ---- */
@@ -141,14 +208,41 @@ static int check_name(struct catalog *catalog, const char *name, const char *id,
 
 	if (!name)
 		return 0;
-	if (catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE name = ?1 AND id <> ?2 AND state <> 'ended'",
-			   ARGUMENTS(text(name), text(id)), &taken, err) < 0)
+	if (catalog_number(catalog,
+			   "SELECT 1 FROM sandboxes WHERE name = ?1 AND id <> ?2 AND state <> 'ended' AND tenant IS ?3",
+			   ARGUMENTS(text(name), text(id), text(catalog->view.tenant)), &taken, err) < 0)
 		return -1;
 	if (taken)
 		return husk_fail(err, HUSK_CONFLICT,
 				 "a live sandbox is named '%s' already; choose another name, or end it (husk rm %s)",
 				 name, name);
 	return 0;
+}
+
+/* CONFLICT when another has the key; one that is too old gives it up. */
+static int check_key(struct catalog *catalog, const char *key, const char *id, struct husk_error *err)
+{
+	int64_t taken = 0;
+
+	if (!key)
+		return 0;
+	if (catalog_run(catalog,
+			"UPDATE sandboxes SET idempotency_key = NULL, request = NULL "
+			"WHERE idempotency_key = ?1 AND tenant IS ?2 AND created_ms <= ?3",
+			ARGUMENTS(text(key), text(catalog->view.tenant), number(time_wall_ms() - KEY_LIFE_MS)),
+			err) < 0 ||
+	    catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE idempotency_key = ?1 AND tenant IS ?2 AND id <> ?3",
+			   ARGUMENTS(text(key), text(catalog->view.tenant), text(id)), &taken, err) < 0)
+		return -1;
+	return taken ? husk_fail(err, HUSK_CONFLICT, "another request has this idempotency key") : 0;
+}
+
+/* What a row must be that is to be the view's: free in name and key, and within the quotas. */
+static int check_new(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err)
+{
+	if (check_name(catalog, row->name, row->id, err) || check_key(catalog, row->idempotency_key, row->id, err))
+		return -1;
+	return quota_check(catalog, row->id, 1, row->memory_bytes, err);
 }
 
 /* The lowest number nobody has. */
@@ -177,9 +271,12 @@ static int insert_sandbox(struct catalog *catalog, struct catalog_sandbox *row, 
 		return -1;
 	if (taken)
 		return husk_fail(err, HUSK_CONFLICT, "sandbox %s exists already", row->id);
-	if (check_name(catalog, row->name, row->id, err) || free_slot(catalog, &row->slot, err))
+	if (check_new(catalog, row, err) || free_slot(catalog, &row->slot, err))
 		return -1;
-	return table_insert(catalog, &sandboxes, row, err);
+	struct catalog_sandbox owned = *row;
+
+	owned.tenant = (char *)catalog->view.tenant;
+	return table_insert(catalog, &sandboxes, &owned, err);
 }
 
 int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err)
@@ -195,6 +292,19 @@ int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, st
 
 /* ---- changing ---- */
 
+/* A sandbox that wakes takes its memory again. */
+static int quota_check_wake(struct catalog *catalog, const char *id, struct husk_error *err)
+{
+	int64_t memory = 0;
+
+	if (!catalog->view.tenant)
+		return 0;
+	if (catalog_number(catalog, "SELECT memory_bytes FROM sandboxes WHERE id = ?1", ARGUMENTS(text(id)), &memory,
+			   err) < 0)
+		return -1;
+	return quota_check(catalog, id, 0, (uint64_t)memory, err);
+}
+
 int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
 			 struct husk_error *err)
 {
@@ -207,8 +317,10 @@ int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_
 		return husk_fail_memory(err);
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int changed = catalog_run(catalog, sql.data, ARGUMENTS(text(id), text(catalog_state_name(to))), err);
+	int changed = to == CATALOG_CREATING ? quota_check_wake(catalog, id, err) : 0;
 
+	if (changed == 0)
+		changed = catalog_run(catalog, sql.data, ARGUMENTS(text(id), text(catalog_state_name(to))), err);
 	if (changed == 0)
 		changed = untouched(catalog, id, HUSK_CONFLICT, err);
 	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
@@ -231,21 +343,23 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 		return husk_fail(err, HUSK_INTERNAL, "sandbox %s cannot be updated to ended without a reason", row->id);
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int result = check_name(catalog, row->name, row->id, err);
+	int result = check_new(catalog, row, err);
 
 	if (result == 0)
-		result = update_live(catalog, row->id,
-				     "UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
-				     "persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
-				     "metadata = ?11, environment = ?12, created_ms = ?13, state = ?14 "
-				     "WHERE id = ?1 AND state <> 'ended'",
-				     ARGUMENTS(text(row->id), text(row->name), text(row->parent),
-					       number(row->expires_ms), number(row->idle_seconds),
-					       number(row->persistent), number((int64_t)row->memory_bytes),
-					       number((int64_t)row->disk_bytes), number(row->cpu_milli),
-					       number(row->pids), text(row->metadata), text(row->environment),
-					       number(row->created_ms), text(catalog_state_name(row->state))),
-				     err);
+		result = update_live(
+			catalog, row->id,
+			"UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
+			"persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
+			"metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
+			"tenant = ?15, idempotency_key = ?16, request = ?17 "
+			"WHERE id = ?1 AND state <> 'ended'",
+			ARGUMENTS(text(row->id), text(row->name), text(row->parent), number(row->expires_ms),
+				  number(row->idle_seconds), number(row->persistent),
+				  number((int64_t)row->memory_bytes), number((int64_t)row->disk_bytes),
+				  number(row->cpu_milli), number(row->pids), text(row->metadata),
+				  text(row->environment), number(row->created_ms), text(catalog_state_name(row->state)),
+				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request)),
+			err);
 	return catalog_finish(catalog, result, err);
 }
 

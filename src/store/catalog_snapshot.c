@@ -20,6 +20,7 @@ static const struct field snapshot_fields[] = {
 	FIELD(catalog_snapshot, FIELD_BOOL, ready),
 	FIELD(catalog_snapshot, FIELD_TEXT, environment),
 	FIELD(catalog_snapshot, FIELD_TEXT, metadata),
+	FIELD(catalog_snapshot, FIELD_TEXT, tenant),
 };
 static const struct table snapshots = { "snapshots", sizeof(struct catalog_snapshot), snapshot_fields,
 					ARRAY_SIZE(snapshot_fields) };
@@ -37,8 +38,8 @@ void catalog_snapshot_list_free(struct catalog_snapshot **list)
 static int not_found(struct catalog *catalog, const char *word, struct husk_error *err)
 {
 	return catalog_not_found(catalog, "snapshot", word,
-				 "SELECT id FROM snapshots WHERE ready UNION "
-				 "SELECT name FROM snapshots WHERE ready AND name IS NOT NULL",
+				 "SELECT id FROM snapshots WHERE ready AND (?1 IS NULL OR tenant = ?1) UNION "
+				 "SELECT name FROM snapshots WHERE ready AND name IS NOT NULL AND tenant IS ?1",
 				 "husk snapshot ls", err);
 }
 
@@ -46,15 +47,18 @@ static int insert_snapshot(struct catalog *catalog, const struct catalog_snapsho
 {
 	int64_t taken = 0;
 
-	if (row->name && catalog_number(catalog, "SELECT 1 FROM snapshots WHERE name = ?1", ARGUMENTS(text(row->name)),
-					&taken, err) < 0)
+	if (row->name && catalog_number(catalog, "SELECT 1 FROM snapshots WHERE name = ?1 AND tenant IS ?2",
+					ARGUMENTS(text(row->name), text(catalog->view.tenant)), &taken, err) < 0)
 		return -1;
 	if (taken)
 		return husk_fail(
 			err, HUSK_CONFLICT,
 			"a snapshot is named '%s' already; choose another name, or remove it (husk snapshot rm %s)",
 			row->name, row->name);
-	return table_insert(catalog, &snapshots, row, err);
+	struct catalog_snapshot owned = *row;
+
+	owned.tenant = (char *)catalog->view.tenant;
+	return table_insert(catalog, &snapshots, &owned, err);
 }
 
 int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err)
@@ -64,14 +68,16 @@ int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot 
 	return catalog_finish(catalog, insert_snapshot(catalog, row, err), err);
 }
 
-/* One statement on one snapshot, ?1 being its id; NOT_FOUND when it touched none. */
-static int change(struct catalog *catalog, const char *id, const char *sql, const struct argument *arguments,
-		  struct husk_error *err)
+/* One statement on one snapshot, ?1 being its id, that makes it `more` bytes; NOT_FOUND when it touched none. */
+static int change(struct catalog *catalog, const char *id, uint64_t more, const char *sql,
+		  const struct argument *arguments, struct husk_error *err)
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int changed = catalog_run(catalog, sql, arguments, err);
+	int changed = more ? quota_check_snapshots(catalog, more, err) : 0;
 
+	if (changed == 0)
+		changed = catalog_run(catalog, sql, arguments, err);
 	if (changed == 0)
 		changed = not_found(catalog, id, err);
 	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
@@ -79,13 +85,13 @@ static int change(struct catalog *catalog, const char *id, const char *sql, cons
 
 int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err)
 {
-	return change(catalog, id, "UPDATE snapshots SET ready = 1, bytes = ?2 WHERE id = ?1",
+	return change(catalog, id, bytes, "UPDATE snapshots SET ready = 1, bytes = ?2 WHERE id = ?1",
 		      ARGUMENTS(text(id), number((int64_t)bytes)), err);
 }
 
 int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err)
 {
-	return change(catalog, id, "DELETE FROM snapshots WHERE id = ?1", ARGUMENTS(text(id)), err);
+	return change(catalog, id, 0, "DELETE FROM snapshots WHERE id = ?1", ARGUMENTS(text(id)), err);
 }
 
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
@@ -98,8 +104,10 @@ int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
 	int result =
-		table_one(catalog, &snapshots, "WHERE id = ?1 OR (name = ?1 AND ready) ORDER BY id = ?1 DESC LIMIT 1",
-			  ARGUMENTS(text(id_or_name)), &row, err);
+		table_one(catalog, &snapshots,
+			  "WHERE (id = ?1 AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND ready AND tenant IS ?2) "
+			  "ORDER BY id = ?1 DESC LIMIT 1",
+			  ARGUMENTS(text(id_or_name), text(catalog->view.tenant)), &row, err);
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);
@@ -117,8 +125,9 @@ int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_
 
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	int result = table_all(catalog, &snapshots, "WHERE ready = ?1 ORDER BY created_ms DESC, rowid DESC",
-			       ARGUMENTS(number(!unready)), &list, err);
+	int result = table_all(catalog, &snapshots,
+			       "WHERE ready = ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY created_ms DESC, rowid DESC",
+			       ARGUMENTS(number(!unready), text(catalog->view.tenant)), &list, err);
 
 	if (catalog_finish(catalog, result, err)) {
 		table_free_list(&snapshots, list);

@@ -11,7 +11,13 @@ static const struct field template_fields[] = {
 	FIELD(catalog_template, FIELD_TEXT, description),  FIELD(catalog_template, FIELD_TEXT, isolation),
 	FIELD(catalog_template, FIELD_INT64, created_ms),  FIELD(catalog_template, FIELD_UINT64, bytes),
 	FIELD(catalog_template, FIELD_UINT64, disk_bytes), FIELD(catalog_template, FIELD_BOOL, current),
+	FIELD(catalog_template, FIELD_TEXT, tenant),
 };
+
+/* What a view may use: the tenant's own, and the instance's where it has none of that name. ?1 is the tenant. */
+#define USABLE                                                                                                         \
+	"current AND (tenant IS ?1 OR (tenant IS NULL AND NOT EXISTS (SELECT 1 FROM templates AS own "                 \
+	"WHERE own.name = templates.name AND own.current AND own.tenant = ?1)))"
 static const struct table templates = { "templates", sizeof(struct catalog_template), template_fields,
 					ARRAY_SIZE(template_fields) };
 
@@ -27,7 +33,7 @@ void catalog_template_list_free(struct catalog_template **list)
 
 static int not_found(struct catalog *catalog, const char *word, struct husk_error *err)
 {
-	return catalog_not_found(catalog, "template", word, "SELECT name FROM templates WHERE current",
+	return catalog_not_found(catalog, "template", word, "SELECT name FROM templates WHERE " USABLE,
 				 "husk template ls", err);
 }
 
@@ -36,11 +42,12 @@ static int insert_template(struct catalog *catalog, const struct catalog_templat
 	struct catalog_template version = *row;
 
 	version.current = true;
+	version.tenant = (char *)catalog->view.tenant;
 	/* The same content may be built again, by force or after its name was dropped: it replaces its own row. */
-	if (catalog_run(catalog, "DELETE FROM templates WHERE name = ?1 AND digest = ?2",
-			ARGUMENTS(text(row->name), text(row->digest)), err) < 0 ||
-	    catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current",
-			ARGUMENTS(text(row->name)), err) < 0)
+	if (catalog_run(catalog, "DELETE FROM templates WHERE name = ?1 AND digest = ?2 AND tenant IS ?3",
+			ARGUMENTS(text(row->name), text(row->digest), text(version.tenant)), err) < 0 ||
+	    catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current AND tenant IS ?2",
+			ARGUMENTS(text(row->name), text(version.tenant)), err) < 0)
 		return -1;
 	return table_insert(catalog, &templates, &version, err);
 }
@@ -61,7 +68,8 @@ int catalog_template_get(struct catalog *catalog, const char *name, struct catal
 		return husk_fail(err, HUSK_INVALID, "no template given: pass its name (husk template ls)");
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	int result = table_one(catalog, &templates, "WHERE name = ?1 AND current", ARGUMENTS(text(name)), &row, err);
+	int result = table_one(catalog, &templates, "WHERE " USABLE " AND name = ?2",
+			       ARGUMENTS(text(catalog->view.tenant), text(name)), &row, err);
 
 	if (result == 0)
 		result = not_found(catalog, name, err);
@@ -73,14 +81,14 @@ int catalog_template_get(struct catalog *catalog, const char *name, struct catal
 	return 0;
 }
 
-static int list_templates(struct catalog *catalog, const char *tail, struct catalog_template ***out,
-			  struct husk_error *err)
+static int list_templates(struct catalog *catalog, const char *tail, const struct argument *arguments,
+			  struct catalog_template ***out, struct husk_error *err)
 {
 	void **list = NULL;
 
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	if (catalog_finish(catalog, table_all(catalog, &templates, tail, NULL, &list, err), err)) {
+	if (catalog_finish(catalog, table_all(catalog, &templates, tail, arguments, &list, err), err)) {
 		table_free_list(&templates, list);
 		return -1;
 	}
@@ -91,9 +99,10 @@ static int list_templates(struct catalog *catalog, const char *tail, struct cata
 int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out,
 			  struct husk_error *err)
 {
-	return list_templates(catalog,
-			      with_old ? "ORDER BY name, current DESC, created_ms DESC" : "WHERE current ORDER BY name",
-			      out, err);
+	if (with_old)
+		return list_templates(catalog, "ORDER BY name, current DESC, created_ms DESC", NULL, out, err);
+	return list_templates(catalog, "WHERE " USABLE " ORDER BY name", ARGUMENTS(text(catalog->view.tenant)), out,
+			      err);
 }
 
 int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err)
@@ -106,18 +115,33 @@ int catalog_template_unused(struct catalog *catalog, struct catalog_template ***
 		"AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE template_digest = candidate.digest "
 		"AND state <> 'ended') "
 		"GROUP BY digest ORDER BY created_ms",
-		out, err);
+		NULL, out, err);
+}
+
+/* Why a tenant's removal touched nothing: it is the instance's, or there is none. */
+static int not_removed(struct catalog *catalog, const char *name, struct husk_error *err)
+{
+	int64_t known = 0;
+
+	if (catalog_number(catalog, "SELECT 1 FROM templates WHERE name = ?1 AND current AND tenant IS NULL",
+			   ARGUMENTS(text(name)), &known, err) < 0)
+		return -1;
+	if (!known)
+		return not_found(catalog, name, err);
+	return husk_fail(err, HUSK_DENIED, "template '%s' is the instance's, for everybody; only its owner removes it",
+			 name);
 }
 
 int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err)
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int changed = catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current",
-				  ARGUMENTS(text(name)), err);
+	int changed =
+		catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current AND tenant IS ?2",
+			    ARGUMENTS(text(name), text(catalog->view.tenant)), err);
 
 	if (changed == 0)
-		changed = not_found(catalog, name, err);
+		changed = not_removed(catalog, name, err);
 	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
 }
 

@@ -135,6 +135,11 @@ char *path_catalog(const struct paths *paths)
 	return str_format("%s/catalog.db", paths->home);
 }
 
+char *path_signing_key(const struct paths *paths)
+{
+	return str_format("%s/signing.key", paths->home);
+}
+
 char *path_template(const struct paths *paths, const char *digest)
 {
 	return str_format("%s/templates/%s", paths->home, digest);

@@ -1,7 +1,7 @@
 /*
  * Where an instance keeps its things: one place that knows, so that tests and a second instance on a host never meet.
  *
- *   <home>/catalog.db
+ *   <home>/catalog.db, <home>/signing.key
  *   <home>/templates/<digest>/            rootfs.img, baked/<disk bytes>/ (the snapshot of it already running)
  *   <home>/cache/                         built root filesystems, by content
  *   <home>/snapshots/<id>/                a checkpoint image
@@ -27,6 +27,7 @@ int paths_open(const char *home, struct paths *out, struct husk_error *err);
 void paths_close(struct paths *paths);
 /* Each returns a string the caller frees (NULL: no memory). */
 char *path_catalog(const struct paths *paths);
+char *path_signing_key(const struct paths *paths);
 char *path_template(const struct paths *paths, const char *digest);
 char *path_rootfs(const struct paths *paths, const char *digest);
 char *path_baked(const struct paths *paths, const char *digest, uint64_t disk_bytes);

@@ -33,6 +33,10 @@ COMMANDS = [
     "template build",
     "template ls",
     "template rm",
+    "serve",
+    "token create",
+    "token ls",
+    "token rm",
     "doctor",
     "gc",
 ]

@@ -174,13 +174,18 @@ static void says_when_slots_run_out(void **state)
 	add(w, "sb-first", NULL, CATALOG_RUNNING);
 	assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
 	assert_int_equal(
-		sqlite3_exec(db,
-			     "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 16383) "
-			     "INSERT INTO sandboxes SELECT 'x' || i, NULL, template_name, template_digest, parent, "
-			     "isolation, end_reason, state, warm, created_ms, expires_ms, ended_ms, idle_seconds, "
-			     "persistent, memory_bytes, disk_bytes, cpu_milli, pids, i, metadata, environment "
-			     "FROM n, sandboxes",
-			     NULL, NULL, NULL),
+		sqlite3_exec(
+			db,
+			"WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 16383) "
+			"INSERT INTO sandboxes (id, template_name, template_digest, parent, isolation, end_reason, "
+			"state, "
+			"warm, created_ms, expires_ms, ended_ms, idle_seconds, persistent, memory_bytes, disk_bytes, "
+			"cpu_milli, pids, slot, metadata, environment) "
+			"SELECT 'x' || i, template_name, template_digest, parent, "
+			"isolation, end_reason, state, warm, created_ms, expires_ms, ended_ms, idle_seconds, "
+			"persistent, memory_bytes, disk_bytes, cpu_milli, pids, i, metadata, environment "
+			"FROM n, sandboxes",
+			NULL, NULL, NULL),
 		SQLITE_OK);
 	sqlite3_close(db);
 	refused(w, catalog_sandbox_add(w->catalog, &row, &w->err), HUSK_LIMIT, "16383");

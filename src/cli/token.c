@@ -1,0 +1,206 @@
+/*
+ * `husk token create|ls|rm`: who may use this instance over HTTP, as which tenant, and how much of it. A token's secret
+ * is shown once, when it is made, and is kept nowhere.
+ */
+#include <openssl/crypto.h>
+
+#include "cli/cli.h"
+
+struct token_arguments {
+	const char *tenant;
+	bool admin;
+	int64_t ttl_seconds, max_sandboxes;
+	uint64_t max_memory_bytes, max_snapshot_bytes;
+};
+
+#define QUOTA_MAX ((int64_t)1 << 50)
+
+static const struct option_spec token_options[] = {
+	OPTION(0, "tenant", OPTION_STRING, struct token_arguments, tenant, "NAME",
+	       "whose sandboxes, snapshots and templates it opens (one of the token's own name)"),
+	OPTION(0, "admin", OPTION_FLAG, struct token_arguments, admin, NULL, "the whole instance, without a tenant"),
+	OPTION(0, "ttl", OPTION_SECONDS, struct token_arguments, ttl_seconds, "TIME",
+	       "how long it is good for (for ever)", .min = 1, .max = 10ll * 365 * 24 * 3600),
+	OPTION(0, "max-sandboxes", OPTION_INTEGER, struct token_arguments, max_sandboxes, "N",
+	       "at most so many live sandboxes, hibernated ones too", .min = 1, .max = 1000000),
+	OPTION(0, "max-memory", OPTION_SIZE, struct token_arguments, max_memory_bytes, "SIZE",
+	       "at most so much memory for those that run", .min = 64ll << 20, .max = QUOTA_MAX),
+	OPTION(0, "max-snapshots", OPTION_SIZE, struct token_arguments, max_snapshot_bytes, "SIZE",
+	       "at most so many bytes of snapshots", .min = 1 << 20, .max = QUOTA_MAX),
+	{ 0 },
+};
+
+static void cleanup_token_list(struct husk_token ***list)
+{
+	husk_token_list_free(*list);
+}
+
+static json_t *token_quota(uint64_t limit)
+{
+	return limit ? json_integer((json_int_t)limit) : json_null();
+}
+
+static json_t *token_json(const struct husk_token *token)
+{
+	/* clang-format off */
+	return json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:b, s:o, s:o, s:o}",
+			 "id", token->id,
+			 "name", json_text0(token->name),
+			 "tenant", json_text0(token->tenant),
+			 "admin", token->tenant == NULL,
+			 "created_at", json_time(token->created_ms),
+			 "expires_at", json_time(token->expires_ms),
+			 "revoked", token->revoked,
+			 "max_sandboxes", token_quota(token->max_sandboxes),
+			 "max_memory_bytes", token_quota(token->max_memory_bytes),
+			 "max_snapshot_bytes", token_quota(token->max_snapshot_bytes));
+	/* clang-format on */
+}
+
+/* ---- create ---- */
+
+static void cleanup_secret(char **secret)
+{
+	if (*secret)
+		OPENSSL_cleanse(*secret, strlen(*secret));
+	free(*secret);
+}
+
+static int token_create_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct token_arguments *arguments = data;
+	struct husk_token_options options = {
+		.name = argv[0],
+		.tenant = arguments->tenant,
+		.admin = arguments->admin,
+		.ttl_seconds = arguments->ttl_seconds,
+		.max_sandboxes = (uint32_t)arguments->max_sandboxes,
+		.max_memory_bytes = arguments->max_memory_bytes,
+		.max_snapshot_bytes = arguments->max_snapshot_bytes,
+	};
+	struct husk_token *token = NULL;
+	cleanup(cleanup_secret) char *secret = NULL;
+
+	(void)argc;
+	if (husk_token_create(cli->husk, &options, &secret, &token, err) < 0)
+		return -1;
+	int status = 0;
+	if (cli->json) {
+		json_t *document = token_json(token);
+		if (document)
+			json_object_set_new(document, "token", json_string(secret));
+		status = output_json(document, err);
+	} else {
+		puts(secret);
+		output_note(
+			"keep it now: it is not shown again (HUSK_TOKEN=… for clients; husk token rm %s revokes it)",
+			token->name);
+	}
+	husk_token_free(token);
+	return status;
+}
+
+/* ---- ls, rm ---- */
+
+static const char *token_status(const struct husk_token *token)
+{
+	if (token->revoked)
+		return "revoked";
+	return token->expires_ms && token->expires_ms <= time_wall_ms() ? "expired" : "good";
+}
+
+static void cell_quota(struct table *table, uint64_t limit)
+{
+	if (limit)
+		table_size(table, limit);
+	else
+		table_cell(table, NULL);
+}
+
+static int tokens_table(struct husk_token *const *list, struct husk_error *err)
+{
+	static const char *const heading[] = { "ID",  "NAME",      "TENANT", "STATUS",
+					       "AGE", "SANDBOXES", "MEMORY", "SNAPSHOTS" };
+	cleanup_table struct table table;
+
+	table_begin(&table, ARRAY_SIZE(heading));
+	for (size_t i = 0; i < ARRAY_SIZE(heading); i++)
+		table_cell(&table, heading[i]);
+	for (size_t i = 0; list[i]; i++) {
+		table_cell(&table, list[i]->id);
+		table_cell(&table, list[i]->name);
+		table_cell(&table, list[i]->tenant ? list[i]->tenant : "(admin)");
+		table_cell(&table, token_status(list[i]));
+		table_age(&table, list[i]->created_ms);
+		if (list[i]->max_sandboxes)
+			table_cellf(&table, "%u", list[i]->max_sandboxes);
+		else
+			table_cell(&table, NULL);
+		cell_quota(&table, list[i]->max_memory_bytes);
+		cell_quota(&table, list[i]->max_snapshot_bytes);
+	}
+	return table_print(&table, err);
+}
+
+static int token_ls_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup(cleanup_token_list) struct husk_token **list = NULL;
+
+	(void)data, (void)argc, (void)argv;
+	if (husk_token_list(cli->husk, &list, err) < 0)
+		return -1;
+	if (!cli->json)
+		return tokens_table(list, err);
+	cleanup_json json_t *array = json_array();
+	for (size_t i = 0; array && list[i]; i++)
+		if (json_array_append_new(array, token_json(list[i])) < 0)
+			return husk_fail_memory(err);
+	return output_json(json_incref(array), err);
+}
+
+static int token_rm_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup_json json_t *revoked = json_array();
+
+	(void)data, (void)argc;
+	for (; *argv; argv++) {
+		if (husk_token_revoke(cli->husk, *argv, err) < 0)
+			return -1;
+		if (!cli->json)
+			puts(*argv);
+		if (json_array_append_new(revoked,
+					  json_pack("{s:o, s:b}", "token", json_text0(*argv), "revoked", true)) < 0)
+			return husk_fail_memory(err);
+	}
+	return cli->json ? output_json(json_incref(revoked), err) : 0;
+}
+
+const struct cli_command cli_token_create = {
+	.name = "token create",
+	.operands = "NAME",
+	.summary = "Make a token for the server, and show its secret this once",
+	.details = "A token opens the instance to one tenant, which sees only what is its own. Quotas hold for the "
+		   "tenant\n"
+		   "when this token is used.\n",
+	.groups = { { token_options, 0 } },
+	.arguments_size = sizeof(struct token_arguments),
+	.min = 1,
+	.max = 1,
+	.run = token_create_run,
+};
+
+const struct cli_command cli_token_ls = {
+	.name = "token ls",
+	.operands = "",
+	.summary = "List tokens, the revoked ones too",
+	.run = token_ls_run,
+};
+
+const struct cli_command cli_token_rm = {
+	.name = "token rm",
+	.operands = "TOKEN…",
+	.summary = "Revoke tokens, by id or name; at once, for every request that follows",
+	.min = 1,
+	.max = -1,
+	.run = token_rm_run,
+};

@@ -1,0 +1,35 @@
+/*
+ * The JSON shapes of what husk.h gives, so that the command line and the server show the same thing with the same keys.
+ * Bytes that a guest produced are repaired to UTF-8 here and nowhere else. Every function gives a new document that the
+ * caller drops, or NULL when memory ran out.
+ */
+#ifndef HUSK_JSON_H
+#define HUSK_JSON_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "husk.h"
+
+static inline void json_cleanup(json_t **document)
+{
+	json_decref(*document);
+}
+#define cleanup_json cleanup(json_cleanup) /* jansson's own json_auto_t clashes with the kit's `cleanup` */
+
+/* A string from bytes nobody vouches for: what is not UTF-8 becomes U+FFFD. */
+json_t *json_text(const char *bytes, size_t size);
+json_t *json_text0(const char *text); /* NULL: null */
+json_t *json_texts(char *const *list);
+json_t *json_time(int64_t wall_ms); /* RFC 3339; 0: null */
+json_t *json_base64(const char *bytes, size_t size);
+/* Adds `key` as text, and `key`_base64 with the exact bytes when they were not UTF-8. */
+int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size);
+json_t *json_sandbox(const struct husk_sandbox *sandbox);
+json_t *json_sandbox_list(struct husk_sandbox *const *list);
+json_t *json_snapshot(const struct husk_snapshot *snapshot);
+json_t *json_template(const struct husk_template *template);
+json_t *json_process_list(const struct husk_process_info *list, size_t count);
+json_t *json_code_contexts(const struct husk_code_context *list, size_t count);
+
+#endif
