@@ -1,6 +1,6 @@
 # Husk's build: one makefile for everything. Sources are found by folder, so a new file needs no line here.
 #
-#   make            build/husk, build/libhusk.a, build/libhusk.so, build/husk-agent, build/examples/*
+#   make            build/husk, build/huskd, build/libhusk.a, build/libhusk.so, build/husk-agent, build/examples/*
 #   make help       the other targets
 #
 # Anything that builds first makes sure that the Debian packages it needs are there (scripts/setup, once).
@@ -60,7 +60,9 @@ objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
 
 KIT_SOURCES := $(call sources,src/base src/wire)
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox)
-CLI_SOURCES := $(call sources,src/cli)
+JSON_SOURCES := $(call sources,src/json)
+CLI_SOURCES := $(call sources,src/cli) $(JSON_SOURCES)
+SERVER_SOURCES := $(call sources,src/server) $(JSON_SOURCES)
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
 TEST_SOURCES := $(wildcard tests/unit/test_*.c)
@@ -69,6 +71,7 @@ EXAMPLE_SOURCES := $(wildcard examples/*.c)
 
 LIB_OBJECTS := $(call objects,host,$(LIB_SOURCES))
 CLI_OBJECTS := $(call objects,host,$(CLI_SOURCES))
+SERVER_OBJECTS := $(call objects,host,$(SERVER_SOURCES))
 AGENT_OBJECTS := $(call objects,guest-side,$(AGENT_SOURCES) $(KIT_SOURCES))
 FUZZ_OBJECTS := $(call objects,fuzz,$(LIB_SOURCES))
 
@@ -83,7 +86,7 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
 .PHONY: all run test bench install format lint fuzz setup clean help tests fuzzers FORCE
-all: $(HUSK) $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(GUEST) $(EXAMPLES) ## build everything (the default)
+all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS)
 fuzzers: $(FUZZERS)
 
@@ -115,6 +118,8 @@ $(BUILD)/host/%.o: %.c $(BUILD)/.flags | $(TOP)/.setup
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
+$(BUILD)/host/src/server/openapi.o: docs/openapi.json
+
 $(BUILD)/guest-side/%.o: %.c $(BUILD)/.flags | $(TOP)/.setup
 	$(call say,MUSL,$<)
 	@mkdir -p $(@D)
@@ -135,6 +140,11 @@ $(BUILD)/libhusk.so: $(LIB_OBJECTS) src/libhusk.map
 $(BUILD)/husk: $(CLI_OBJECTS) $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LIBRARIES) -o $@
+
+# A program of its own, so that the command line and the supervisors do not load an HTTP server with TLS.
+$(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/libhusk.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) $^ -lmicrohttpd -lwslay $(LIBRARIES) -o $@
 
 $(BUILD)/husk-agent: $(AGENT_OBJECTS)
 	$(call say,LD,$@)
@@ -194,6 +204,7 @@ ROOT := $(DESTDIR)$(PREFIX)
 install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -d '$(ROOT)/bin' '$(ROOT)/lib/husk/guest' '$(ROOT)/share/husk/templates' '$(ROOT)/include'
 	install -m 755 $(BUILD)/husk '$(ROOT)/bin/husk'
+	install -m 755 $(BUILD)/huskd '$(ROOT)/bin/huskd'
 	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
 	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
 	cp -R templates/. '$(ROOT)/share/husk/templates/'
@@ -206,7 +217,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
-C_FILES := $(LIB_SOURCES) $(CLI_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
+C_FILES := $(sort $(LIB_SOURCES) $(CLI_SOURCES) $(SERVER_SOURCES)) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
 H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h guest/*.h)
 
 format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHECK=1: only tell)
@@ -214,7 +225,7 @@ format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHE
 
 # gcc's analyzer on each host-side file, and clang-tidy's bug finders; each file bounded in time.
 lint: | $(TOP)/.setup-tools ## static analysis: gcc -fanalyzer and clang-tidy
-	@scripts/lint '$(CC)' $(LIB_SOURCES) $(CLI_SOURCES) $(AGENT_SOURCES)
+	@scripts/lint '$(CC)' $(sort $(LIB_SOURCES) $(CLI_SOURCES) $(SERVER_SOURCES)) $(AGENT_SOURCES)
 
 clean: ## remove everything that was built
 	rm -rf $(TOP)
@@ -225,6 +236,6 @@ help: ## this list
 
 # ---- dependencies the compiler found ---------------------------------------------------------------------------------
 
--include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
+-include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SERVER_OBJECTS) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
 -include $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
 .SECONDARY:

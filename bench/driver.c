@@ -11,15 +11,23 @@
  *   hibernate ID, kill ID                                               -> us
  *   wake ID                  awake, and `true` in it                    -> us
  *   put ID MIB, get ID       a file in, and out again                   -> us
+ *   http-exec SOCKET ID      as exec, through huskd on a kept connection -> us
+ *   storm EACH ID…           `true`, EACH times in every one at once    -> us
+ *   http-storm SOCKET EACH ID…  the same through huskd, a connection each -> us
+ *   lag ID COUNT             how late lines of output come, each in us   -> us lag…
  *
  * A failure is a line that begins with "error:"; the next command is read all the same.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <husk.h>
 
@@ -183,13 +191,163 @@ static int do_get(char *words, char *made, size_t size, struct husk_error *err)
 	return 0;
 }
 
+/* ---- through the server: HTTP in its plainest form, so that it is the server that is measured ---- */
+
+static int http_connect(const char *path)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* Reads one answer with a Content-Length; 0 when it says 200 and exit code 0. */
+static int http_answer(int fd)
+{
+	char text[8192];
+	size_t size = 0, whole = 0;
+
+	while (!whole || size < whole) {
+		ssize_t count = size < sizeof(text) - 1 ? read(fd, text + size, sizeof(text) - 1 - size) : -1;
+		if (count <= 0)
+			return -1;
+		size += (size_t)count;
+		text[size] = '\0';
+		const char *end = strstr(text, "\r\n\r\n"), *length = strcasestr(text, "\r\ncontent-length:");
+		if (end && length)
+			whole = (size_t)(end - text) + 4 + strtoul(length + 17, NULL, 10);
+	}
+	return strncmp(text, "HTTP/1.1 200", 12) == 0 && strstr(text, "\"exit_code\":0") ? 0 : -1;
+}
+
+static int http_true(int fd, const char *id)
+{
+	static const char body[] = "{\"argv\":[\"true\"]}";
+	char text[512];
+	int size =
+		snprintf(text, sizeof(text),
+			 "POST /v1/sandboxes/%s/exec HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+			 "Content-Length: %zu\r\n\r\n%s",
+			 id, sizeof(body) - 1, body);
+
+	return write(fd, text, (size_t)size) == size ? http_answer(fd) : -1;
+}
+
+static int do_http_exec(char *words, char *made, size_t size, struct husk_error *err)
+{
+	static int kept = -1;
+	const char *path = strsep(&words, " ");
+
+	(void)made, (void)size;
+	if (!words)
+		return fail(err, "http-exec SOCKET ID");
+	if (kept < 0)
+		kept = http_connect(path);
+	return kept < 0 || http_true(kept, words) < 0 ? fail(err, "the server did not answer as it should") : 0;
+}
+
+struct storm {
+	const char *id, *path; /* path NULL: libhusk */
+	pthread_t thread;
+	int result;
+};
+
+static void *storm_run(void *data)
+{
+	struct storm *storm = data;
+	struct husk_error err;
+
+	if (!storm->path) {
+		storm->result = answer(storm->id, &err);
+		return NULL;
+	}
+	int fd = http_connect(storm->path);
+	storm->result = fd < 0 ? -1 : http_true(fd, storm->id);
+	if (fd >= 0)
+		close(fd);
+	return NULL;
+}
+
+static int storm_all(const char *path, char *words, struct husk_error *err)
+{
+	static struct storm storms[1024];
+	const char *each_text = strsep(&words, " ");
+	size_t each = strtoul(each_text, NULL, 10), count = 0;
+	int result = 0;
+
+	for (const char *id = strsep(&words, " "); id; id = strsep(&words, " "))
+		for (size_t i = 0; i < each && count < sizeof(storms) / sizeof(*storms); i++)
+			storms[count++] = (struct storm){ .id = id, .path = path, .result = -1 };
+	size_t started = 0;
+	while (started < count && pthread_create(&storms[started].thread, NULL, storm_run, &storms[started]) == 0)
+		started++;
+	for (size_t i = 0; i < started; i++) {
+		pthread_join(storms[i].thread, NULL);
+		result |= storms[i].result;
+	}
+	return result || started < count ? fail(err, "some of the storm failed") : 0;
+}
+
+static int do_storm(char *words, char *made, size_t size, struct husk_error *err)
+{
+	(void)made, (void)size;
+	return storm_all(NULL, words, err);
+}
+
+static int do_http_storm(char *words, char *made, size_t size, struct husk_error *err)
+{
+	const char *path = strsep(&words, " ");
+
+	(void)made, (void)size;
+	return storm_all(path, words, err);
+}
+
+/* The guest writes the time; the clock is the host's, so the difference is how long it took to get here. */
+static int do_lag(char *words, char *made, size_t size, struct husk_error *err)
+{
+	const char *id = strsep(&words, " ");
+	char line[256];
+	snprintf(line, sizeof(line),
+		 "exec python3 -c 'import time\nfor i in range(%ld): print(time.time_ns(), flush=True); time.sleep(0.05)'",
+		 words ? strtol(words, NULL, 10) : 1);
+	const struct husk_exec_options options = { .shell = line };
+	struct husk_process *process = NULL;
+	struct husk_process_event event = { 0 };
+	size_t used = 0;
+	int64_t pid;
+
+	if (husk_exec(husk, id, &options, &process, &pid, err) < 0)
+		return -1;
+	int result;
+	while ((result = husk_process_next(process, &event, err)) == 0 && event.kind != HUSK_EXIT) {
+		struct timespec now;
+		clock_gettime(CLOCK_REALTIME, &now);
+		int64_t lag = (now.tv_sec * INT64_C(1000000000) + now.tv_nsec - strtoll(event.data, NULL, 10)) / 1000;
+		int written = event.kind == HUSK_STDOUT
+				      ? snprintf(made + used, size - used, "%s%" PRId64, used ? " " : "", lag)
+				      : 0;
+		used += written > 0 && (size_t)written < size - used ? (size_t)written : 0;
+	}
+	husk_process_free(process);
+	return result;
+}
+
 static const struct command {
 	const char *name;
 	int (*run)(char *words, char *made, size_t size, struct husk_error *err);
 } commands[] = {
-	{ "create", do_create }, { "exec", do_exec }, { "shell", do_shell }, { "start", do_start },
-	{ "fork", do_fork },     { "wake", do_wake }, { "kill", do_kill },   { "hibernate", do_hibernate },
+	{ "create", do_create }, { "exec", do_exec },
+	{ "shell", do_shell },   { "start", do_start },
+	{ "fork", do_fork },     { "wake", do_wake },
+	{ "kill", do_kill },     { "hibernate", do_hibernate },
 	{ "put", do_put },       { "get", do_get },
+	{ "storm", do_storm },   { "http-exec", do_http_exec },
+	{ "lag", do_lag },       { "http-storm", do_http_storm },
 };
 
 static void obey(char *line)

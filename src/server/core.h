@@ -1,0 +1,212 @@
+/*
+ * What the core of huskd shares behind server.h: the request itself, the two flows through which a streaming
+ * handler's thread and its connection's thread meet, the answer, and the server. The families of the API know
+ * server.h alone, save instance.c and events.c, which look at the server as a whole.
+ *
+ * A request is counted: libmicrohttpd holds it from the request line until it says that the request is completed, a
+ * streaming handler's thread while it runs, a response while it may be read from, and an upgraded connection until
+ * its `run` returns. The last to let go writes the line in the log.
+ */
+#ifndef HUSK_SERVER_CORE_H
+#define HUSK_SERVER_CORE_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/server.h"
+
+#define TARGET_MAX 8192  /* of a request's path and query */
+#define SEGMENTS_MAX 64  /* of a path */
+#define QUERY_MAX 64     /* names in a query */
+#define PARAMETERS_MAX 4 /* {names} in a route */
+#define FLOW_BYTES (128 * 1024)
+#define DISCARD_MAX (64 << 20) /* of a refused body: read to its end, so that the client hears why and may go on */
+#define THREAD_STACK (384 * 1024)
+
+struct text_pair {
+	char *name, *value; /* value NULL: none given */
+};
+
+/* ---- target.c: the path and the query as they came, taken apart without being trusted ---- */
+
+struct target {
+	char *raw;                           /* as it came */
+	char *decoded;                       /* the bytes that the fields below point into */
+	char *segments[SEGMENTS_MAX];        /* each decoded by itself: an encoded slash never divides */
+	size_t segment_offset[SEGMENTS_MAX]; /* where each starts in `raw` */
+	size_t segment_count;
+	struct text_pair query[QUERY_MAX];
+	size_t query_count;
+};
+/* INVALID: bad percent-encoding, NUL or other control characters, "." and "..", or too many pieces. */
+int target_parse(struct target *target, struct husk_error *err);
+void target_free(struct target *target);
+
+/* ---- route.c ---- */
+
+struct route_match {
+	const struct route *route;
+	size_t index; /* of the route among all */
+	const char *names[PARAMETERS_MAX];
+	size_t name_size[PARAMETERS_MAX];
+	const char *values[PARAMETERS_MAX];
+	size_t count;
+};
+/* Fills the list of all routes, once, before anything is served. */
+int routes_setup(struct husk_error *err);
+size_t routes_count(void);
+const struct route *routes_at(size_t index);
+/* 1: found; 0: no such path; -1: the path exists, but not with this method (`allow` names those there are). */
+int route_find(const struct target *target, const char *method, struct route_match *match, char *allow, size_t size);
+
+/* ---- flows: bounded, one per direction ---- */
+
+struct flow {
+	char *data; /* a ring, made when the first byte comes, grown up to FLOW_BYTES */
+	size_t capacity, start, size;
+	bool ended;  /* the writer is done */
+	bool closed; /* the reader is done: what is written is thrown away */
+};
+
+enum answer_kind { ANSWER_NONE, ANSWER_PLAIN, ANSWER_STREAM, ANSWER_UPGRADE };
+
+struct answer {
+	enum answer_kind kind;
+	unsigned status;
+	char *body; /* PLAIN: handed to libmicrohttpd */
+	size_t size;
+	int64_t length; /* STREAM: -1: unknown */
+	struct text_pair *headers;
+	size_t header_count;
+	void (*run)(struct request *request, int fd, const void *first, size_t size, void *data); /* UPGRADE */
+	void *run_data;
+};
+
+/* What the husk codes cannot say; the handler's error takes this status and name when set. */
+struct fault {
+	unsigned status;
+	const char *name;
+};
+
+struct server;
+struct listener {
+	struct server *server;
+	struct MHD_Daemon *daemon;
+	bool local; /* the unix socket: who connects is known by the kernel's word */
+};
+
+struct request {
+	struct server *server;
+	const struct listener *listener;
+	struct request *previous, *next; /* of the server's list, under its lock */
+	_Atomic int references;
+	struct MHD_Connection *connection;
+	int socket;
+	char id[65];
+	char method[24];
+	char remote[64];
+	struct target target;
+	struct route_match match;
+	int (*handle)(struct request *request, struct husk_error *err); /* instead of the route's: respond_streaming */
+	char host_sandbox[64], host_port[8];                            /* when the Host header names them */
+	struct text_pair *headers;
+	size_t header_count;
+	int64_t length;    /* of the body; -1: unknown; 0: none */
+	struct husk *husk; /* the caller's view; the server's own for whoever owns the instance */
+	bool owner;
+	char *tenant; /* for the log; NULL: the instance itself */
+
+	bool prepared;      /* the headers have been seen */
+	bool threaded;      /* a streaming handler was started */
+	bool queued;        /* libmicrohttpd has the answer */
+	bool upgraded;      /* `run` has the connection */
+	uint64_t discarded; /* bytes of a body that nobody wants */
+	pthread_t thread;
+	struct buf body;
+	json_t *json;
+
+	/* shared by the connection's thread and the handler's */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	struct flow in, out;
+	bool wants_body, answered, handled, failed, gone;
+	uint64_t written;
+
+	struct answer answer;
+	struct fault fault;
+	int64_t started_us;
+	_Atomic uint64_t sent;
+};
+
+struct server {
+	struct husk *husk;
+	const struct server_options *options;
+	struct listener tcp, local;
+	int over_fd;           /* an eventfd: readable once patience has ended */
+	_Atomic bool stopping; /* no new connection; those under way may finish */
+	_Atomic bool over;     /* patience has ended */
+	_Atomic uint64_t held; /* bytes of bodies in memory, of all requests */
+	uid_t uid;
+	pthread_mutex_t lock;
+	struct request *requests;
+	size_t request_count, stream_count;
+};
+
+/* ---- request.c ---- */
+
+struct request *request_new(const struct listener *listener, struct MHD_Connection *connection, const char *target);
+void request_ref(struct request *request);
+void request_unref(struct request *request);
+/* The client has gone: both flows end, and whoever waits wakes. */
+void request_gone(struct request *request);
+/* Keeps more of a body that is read whole, within BODY_MAX and what all requests may hold together. */
+int body_add(struct request *request, const char *bytes, size_t size, struct husk_error *err);
+
+/* ---- http.c ---- */
+
+int http_start(struct listener *listener, int fd, const char *certificate, const char *key, struct husk_error *err);
+/* While a handler works, a connection that says nothing is not idle. */
+void http_patience(struct request *request, bool endless);
+
+/* ---- auth.c ---- */
+
+/* Who asks. Fills husk, owner and tenant. DENIED when nobody is known by that token. */
+int auth_request(struct request *request, struct husk_error *err);
+
+/* ---- stream.c: the connection's side of the flows ---- */
+
+/* Hands on what was uploaded. False: it was thrown away, since the handler no longer reads. */
+bool flow_upload(struct request *request, const char *bytes, size_t size);
+void flow_upload_end(struct request *request);
+ssize_t flow_download(void *request, uint64_t position, char *bytes, size_t size);
+/* After the handler has returned. */
+void flow_finish(struct request *request, bool failed);
+void flow_free(struct flow *flow);
+
+/* ---- respond.c ---- */
+
+/* The error document as the answer, unless an answer was begun. `fault` NULL: the status that goes with the code. */
+void respond_error(struct request *request, const struct fault *fault, const struct husk_error *failure);
+enum MHD_Result respond_queue(struct request *request);
+void answer_free(struct answer *answer);
+/* For an upgrade that was answered but never came to be. */
+void upgrade_abandon(struct request *request);
+
+int thread_start(pthread_t *out, bool detached, void *(*run)(void *data), void *data);
+
+/* ---- log.c, metrics.c ---- */
+
+void log_request(const struct request *request);
+void log_server(const struct server *server, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void metrics_count(const struct request *request, int64_t us);
+int metrics_write(struct server *server, struct buf *out, struct husk_error *err);
+
+/* events.c: everyone who follows events looks again, at a stop for the last time. */
+void events_wake(void);
+/* Once no request is left: nothing reads events any more. */
+void events_end(void);
+
+json_t *error_json(const char *name, const struct husk_error *err);
+
+#endif

@@ -1,0 +1,319 @@
+/*
+ * Serving from start to end: the two listening sockets, the threads of libmicrohttpd behind them, and the stop.
+ * Called by main.c. The server keeps nothing that must be saved, so that the end may always be a plain exit; the stop
+ * is graceful only for the sake of clients in the middle of a stream.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "server/core.h"
+
+#define BACKLOG 1024
+#define PEM_MAX (1u << 20)
+#define LAST_WORDS_MS 2000 /* for handlers to tell their clients, once patience has ended */
+#define DRAIN_STEP_MS 50
+
+/* ---- sockets ---- */
+
+/* "host:port", "[v6]:port" */
+static int split_address(const char *address, char *host, size_t host_size, char *port, size_t port_size,
+			 struct husk_error *err)
+{
+	const char *colon = strrchr(address, ':');
+	const char *start = address, *end = colon;
+	int64_t number;
+
+	if (colon && address[0] == '[' && colon > address + 1 && colon[-1] == ']') {
+		start++;
+		end--;
+	}
+	if (!colon || start == end || (size_t)(end - start) >= host_size || strlen(colon + 1) >= port_size ||
+	    str_to_int64(colon + 1, 0, 65535, &number) < 0)
+		return husk_fail(err, HUSK_INVALID,
+				 "cannot listen on '%s'; give ADDRESS:PORT, like 127.0.0.1:7820 or [::1]:7820",
+				 address);
+	memcpy(host, start, (size_t)(end - start));
+	host[end - start] = '\0';
+	snprintf(port, port_size, "%s", colon + 1);
+	return 0;
+}
+
+static bool is_loopback(const struct sockaddr *address)
+{
+	if (address->sa_family == AF_INET)
+		return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+	return address->sa_family == AF_INET6 &&
+	       IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static bool has_token(struct husk *husk)
+{
+	struct husk_token **list = NULL;
+	bool found = false;
+
+	if (husk_token_list(husk, &list, NULL) < 0)
+		return false;
+	for (size_t i = 0; list[i]; i++)
+		found = found || (!list[i]->revoked && (!list[i]->expires_ms || list[i]->expires_ms > time_wall_ms()));
+	husk_token_list_free(list);
+	return found;
+}
+
+/* A dead peer must not hold its connection for ever. */
+static void set_socket_options(int fd)
+{
+	int on = 1, idle = 60, interval = 15, count = 4;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+static int listen_tcp(struct server *server, struct husk_error *err)
+{
+	const struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM };
+	const char *address = server->options->address;
+	struct addrinfo *found = NULL;
+	char host[256], port[8];
+
+	if (split_address(address, host, sizeof(host), port, sizeof(port), err) < 0)
+		return -1;
+	int failed = getaddrinfo(host, port, &hints, &found);
+	if (failed)
+		return husk_fail(err, HUSK_INVALID, "cannot listen on '%s': %s", address, gai_strerror(failed));
+	bool loopback = is_loopback(found->ai_addr);
+	cleanup_close int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd >= 0)
+		set_socket_options(fd);
+	int bound = fd >= 0 ? bind(fd, found->ai_addr, found->ai_addrlen) : -1;
+	freeaddrinfo(found);
+	if (bound < 0 || listen(fd, BACKLOG) < 0)
+		return husk_fail_errno(err, "cannot listen on %s", address);
+	if (!loopback && !has_token(server->husk))
+		return husk_fail(err, HUSK_DENIED,
+				 "refusing to listen on %s, beyond this machine, without any token; make one with "
+				 "'husk token create NAME'",
+				 address);
+	if (!loopback && !server->options->certificate)
+		log_server(server,
+			   "listening beyond this machine without TLS: tokens travel in the clear (--cert, --key)");
+	return steal_fd(&fd);
+}
+
+/* The lock beside the socket says whether its server lives: a socket left by a killed one is simply replaced. */
+static int lock_socket(const char *path, struct husk_error *err)
+{
+	cleanup_free char *name = str_format("%s.lock", path);
+	cleanup_close int fd = name ? open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+
+	if (!name)
+		return husk_fail_memory(err);
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot open '%s'", name);
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return husk_fail(err, HUSK_CONFLICT, "another huskd serves this instance on '%s'", path);
+	return steal_fd(&fd);
+}
+
+static int listen_unix(const char *path, struct husk_error *err)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (strlen(path) >= sizeof(address.sun_path))
+		return husk_fail(err, HUSK_INVALID, "the socket's path '%s' is longer than %zu bytes", path,
+				 sizeof(address.sun_path) - 1);
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	if (unlink(path) < 0 && errno != ENOENT)
+		return husk_fail_errno(err, "cannot replace '%s'", path);
+	mode_t before = umask(0177); /* no other thread runs yet */
+	int bound = fd >= 0 ? bind(fd, (struct sockaddr *)&address, sizeof(address)) : -1;
+	umask(before);
+	if (bound < 0 || listen(fd, BACKLOG) < 0)
+		return husk_fail_errno(err, "cannot listen on '%s'", path);
+	return steal_fd(&fd);
+}
+
+/* ---- starting ---- */
+
+static int start_tcp(struct server *server, struct husk_error *err)
+{
+	const struct server_options *options = server->options;
+	cleanup_free char *certificate = NULL;
+	cleanup_free char *key = NULL;
+
+	if (!options->address)
+		return 0;
+	if (options->certificate) {
+		certificate = file_read(options->certificate, PEM_MAX, NULL, err);
+		key = certificate ? file_read(options->key, PEM_MAX, NULL, err) : NULL;
+		if (!key)
+			return -1;
+	}
+	cleanup_close int fd = listen_tcp(server, err);
+	if (fd < 0 || http_start(&server->tcp, fd, certificate, key, err) < 0)
+		return -1;
+	steal_fd(&fd);
+	return 0;
+}
+
+static int start_unix(struct server *server, struct husk_error *err)
+{
+	cleanup_close int fd = listen_unix(server->options->socket_path, err);
+
+	if (fd < 0 || http_start(&server->local, fd, NULL, NULL, err) < 0)
+		return -1;
+	steal_fd(&fd);
+	return 0;
+}
+
+/* Each stream has a socket, and some a connection to a supervisor beside it. */
+static void raise_limits(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+/* Where it listens, with the port the kernel chose when none was asked for. */
+static void announce(const struct server *server)
+{
+	const char *scheme = server->options->certificate ? "https" : "http";
+	struct sockaddr_storage address = { 0 };
+	socklen_t size = sizeof(address);
+	char host[NI_MAXHOST], port[NI_MAXSERV];
+
+	printf("huskd %s listens on %s", HUSK_VERSION, server->options->socket_path);
+	const union MHD_DaemonInfo *info =
+		server->tcp.daemon ? MHD_get_daemon_info(server->tcp.daemon, MHD_DAEMON_INFO_LISTEN_FD) : NULL;
+	if (info && getsockname(info->listen_fd, (struct sockaddr *)&address, &size) == 0 &&
+	    getnameinfo((struct sockaddr *)&address, size, host, sizeof(host), port, sizeof(port),
+			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		printf(address.ss_family == AF_INET6 ? " and %s://[%s]:%s" : " and %s://%s:%s", scheme, host, port);
+	printf("\n");
+	if (info && !has_token(server->husk))
+		printf("no token yet: 'husk token create NAME' makes one for use over TCP\n");
+	fflush(stdout);
+}
+
+/* ---- stopping ---- */
+
+static size_t requests_left(struct server *server)
+{
+	pthread_mutex_lock(&server->lock);
+	size_t count = server->request_count;
+	pthread_mutex_unlock(&server->lock);
+	return count;
+}
+
+/* Everyone who waits for a flow looks again; those who poll see the descriptor. */
+static void end_patience(struct server *server)
+{
+	uint64_t one = 1;
+
+	atomic_store(&server->over, true);
+	if (write(server->over_fd, &one, sizeof(one)) != (ssize_t)sizeof(one))
+		log_server(server, "cannot tell streams to end: %s", strerror(errno));
+	pthread_mutex_lock(&server->lock);
+	for (struct request *request = server->requests; request; request = request->next) {
+		pthread_mutex_lock(&request->lock);
+		pthread_cond_broadcast(&request->changed);
+		pthread_mutex_unlock(&request->lock);
+	}
+	pthread_mutex_unlock(&server->lock);
+}
+
+/* Until no request is under way; false when time is up or another signal came. */
+static bool drain(struct server *server, const sigset_t *signals, int64_t ms)
+{
+	const struct timespec step = { .tv_nsec = DRAIN_STEP_MS * 1000000L };
+	int64_t deadline = time_monotonic_ms() + ms;
+
+	while (requests_left(server)) {
+		if (time_monotonic_ms() >= deadline || sigtimedwait(signals, NULL, &step) > 0)
+			return false;
+	}
+	return true;
+}
+
+static void stop(struct server *server, const sigset_t *signals)
+{
+	size_t left = requests_left(server);
+	MHD_socket tcp = MHD_INVALID_SOCKET;
+
+	atomic_store(&server->stopping, true);
+	if (server->tcp.daemon)
+		tcp = MHD_quiesce_daemon(server->tcp.daemon);
+	MHD_socket local = MHD_quiesce_daemon(server->local.daemon);
+	unlink(server->options->socket_path);
+	events_wake();
+	if (left)
+		log_server(server, "stopping; %zu requests may go on for %d s", left, server->options->stop_seconds);
+	bool quiet = drain(server, signals, (int64_t)server->options->stop_seconds * 1000);
+	if (!quiet) {
+		end_patience(server);
+		quiet = drain(server, signals, LAST_WORDS_MS);
+	}
+	/* A handler deep in a call is not waited for: the end of the process is the end of it. */
+	if (!quiet) {
+		log_server(server, "stopped with %zu requests cut off", requests_left(server));
+		_exit(0);
+	}
+	if (server->tcp.daemon)
+		MHD_stop_daemon(server->tcp.daemon);
+	MHD_stop_daemon(server->local.daemon);
+	events_end();
+	if (tcp != MHD_INVALID_SOCKET)
+		close(tcp);
+	if (local != MHD_INVALID_SOCKET)
+		close(local);
+	log_server(server, "stopped");
+}
+
+int server_run(struct husk *husk, const struct server_options *options, struct husk_error *err)
+{
+	/* Threads of libmicrohttpd use it to the very end. */
+	static struct server server;
+	sigset_t signals;
+	int number = 0;
+
+	server.husk = husk;
+	server.options = options;
+	server.uid = geteuid();
+	server.tcp.server = server.local.server = &server;
+	server.local.local = true;
+	pthread_mutex_init(&server.lock, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGINT);
+	pthread_sigmask(SIG_BLOCK, &signals, NULL); /* every thread inherits it: only this one takes them */
+	raise_limits();
+	cleanup_close int over = eventfd(0, EFD_CLOEXEC);
+	server.over_fd = over;
+	if (over < 0)
+		return husk_fail_errno(err, "cannot make an eventfd");
+	cleanup_close int lock = lock_socket(options->socket_path, err);
+	if (lock < 0 || routes_setup(err) < 0 || start_tcp(&server, err) < 0 || start_unix(&server, err) < 0)
+		return -1;
+	announce(&server);
+	while (sigwait(&signals, &number) != 0)
+		;
+	stop(&server, &signals);
+	return 0;
+}

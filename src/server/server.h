@@ -1,0 +1,179 @@
+/*
+ * What the files of huskd share: a request as its handler sees it, the tables of routes, and how an answer is given.
+ * http.c turns libmicrohttpd's callbacks into straight-line handlers; each family of the API is one file with a table of
+ * routes. The server knows libhusk through husk.h only, and keeps no state of any sandbox: it can be killed at any moment.
+ *
+ * A plain handler runs on the connection's thread with the whole body read, and answers once with respond_json or
+ * respond_empty. A streaming handler (ROUTE_STREAM) runs on a thread of its own beside the connection's, so that it can
+ * block: it takes the body with request_read as it comes, and sends its answer in pieces. Either returns 0, or -1 with
+ * `err`, which becomes the error document and its status when nothing has been sent yet.
+ */
+#ifndef HUSK_SERVER_H
+#define HUSK_SERVER_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "husk.h"
+#include "json/json.h"
+
+#define BODY_MAX (16u << 20) /* of a request that is read whole */
+
+struct request; /* http.c */
+
+enum route_flags {
+	ROUTE_PUBLIC = 1 << 0, /* needs no token */
+	ROUTE_STREAM = 1 << 1, /* see above */
+	ROUTE_SOCKET = 1 << 2, /* the handler ends with respond_upgrade */
+	ROUTE_ADMIN = 1 << 3,  /* only for the instance's owner: the unix socket, or a token without a tenant */
+	ROUTE_SIGNED = 1 << 4, /* has {id} and {port}: a signature for that port stands in for a token (ports_signed) */
+};
+
+struct route {
+	const char *method; /* "GET"; HEAD is answered by GET's handler; "*": any */
+	const char *path;   /* "/v1/sandboxes/{id}/exec"; a last "{rest*}" takes all that follows, query too, as it came */
+	int (*handle)(struct request *request, struct husk_error *err);
+	unsigned flags;
+};
+
+/* One table per family, each ended by a route without a method. */
+extern const struct route instance_routes[]; /* instance.c: healthz, metrics, openapi.json, doctor */
+extern const struct route sandbox_routes[];  /* sandboxes.c: create, list, get, delete, ttl, metadata, pause …, fork */
+extern const struct route snapshot_routes[]; /* snapshots.c */
+extern const struct route template_routes[]; /* templates.c */
+extern const struct route event_routes[];    /* events.c: events, logs, stats */
+extern const struct route exec_routes[];     /* exec.c: exec, processes */
+extern const struct route pty_routes[];      /* pty.c */
+extern const struct route code_routes[];     /* code.c */
+extern const struct route file_routes[];     /* files.c: files, tar, watch */
+extern const struct route port_routes[];     /* ports.c: by path, and signing */
+
+/* ---- the request ---- */
+
+/* The caller's view of the instance: what it finds and makes is the caller's own. */
+struct husk *request_husk(struct request *request);
+struct husk *request_owner(struct request *request); /* the whole instance, for what is done on everyone's behalf */
+const char *request_id(const struct request *request);     /* in the log and in X-Request-Id */
+const char *request_method(const struct request *request);
+const char *request_target(const struct request *request); /* path and query as they came */
+const char *request_path(const struct request *request, const char *name); /* a {name} of the route, decoded; never NULL */
+const char *request_query(const struct request *request, const char *name); /* decoded; NULL: not given, or empty "" */
+const char *request_header(const struct request *request, const char *name);
+/* Calls back for every header; a non-zero return stops. */
+void request_headers(struct request *request, int (*each)(void *data, const char *name, const char *value), void *data);
+const char *request_remote(const struct request *request); /* the client: "127.0.0.1:41234", "[::1]:41234", "unix" */
+bool request_secure(const struct request *request);        /* it came over TLS */
+uint16_t request_server_port(const struct request *request); /* where the server listens on TCP; 0: it does not */
+int request_over_fd(const struct request *request); /* readable once the server's patience has ended; not to be read */
+/* The same for every name of the query. */
+void request_queries(struct request *request, int (*each)(void *data, const char *name, const char *value), void *data);
+/* INVALID naming the field when the query has a name that is not in the NULL-terminated list ("metadata.*": any that
+ * begins so). */
+int request_query_known(struct request *request, const char *const *names, struct husk_error *err);
+int request_query_int(const struct request *request, const char *name, int64_t fallback, int64_t min, int64_t max,
+		      int64_t *out, struct husk_error *err);
+int request_query_bool(const struct request *request, const char *name, bool fallback, bool *out, struct husk_error *err);
+
+/* The body of a plain route as a JSON object (borrowed); an empty body is an empty object. */
+json_t *request_json(struct request *request, struct husk_error *err);
+/* Streaming routes: the next bytes of the body; 0 at its end, -1 when the client has gone. The body comes before the
+ * answer: what is left of it when the answer begins is thrown away. */
+ssize_t request_read(struct request *request, void *bytes, size_t size);
+int64_t request_length(const struct request *request); /* Content-Length; -1: unknown */
+bool request_wants_events(const struct request *request); /* Accept names text/event-stream */
+/* A streaming route whose body is a small JSON document: reads it whole (BODY_MAX), then as request_json. */
+json_t *request_read_json(struct request *request, struct husk_error *err);
+/* Waits until `fd` (-1: none) is readable. 1: it is; 0: time is up (-1: no limit); -1: the client has gone or the server stops. */
+int request_wait(struct request *request, int fd, int timeout_ms);
+bool request_over(struct request *request); /* the client has gone, or the server stops and its patience has ended */
+
+/* ---- the fields of a JSON body: strict, so that a typing error is told and not ignored ---- */
+
+/* Each takes the field out of what is left; absent or null gives the fallback; a wrong type is remembered as the error,
+ * which names the field. fields_done fails with that, or when fields are left that nobody asked for. */
+struct fields {
+	json_t *object; /* borrowed */
+	const char *taken[40];
+	size_t count;
+	struct husk_error error;
+};
+void fields_begin(struct fields *fields, json_t *object);
+const char *fields_string(struct fields *fields, const char *name); /* NULL: absent */
+int64_t fields_int(struct fields *fields, const char *name, int64_t fallback, int64_t min, int64_t max);
+double fields_number(struct fields *fields, const char *name, double fallback, double min, double max);
+bool fields_bool(struct fields *fields, const char *name, bool fallback);
+/* "512M", "2G" or a number of bytes. */
+uint64_t fields_size(struct fields *fields, const char *name);
+/* An object of strings; the array is the caller's to free, its strings belong to the document. */
+struct husk_pair *fields_pairs(struct fields *fields, const char *name, size_t *count);
+/* An array of strings, NULL-terminated; the array is the caller's to free. */
+const char **fields_strings(struct fields *fields, const char *name);
+int64_t fields_timeout_ms(struct fields *fields); /* timeout_seconds; 0: none */
+json_t *fields_any(struct fields *fields, const char *name); /* borrowed; NULL: absent */
+int fields_done(struct fields *fields, struct husk_error *err);
+
+/* ---- the answer ---- */
+
+/* Takes the document; NULL means that memory ran out while it was made. */
+int respond_json(struct request *request, unsigned status, json_t *document, struct husk_error *err);
+int respond_text(struct request *request, unsigned status, const char *type, const char *text, size_t size,
+		 struct husk_error *err);
+int respond_empty(struct request *request, unsigned status, struct husk_error *err); /* 204 … */
+/* Adds a header to the answer; before it is given. */
+int respond_header(struct request *request, const char *name, const char *value, struct husk_error *err);
+
+/* For a plain route whose answer, as its body shows, is to be a stream: `handle` takes the request over as a streaming
+ * handler would, with the body as it is (request_json). A plain answer thus costs no second thread. */
+int respond_streaming(struct request *request, int (*handle)(struct request *request, struct husk_error *err));
+
+/* Streaming routes: status and type, then bytes. `length` -1: unknown (chunked). Each fails (GONE) when the client has
+ * gone; a slow client blocks the writer, and nobody else. A handler that fails after stream_begin cuts the connection
+ * off, so that a client never takes half an answer for a whole one. */
+int stream_begin(struct request *request, unsigned status, const char *type, int64_t length, struct husk_error *err);
+int stream_write(struct request *request, const void *bytes, size_t size, struct husk_error *err);
+/* Server-sent events: begin, then events with a JSON document each (taken), and comments that keep the line warm. An
+ * error after the beginning is told as the event `error` with the error document. */
+int sse_begin(struct request *request, struct husk_error *err);
+int sse_send(struct request *request, const char *event, const char *id, json_t *document, struct husk_error *err);
+int sse_ping(struct request *request, struct husk_error *err);
+int sse_error(struct request *request, const struct husk_error *failure, struct husk_error *err);
+#define SSE_PING_MS 15000
+
+/* ROUTE_SOCKET: answers 101 with the headers added so far and hands the raw byte stream to `run` on a thread of its own;
+ * `first` are bytes the client sent already. `run` owns `data`; the descriptor (a blocking one) is closed after it. */
+int respond_upgrade(struct request *request, void (*run)(struct request *request, int fd, const void *first, size_t size,
+							 void *data),
+		    void *data, struct husk_error *err);
+
+/* {"error":{"code","message","field","hint"}} and the status that goes with the code. */
+json_t *error_document(const struct husk_error *err);
+unsigned error_status(const struct husk_error *err);
+
+/* ---- websocket.c: RFC 6455 over wslay, for pty.c and whoever comes next ---- */
+
+/* Checks the handshake's headers and adds Sec-WebSocket-Accept; INVALID says what is missing. */
+int websocket_accept(struct request *request, struct husk_error *err);
+
+/* ---- ports.c ---- */
+
+/* Called by http.c before routing: 1 when the Host header names a port of a sandbox ("8000-<id>.localhost:7820"), in which
+ * case the request goes to ports_proxy; 0 when not. */
+int ports_match(const char *host, uint16_t *port, char *sandbox, size_t size);
+/* Forwards the request as it is to the port, and the answer back; streaming; upgrades too. */
+int ports_proxy(struct request *request, const char *sandbox, uint16_t port, const char *target, struct husk_error *err);
+/* Whether the request carries a good signature for this port, which stands in for a token. */
+bool ports_signed(struct request *request, const char *sandbox, uint16_t port);
+
+/* ---- serving ---- */
+
+struct server_options {
+	const char *address;     /* "127.0.0.1:7820", "[::1]:7820"; NULL: only the unix socket */
+	const char *socket_path; /* NULL: <run directory>/huskd.sock */
+	const char *certificate, *key; /* PEM files; NULL: no TLS */
+	int stop_seconds;        /* how long streams may go on after SIGTERM */
+	bool json_log;
+};
+/* Serves until SIGTERM or SIGINT. */
+int server_run(struct husk *husk, const struct server_options *options, struct husk_error *err);
+
+#endif

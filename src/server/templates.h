@@ -1,0 +1,13 @@
+/*
+ * What other families need of templates.c.
+ */
+#ifndef HUSK_SERVER_TEMPLATES_H
+#define HUSK_SERVER_TEMPLATES_H
+
+#include "server/server.h"
+
+/* A template that was asked for and not found: when it is a bundled one that nobody has built yet, builds it, for
+ * everyone. 1: it is there now; -1: it is not, and `err` says why. One build at a time. */
+int template_ensure(struct request *request, const char *name, struct husk_error *err);
+
+#endif

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""docs/openapi.json against the server: every route is in it and nothing else, every operation is called, and every answer,
+good or bad, is what the document says. The server's own list of routes comes from `huskd --routes`."""
+# timeout: 300
+
+import io
+import json
+import socket
+import subprocess
+import tarfile
+
+from lib.harness import TOP, main, test
+from lib.http import HUSKD, server, token
+from lib.schema import problems
+from lib.websocket import WebSocket
+
+DOCUMENT = json.loads((TOP / "docs/openapi.json").read_text(encoding="utf-8"))
+METHODS = {"get", "put", "post", "delete", "patch", "head"}
+
+
+def operations():
+    return {(method, path): each for path, item in DOCUMENT["paths"].items() for method, each in item.items()}
+
+
+class Checked:
+    """Calls operations by their id and checks each answer; remembers which were called."""
+
+    def __init__(self, huskd):
+        self.huskd = huskd
+        self.by_id = {each["operationId"]: (method, path, each) for (method, path), each in operations().items()}
+        self.called = set()
+
+    def __call__(self, operation, /, body=None, status=200, query="", headers=None, **parameters):
+        method, path, each = self.by_id[operation]
+        for key, value in parameters.items():
+            path = path.replace("{" + key + "}", str(value))
+        assert "{" not in path, f"{operation}: parameters are missing in {path}"
+        answer = self.huskd.call(method.upper(), path + query, body, status, headers=headers)
+        self.check(operation, each, answer)
+        return answer
+
+    def check(self, name, each, answer):
+        self.called.add(name)
+        said = each["responses"].get(str(answer.status), each["responses"]["default"] if answer.status >= 400 else None)
+        assert said, f"{name}: status {answer.status} is not in the document"
+        kinds = said.get("content", {})
+        kind = (answer.headers["Content-Type"] or "").split(";")[0]
+        if not kinds:
+            assert not answer.body, f"{name}: a body where the document has none: {answer}"
+            return
+        assert kind in kinds, f"{name}: {kind!r} is not one of {list(kinds)}"
+        if kind == "application/json":
+            wrong = problems(DOCUMENT, kinds[kind]["schema"], answer.json(), name)
+            assert not wrong, "\n".join(wrong)
+
+
+@test
+def every_route_is_documented_and_every_documented_route_exists():
+    lines = subprocess.run([HUSKD, "--routes"], capture_output=True, check=True, timeout=20, text=True).stdout.split("\n")
+    served = {tuple(line.split()) for line in lines if line}
+    # What is forwarded into a sandbox is the sandbox's to document.
+    served = {(method.lower(), path) for method, path in served if method != "*"}
+    assert served == set(operations()), f"differ: {served ^ set(operations())}"
+
+
+@test
+def the_document_is_whole():
+    with server() as huskd:
+        assert huskd.get("/openapi.json").json() == DOCUMENT
+    assert DOCUMENT["openapi"].startswith("3.1")
+    names = [each["operationId"] for each in operations().values()]
+    assert len(names) == len(set(names)), "operation ids repeat"
+    text = json.dumps(DOCUMENT)
+    for name in DOCUMENT["components"]["schemas"]:
+        assert f'"#/components/schemas/{name}"' in text, f"schema {name} is not used"
+    for (method, path), each in operations().items():
+        assert method in METHODS
+        inside = {part[1:-1] for part in path.split("/") if part.startswith("{")}
+        told = {p["name"] for p in each.get("parameters", []) if p["in"] == "path"}
+        assert inside == told, f"{method} {path}: path parameters {told}"
+
+
+def lifecycle(call, box):
+    call("getSandbox", id=box)
+    call("listSandboxes", query="?state=running&limit=1")
+    call("patchSandbox", {"metadata": {"a": "1"}, "ttl_seconds": 500}, id=box)
+    call("extendSandbox", {"ttl_seconds": 400}, id=box)
+    call("setMetadata", {"b": "2"}, id=box)
+    for step in ("pause", "resume", "hibernate", "wake"):
+        call(step + "Sandbox", id=box)
+    children = call("forkSandbox", {"count": 2, "ttl_seconds": 100}, 201, id=box).json()["sandboxes"]
+    for child in children:
+        call("killSandbox", status=204, id=child["id"])
+    call("stats", id=box)
+    call("logs", id=box)
+    call("sandboxEvents", id=box)
+    call("events", query="?limit=3")
+    made = call("createSnapshot", {"name": "conform"}, 201, id=box).json()
+    call("listSnapshots")
+    call("getSnapshot", id=made["id"])
+    call("removeSnapshot", status=204, id=made["id"])
+
+
+def processes(call, box):
+    call("exec", {"cmd": "echo hi; printf '\\377' >&2"}, id=box)
+    call("exec", {"cmd": "echo hi", "stream": True}, id=box)
+    pid = call("exec", {"cmd": "cat", "detach": True, "keep_stdin": True, "label": "l"}, 201, id=box).json()["pid"]
+    call("listProcesses", id=box)
+    call("stdin", b"abc", 204, "?close=true", id=box, pid=pid)
+    call("attach", id=box, pid=pid)
+    pid = call("exec", {"argv": ["sleep", "600"], "detach": True}, 201, id=box).json()["pid"]
+    call("signal", {"signal": "KILL"}, 204, id=box, pid=pid)
+    call("runCode", {"code": "1+1"}, id=box)
+    call("runCode", {"code": "1/0"}, id=box)
+    call("runCode", {"code": "2", "stream": True}, id=box)
+    call("listContexts", id=box)
+    call("restartContext", status=204, id=box, name="default")
+    call("removeContext", status=204, id=box, name="default")
+
+
+def files(call, box):
+    call("writeFile", b"bytes", 201, "?path=/root/f/x", id=box)
+    call("readFile", query="?path=/root/f/x", id=box)
+    call("readFile", status=206, query="?path=/root/f/x", headers={"Range": "bytes=1-2"}, id=box)
+    call("stat", query="?path=/root/f/x", id=box)
+    call("listFiles", query="?path=/root/f&depth=1", id=box)
+    call("mkdir", {"path": "/root/g/h"}, 201, id=box)
+    call("move", {"path": "/root/f/x", "target": "/root/f/y"}, 200, id=box)
+    call("chmod", {"path": "/root/f/y", "mode": "0600"}, 200, id=box)
+    tar = call("readTar", query="?path=/root/f", id=box).body
+    assert "y" in "".join(tarfile.open(fileobj=io.BytesIO(tar)).getnames())
+    call("writeTar", tar, 204, "?path=/root/g", id=box)
+    call("removeFile", status=204, query="?path=/root/f", id=box)
+    call("signUrl", {"expires_seconds": 60}, id=box, port=8000)
+
+
+def streams(call, box):
+    """Those without an end of their own: the first event, or the handshake."""
+    huskd = call.huskd
+    with huskd.stream("GET", f"/v1/sandboxes/{box}/files/watch?path=/root") as events:
+        huskd.put(f"/v1/sandboxes/{box}/files?path=/root/seen", b"x", 201)
+        assert any(event.kind == "change" for event in events)
+    call.called.add("watch")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(huskd.socket_path)
+        WebSocket(connection, f"/v1/sandboxes/{box}/pty?cmd=sh&rows=24&columns=80")
+    call.called.add("pty")
+
+
+def instance(call):
+    call("health")
+    call("openapi")
+    call("metrics")
+    call("doctor")
+    call("listTemplates")
+    call("buildTemplate", {"name": "base", "bundled": "base"})
+    call("removeTemplate", status=404, name="no-such-template")
+
+
+@test
+def every_operation_answers_as_documented():
+    with server() as huskd:
+        call = Checked(huskd)
+        made = call("createSandbox", {"metadata": {"t": "openapi"}, "env": {"A": "b"}}, 201).json()
+        box = made["id"]
+        try:
+            lifecycle(call, box)
+            processes(call, box)
+            files(call, box)
+            streams(call, box)
+            instance(call)
+        finally:
+            call("killSandbox", status=204, id=box)
+        missing = set(call.by_id) - call.called
+        assert not missing, f"never called: {missing}"
+
+
+@test
+def errors_are_as_documented():
+    with server() as huskd, token("conform-errors") as secret:
+        call = Checked(huskd)
+        call("getSandbox", status=404, id="sb-none")
+        call("createSandbox", {"tlt_seconds": 3}, 400)
+        call("createSandbox", {"ttl_seconds": "soon"}, 400)
+        call("createSandbox", b"{", 400)
+        call("createSandbox", {"template": "none"}, 404)
+        call("removeSnapshot", status=404, id="sn-none")
+        call("listSandboxes", status=400, query="?limit=-1")
+        for path, method in (("/v1/nothing", "GET"), ("/v1/sandboxes", "DELETE")):
+            wrong = huskd.call(method, path, None, None)
+            assert not problems(DOCUMENT, DOCUMENT["components"]["schemas"]["Error"], wrong.json())
+        denied = huskd.get("/v1/sandboxes", 401, token="husk_wrong")
+        assert not problems(DOCUMENT, DOCUMENT["components"]["schemas"]["Error"], denied.json())
+        huskd.get("/v1/sandboxes", token=secret)
+
+
+if __name__ == "__main__":
+    main("base")
