@@ -1,0 +1,466 @@
+"""The sandbox: the class that programs are written with. Everything it does is a request to the server, which knows the
+sandbox by its id, so that any number of programs may hold handles on the same one.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Type,
+    Union,
+    overload,
+)
+
+from .._http import Request, given, path
+from ..errors import GoneError, HuskError, InvalidError, NotFoundError
+from ..models import (
+    CodeContext,
+    CodeOutput,
+    CodeResult,
+    ExecResult,
+    ProcessInfo,
+    SandboxEvent,
+    SandboxInfo,
+    SandboxStats,
+    SignedUrl,
+    SnapshotInfo,
+    parse_time,
+)
+from . import code as codes
+from ._io import opening
+from .client import AsyncClient
+from .filesystem import AsyncFilesystem
+from .processes import (
+    AsyncProcess,
+    Callback,
+    Command,
+    exec_body,
+    follow,
+    list_processes,
+    output_path,
+    read_limit,
+)
+from .pty import AsyncPty
+from .snapshots import AsyncSnapshot
+from .streams import AsyncOutputStream, AsyncSandboxEvents
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from typing_extensions import TypedDict, Unpack
+
+    class ForkOptions(TypedDict, total=False):
+        """What a fork may have otherwise than its parent."""
+
+        name: Optional[str]
+        ttl_seconds: Optional[int]
+        persistent: Optional[bool]
+        idle_seconds: Optional[int]
+        memory: Union[int, str, None]
+        cpus: Optional[float]
+        pids: Optional[int]
+        metadata: Optional[Mapping[str, str]]
+        env: Optional[Mapping[str, str]]
+
+
+CREATE_SECONDS = 1800.0  # the first sandbox of a template that is not built yet waits for the build
+MOVE_SECONDS = 600.0  # memory to and from the disk
+
+
+class AsyncSandbox:
+    """A throwaway computer.
+
+        async with AsyncSandbox.create(template="agent", ttl_seconds=900) as sandbox:
+            result = await sandbox.exec("uname -a", timeout_seconds=60)
+            print(result.stdout, result.exit_code)
+
+    Leaving the `async with` block kills it, unless it is persistent. Whatever becomes of the program, the server ends
+    the sandbox when its time to live is over.
+    """
+
+    def __init__(self, client: AsyncClient, info: SandboxInfo) -> None:
+        self._client = client
+        self.info = info  # as of the last answer that told; `refresh` asks anew
+        self.filesystem = AsyncFilesystem(client, info.id)
+        client._use(self)
+
+    # ---- finding and making ----
+
+    @classmethod
+    @opening
+    async def create(
+        cls,
+        template: Optional[str] = None,
+        *,
+        snapshot: Union[str, AsyncSnapshot, None] = None,
+        ttl_seconds: Optional[int] = None,
+        persistent: Optional[bool] = None,
+        idle_seconds: Optional[int] = None,
+        metadata: Optional[Mapping[str, str]] = None,
+        env: Optional[Mapping[str, str]] = None,
+        name: Optional[str] = None,
+        memory: Union[int, str, None] = None,
+        disk: Union[int, str, None] = None,
+        cpus: Optional[float] = None,
+        pids: Optional[int] = None,
+        isolation: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+        client: Optional[AsyncClient] = None,
+    ) -> AsyncSandbox:
+        """A new sandbox, from a template ("base" unless told) or a snapshot.
+
+        ttl_seconds: how long it lives (an hour unless told); `extend` gives it more. persistent: lives until it is
+        killed. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
+        "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. idempotency_key: a
+        create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
+        does that by itself.
+        """
+        used = AsyncClient._or_default(client)
+        body = given(
+            template=template,
+            snapshot=snapshot.id if isinstance(snapshot, AsyncSnapshot) else snapshot,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent,
+            idle_seconds=idle_seconds,
+            metadata=dict(metadata) if metadata is not None else None,
+            env=dict(env) if env is not None else None,
+            name=name,
+            memory=memory,
+            disk=disk,
+            cpus=cpus,
+            pids=pids,
+            isolation=isolation,
+        )
+        headers = {"Idempotency-Key": idempotency_key or os.urandom(16).hex()}
+        request = Request.json(
+            "POST", path("sandboxes"), body, headers=headers, timeout=CREATE_SECONDS, repeatable=True
+        )
+        return cls(used, SandboxInfo.from_document(await used._json(request)))
+
+    @classmethod
+    @opening
+    async def connect(cls, id_or_name: str, *, client: Optional[AsyncClient] = None) -> AsyncSandbox:
+        """A handle on a sandbox that exists. It does not wake a hibernated one."""
+        if not id_or_name:
+            raise InvalidError("the id or name of a sandbox is missing", field="id_or_name")
+        used = AsyncClient._or_default(client)
+        return cls(used, SandboxInfo.from_document(await used._json(Request.get(path("sandboxes", id_or_name)))))
+
+    @classmethod
+    async def list(
+        cls,
+        *,
+        metadata: Optional[Mapping[str, str]] = None,
+        state: Optional[str] = None,
+        template: Optional[str] = None,
+        ended: bool = False,
+        limit: Optional[int] = None,
+        client: Optional[AsyncClient] = None,
+    ) -> List[AsyncSandbox]:
+        """Sandboxes, newest first: all that match, or at most `limit`. `ended`: also those that have ended."""
+        used = AsyncClient._or_default(client)
+        query: Dict[str, Any] = {f"metadata.{key}": value for key, value in (metadata or {}).items()}
+        query.update(given(state=state, template=template, ended=True if ended else None))
+        found: List[AsyncSandbox] = []
+        while limit is None or len(found) < limit:
+            query["limit"] = 100 if limit is None else min(100, limit - len(found))
+            document = await used._json(Request.get(path("sandboxes"), query))
+            found += [cls(used, SandboxInfo.from_document(each)) for each in document["sandboxes"]]
+            query["cursor"] = document.get("next_cursor")
+            if not query["cursor"]:
+                break
+        return found
+
+    # ---- what it is ----
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> Optional[str]:
+        return self.info.name
+
+    @property
+    def state(self) -> str:
+        """As of the last answer that told; `refresh` asks anew."""
+        return self.info.state
+
+    @property
+    def metadata(self) -> Dict[str, str]:
+        return self.info.metadata
+
+    @property
+    def persistent(self) -> bool:
+        return self.info.persistent
+
+    @property
+    def expires_at(self) -> Optional[datetime]:
+        return self.info.expires_at
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, state={self.state!r})"
+
+    def _path(self, *more: object) -> str:
+        return path("sandboxes", self.id, *more)
+
+    async def _changed(self, request: Request) -> None:
+        """Sends a request that is answered with the sandbox's document."""
+        self.info = SandboxInfo.from_document(await self._client._json(request))
+
+    async def refresh(self) -> SandboxInfo:
+        await self._changed(Request.get(self._path()))
+        return self.info
+
+    async def stats(self) -> SandboxStats:
+        """CPU time, memory, disk and processes in use."""
+        return SandboxStats.from_document(await self._client._json(Request.get(self._path("stats"))))
+
+    async def logs(self) -> str:
+        """What the sandbox's supervisor and engine logged, also after its end."""
+        return (await self._client._bytes(Request.get(self._path("logs")))).decode("utf-8", "replace")
+
+    async def events(self, *, after: int = 0, limit: Optional[int] = None) -> List[SandboxEvent]:
+        """What happened to it, oldest first."""
+        document = await self._client._json(Request.get(self._path("events"), given(after=after, limit=limit)))
+        return [SandboxEvent.from_document(each) for each in document["events"]]
+
+    def follow_events(self, *, after: Optional[int] = None) -> AsyncSandboxEvents:
+        """Events as they happen, without end."""
+        return AsyncSandboxEvents(self._client, self._path("events"), after)
+
+    # ---- its life ----
+
+    async def kill(self) -> bool:
+        """Ends it, with everything in it. False when it had ended before."""
+        try:
+            await self._client._done(Request("DELETE", self._path(), repeatable=True, timeout=MOVE_SECONDS))
+            killed = True
+        except (NotFoundError, GoneError):
+            killed = False
+        await self.aclose()
+        return killed
+
+    async def extend(
+        self, ttl_seconds: Optional[int] = None, *, persistent: Optional[bool] = None
+    ) -> Optional[datetime]:
+        """A new time to live, counted from now, or none (persistent=True); when it will end."""
+        body = given(ttl_seconds=ttl_seconds, persistent=persistent)
+        document = await self._client._json(Request.json("POST", self._path("ttl"), body, repeatable=True))
+        await self.refresh()
+        return parse_time(document.get("expires_at"))
+
+    async def set_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Replaces its metadata."""
+        await self._changed(Request.json("PUT", self._path("metadata"), dict(metadata), repeatable=True))
+
+    async def pause(self) -> None:
+        """Stops its processes where they are. It still holds its memory."""
+        await self._changed(Request("POST", self._path("pause")))
+
+    async def resume(self) -> None:
+        await self._changed(Request("POST", self._path("resume")))
+
+    async def hibernate(self) -> None:
+        """Moves its memory to the disk. The next call that needs it running wakes it."""
+        await self._changed(Request("POST", self._path("hibernate"), timeout=MOVE_SECONDS))
+
+    async def wake(self) -> None:
+        await self._changed(Request("POST", self._path("wake"), timeout=MOVE_SECONDS))
+
+    async def snapshot(self, name: Optional[str] = None) -> AsyncSnapshot:
+        """Keeps its memory and disk as they are now, to make sandboxes from."""
+        request = Request.json("POST", self._path("snapshots"), given(name=name), timeout=MOVE_SECONDS)
+        return AsyncSnapshot(self._client, SnapshotInfo.from_document(await self._client._json(request)))
+
+    @overload
+    async def fork(self, count: None = None, **options: Unpack[ForkOptions]) -> AsyncSandbox: ...
+
+    @overload
+    async def fork(self, count: int, **options: Unpack[ForkOptions]) -> List[AsyncSandbox]: ...
+
+    async def fork(
+        self, count: Optional[int] = None, **options: Unpack[ForkOptions]
+    ) -> Union[AsyncSandbox, List[AsyncSandbox]]:
+        """A copy of it as it is now, memory, processes and files: one, or a list of `count`. Options as in `create`:
+        name, ttl_seconds, persistent, idle_seconds, memory, cpus, pids, metadata, env; the rest is as in the parent."""
+        body = given(count=1 if count is None else count, **options)
+        request = Request.json("POST", self._path("fork"), body, timeout=MOVE_SECONDS)
+        document = await self._client._json(request)
+        children = [type(self)(self._client, SandboxInfo.from_document(each)) for each in document["sandboxes"]]
+        return children[0] if count is None else children
+
+    # ---- commands ----
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Union[str, bytes, None] = None,
+        label: Optional[str] = None,
+        on_stdout: Optional[Callback] = None,
+        on_stderr: Optional[Callback] = None,
+        check: bool = False,
+    ) -> ExecResult:
+        """Runs a command to its end: a string in a shell, a list as it is.
+
+        After `timeout_seconds` it is killed with all it started, and the result says timed_out. on_stdout and on_stderr
+        get text as it comes. check: raise CommandError when the exit code is not 0.
+        """
+        fields: Dict[str, Any] = dict(timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label)
+        if on_stdout or on_stderr:
+            result = await follow(self.exec_stream(command, stdin=stdin, **fields), on_stdout, on_stderr)
+        else:
+            body = exec_body(command, stdin, **fields)
+            request = Request.json("POST", self._path("exec"), body, timeout=read_limit(timeout_seconds))
+            result = ExecResult.from_document(await self._client._json(request))
+        return result.check() if check else result
+
+    def exec_stream(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Union[str, bytes, None] = None,
+        label: Optional[str] = None,
+    ) -> AsyncOutputStream:
+        """Runs a command and gives its output piece by piece; its `exit_code` is there after the last one. The command
+        starts with the first step of the iteration, or on entering `async with`."""
+        body = exec_body(
+            command, stdin, timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label, stream=True
+        )
+        request = Request.json("POST", self._path("exec"), body, timeout=None)
+        return AsyncOutputStream(self._client, output_path(self.id), request)
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: bool = False,
+        label: Optional[str] = None,
+    ) -> AsyncProcess:
+        """Starts a command in the background. stdin: keep its standard input open, for `write`."""
+        body = exec_body(
+            command,
+            timeout_seconds=timeout_seconds,
+            env=env,
+            cwd=cwd,
+            user=user,
+            label=label,
+            detach=True,
+            keep_stdin=True if stdin else None,
+        )
+        document = await self._client._json(Request.json("POST", self._path("exec"), body))
+        return AsyncProcess(self._client, self.id, int(document["pid"]))
+
+    async def processes(self) -> List[ProcessInfo]:
+        """Those that were started through Husk, with those that ended lately."""
+        return await list_processes(self._client, self.id)
+
+    def process(self, pid: int) -> AsyncProcess:
+        """A handle on a process that was started before."""
+        return AsyncProcess(self._client, self.id, pid)
+
+    @opening
+    async def pty(
+        self,
+        command: Optional[str] = None,
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        pid: Optional[int] = None,
+        offset: Optional[int] = None,
+    ) -> AsyncPty:
+        """A terminal with a shell, or `command`, in it. pid: attach to one that was opened before, from `offset`."""
+        query = given(cmd=command, rows=rows, columns=columns, cwd=cwd, user=user, pid=pid, offset=offset)
+        return await AsyncPty(self._client, self._path("pty"), query)._open()
+
+    # ---- code ----
+
+    async def run_code(
+        self,
+        code: str,
+        language: Optional[str] = None,
+        *,
+        context: Optional[str] = None,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[Callback] = None,
+        on_stderr: Optional[Callback] = None,
+        on_result: Optional[Callable[[CodeOutput], Any]] = None,
+        check: bool = False,
+    ) -> CodeResult:
+        """Runs code in an interpreter that keeps its variables between calls ("python", "javascript" or "bash").
+
+        context: the name of another interpreter than the default one. env, cwd: when this call starts it. Figures,
+        tables and the value of the last expression are in `results`. check: raise CodeError when the code raises.
+        """
+        fields = dict(code=code, language=language, context=context, timeout_seconds=timeout_seconds, env=env, cwd=cwd)
+        result = await codes.run_code(self._client, self.id, fields, on_stdout, on_stderr, on_result)
+        return result.check() if check else result
+
+    async def contexts(self) -> List[CodeContext]:
+        """The interpreters that run."""
+        return await codes.list_contexts(self._client, self.id)
+
+    async def restart_context(self, name: str = "default") -> None:
+        """Starts an interpreter anew, without its variables."""
+        await self._client._done(Request("POST", self._path("contexts", name, "restart")))
+
+    async def remove_context(self, name: str) -> None:
+        await self._client._done(Request("DELETE", self._path("contexts", name)))
+
+    # ---- ports ----
+
+    async def get_url(self, port: int, *, expires_seconds: Optional[int] = None) -> str:
+        """A URL that reaches a server inside the sandbox without a token, until it expires. Who has it has access."""
+        return (await self.sign_url(port, expires_seconds=expires_seconds)).url
+
+    async def sign_url(self, port: int, *, expires_seconds: Optional[int] = None) -> SignedUrl:
+        """As get_url, with the time when it expires."""
+        body = given(expires_seconds=expires_seconds)
+        document = await self._client._json(Request.json("POST", self._path("ports", port, "url"), body))
+        return SignedUrl.from_document(document)
+
+    # ---- the handle ----
+
+    async def aclose(self) -> None:
+        """Lets go of the handle. The sandbox goes on."""
+        await self._client._leave(self)
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self.persistent:
+            await self.aclose()
+            return
+        try:
+            await self.kill()
+        except HuskError:
+            if error is None:  # else the first error is the one to tell; the time to live ends the sandbox
+                raise

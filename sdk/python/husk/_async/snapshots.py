@@ -1,0 +1,139 @@
+"""Snapshots and templates: what sandboxes are made from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Callable, List, Optional, Union
+
+from .._http import Event, Request, path
+from ..errors import ConnectionFailedError, InvalidError
+from ..models import SnapshotInfo, TemplateInfo
+from ._io import deliver
+from .client import AsyncClient
+from .streams import AsyncStream
+
+
+class AsyncSnapshot:
+    """A sandbox's memory and disk at one moment. `Sandbox.create(snapshot=…)` goes on from there, any number of
+    times."""
+
+    def __init__(self, client: AsyncClient, info: SnapshotInfo) -> None:
+        self._client = client
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, name={self.name!r})"
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> Optional[str]:
+        return self.info.name
+
+    @classmethod
+    async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncSnapshot]:
+        used = AsyncClient._or_default(client)
+        document = await used._json(Request.get(path("snapshots")))
+        return [cls(used, SnapshotInfo.from_document(each)) for each in document["snapshots"]]
+
+    @classmethod
+    async def get(cls, id_or_name: str, *, client: Optional[AsyncClient] = None) -> AsyncSnapshot:
+        used = AsyncClient._or_default(client)
+        return cls(used, SnapshotInfo.from_document(await used._json(Request.get(path("snapshots", id_or_name)))))
+
+    async def remove(self) -> None:
+        """Removes it. Sandboxes made from it are not affected."""
+        await self._client._done(Request("DELETE", path("snapshots", self.id)))
+
+
+class AsyncTemplate:
+    """What a new sandbox holds."""
+
+    def __init__(self, client: AsyncClient, info: TemplateInfo) -> None:
+        self._client = client
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, built={self.info.built})"
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @classmethod
+    async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncTemplate]:
+        """Those that are built, and those that come with Husk."""
+        used = AsyncClient._or_default(client)
+        document = await used._json(Request.get(path("templates")))
+        return [cls(used, TemplateInfo.from_document(each)) for each in document["templates"]]
+
+    @classmethod
+    async def build(
+        cls,
+        name: str,
+        *,
+        bundled: Optional[str] = None,
+        tar: Union[str, "os.PathLike[str]", None] = None,
+        on_log: Optional[Callable[[str], Any]] = None,
+        client: Optional[AsyncClient] = None,
+    ) -> AsyncTemplate:
+        """Builds a template from a definition that comes with Husk (the one called `name`, or `bundled`), or from a tar
+        of a root filesystem. `on_log` gets the lines of the build's log."""
+        if bundled is not None and tar is not None:
+            raise InvalidError(
+                "a template is built from a bundled definition or from a tar, not from both", field="tar"
+            )
+        used = AsyncClient._or_default(client)
+        if tar is None:
+            body = {"name": name, "bundled": bundled or name}
+            return await cls._built(used, Request.json("POST", path("templates"), body), on_log)
+        size = Path(tar).stat().st_size
+        with Path(tar).open("rb") as opened:
+            headers = {"Content-Type": "application/x-tar"}
+            request = Request("POST", path("templates"), {"name": name}, headers, opened, size)
+            return await cls._built(used, request, on_log)
+
+    @classmethod
+    async def _built(
+        cls, client: AsyncClient, request: Request, on_log: Optional[Callable[[str], Any]]
+    ) -> AsyncTemplate:
+        request.timeout = None
+        stream = AsyncBuild(client, request)
+        async with stream:
+            async for line in stream:
+                if on_log:
+                    await deliver(on_log, line)
+        if stream.template is None:
+            raise ConnectionFailedError("the server ended the build's log before the build was done", sent=True)
+        return cls(client, stream.template)
+
+    async def remove(self) -> None:
+        """Removes it. Sandboxes made from it are not affected."""
+        await self._client._done(Request("DELETE", path("templates", self.name)))
+
+
+class AsyncBuild(AsyncStream[str]):
+    """The lines of a build's log; `template` is what was built."""
+
+    _silence = None  # a step of a build may take its time
+
+    def __init__(self, client: AsyncClient, request: Request) -> None:
+        super().__init__(client)
+        self._first = request
+        self.template: Optional[TemplateInfo] = None
+
+    def _request(self) -> Request:
+        return self._first
+
+    def _take(self, event: Event) -> Optional[str]:
+        if event.kind == "log":
+            return str(event.document.get("line", ""))
+        if event.kind == "done":
+            made = event.document.get("template")
+            document = made if isinstance(made, dict) else {"name": made, "built": True}
+            self.template = TemplateInfo.from_document(document)
+            self._over = True
+        return None

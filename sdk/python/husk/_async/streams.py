@@ -1,0 +1,254 @@
+"""Streams of server-sent events, and those that find back after the connection or the server was lost: events of
+sandboxes, the output of processes. Iterate over them, inside `async with` when the loop may be left early.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Deque, Generic, Optional, Type, TypeVar
+
+from .._http import Event, EventParser, Request, given, is_failure
+from ..errors import (
+    ConnectionFailedError,
+    HuskError,
+    TimedOutError,
+    UnavailableError,
+    error_from,
+)
+from ..models import Exit, Output, OutputCollector, OutputDecoder, SandboxEvent
+from ._io import sleep
+
+if TYPE_CHECKING:
+    from .client import AsyncClient
+    from .transport import AsyncResponse
+
+T = TypeVar("T")
+
+SILENCE_SECONDS = 60.0  # the server sends something every 15 seconds
+RESUME_SECONDS = 60.0  # how long a server may be away
+
+
+class AsyncEventSource:
+    """The events of one answer. An event that tells of a failure is raised."""
+
+    def __init__(self, response: AsyncResponse, silence: Optional[float]) -> None:
+        self._response = response
+        self._silence = silence  # how long nothing may come
+        self._parser = EventParser()
+        self._ready: Deque[Event] = deque()
+
+    async def next(self, deadline: Optional[float] = None) -> Optional[Event]:
+        """The next event; None at the end. `deadline`: of time.monotonic()."""
+        while not self._ready:
+            piece = await self._response.next(self._patience(deadline))
+            if piece is None:
+                return None
+            self._ready.extend(self._parser.feed(piece))
+        event = self._ready.popleft()
+        if is_failure(event):
+            await self.aclose()
+            raise error_from(event.document)
+        return event
+
+    def _patience(self, deadline: Optional[float]) -> Optional[float]:
+        """How long to wait for the next bytes."""
+        if deadline is None:
+            return self._silence
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimedOutError("the time to wait is over")
+        return left if self._silence is None else min(self._silence, left)
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+class AsyncStream(Generic[T]):
+    """What all streams are: opened by the first step or by `async with`, closed at the end. Subclasses say what to ask
+    for (`_request`), what an event means (`_take`) and, when `_resumes`, keep note of where they are."""
+
+    _resumes = False
+    _silence: Optional[float] = SILENCE_SECONDS
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._source: Optional[AsyncEventSource] = None
+        self._over = False
+        self._deadline: Optional[float] = None
+
+    def _request(self) -> Request:
+        raise NotImplementedError
+
+    def _take(self, event: Event) -> Optional[T]:
+        """What the event is to the reader of the stream; None: nothing. Sets `_over` when it is the last."""
+        raise NotImplementedError
+
+    def _can_resume(self) -> bool:
+        return self._resumes
+
+    async def _open(self) -> None:
+        if self._source is None and not self._over:
+            self._source = await self._client._events(self._request(), self._silence)
+
+    async def _step(self) -> Optional[T]:
+        """The next thing; None at the end."""
+        while not self._over:
+            try:
+                await self._open()
+                assert self._source is not None
+                event = await self._source.next(self._deadline)
+                if event is None:
+                    self._ended()
+                    continue
+            except ConnectionFailedError as error:
+                await self._resume(error)
+                continue
+            thing = self._take(event)
+            if self._over:
+                await self.aclose()
+            if thing is not None:
+                return thing
+        return None
+
+    def _ended(self) -> None:
+        """The server ended the answer. Where the stream has a last event of its own, that was too early."""
+        if self._resumes:
+            raise ConnectionFailedError("the server ended the stream too early", sent=True)
+        self._over = True
+
+    async def _resume(self, error: HuskError) -> None:
+        """Opens it anew where it broke off. Patient, since a server that is being restarted loses nothing."""
+        if self._source is None or not self._can_resume():
+            await self.aclose()
+            raise error
+        await self._source.aclose()
+        self._source = None
+        until = time.monotonic() + RESUME_SECONDS
+        pause = 0.05
+        while True:
+            try:
+                return await self._open()
+            except (ConnectionFailedError, UnavailableError):
+                if time.monotonic() + pause > until:
+                    self._over = True
+                    raise
+            await sleep(pause)
+            pause = min(2.0, pause * 2)
+
+    async def aclose(self) -> None:
+        """Stops listening. What is listened to goes on."""
+        self._over = True
+        source, self._source = self._source, None
+        if source is not None:
+            await source.aclose()
+
+    def __aiter__(self: S) -> S:
+        return self
+
+    async def __anext__(self) -> T:
+        thing = await self._step()
+        if thing is None:
+            raise StopAsyncIteration
+        return thing
+
+    async def __aenter__(self: S) -> S:
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        await self.aclose()
+
+
+S = TypeVar("S", bound=AsyncStream[Any])
+
+
+class AsyncSandboxEvents(AsyncStream[SandboxEvent]):
+    """Events of one sandbox or of all, as they happen."""
+
+    _resumes = True
+
+    def __init__(self, client: AsyncClient, url_path: str, after: Optional[int]) -> None:
+        super().__init__(client)
+        self._path = url_path
+        self.last: Optional[int] = after  # the sequence number to go on after
+
+    def _request(self) -> Request:
+        return Request.get(self._path, given(follow=True, after=self.last))
+
+    def _take(self, event: Event) -> Optional[SandboxEvent]:
+        if not isinstance(event.document, dict) or "sequence" not in event.document:
+            return None
+        made = SandboxEvent.from_document(event.document)
+        self.last = made.sequence
+        return made
+
+
+class AsyncOutputStream(AsyncStream[Output]):
+    """The output of a process, piece by piece, until it ends: `exit` says how it did then.
+
+    When the server is restarted meanwhile, the stream goes on where it was: the process does not notice, and its output
+    is kept by the sandbox.
+    """
+
+    _resumes = True
+
+    def __init__(self, client: AsyncClient, output_path: str, request: Request, pid: Optional[int] = None) -> None:
+        super().__init__(client)
+        self._output_path = output_path  # with {pid} in it
+        self._first: Optional[Request] = request
+        self._decoder = OutputDecoder()
+        self._collector: Optional[OutputCollector] = None
+        self.pid = pid
+        self.exit: Optional[Exit] = None
+
+    def _request(self) -> Request:
+        if self._first is not None:
+            request, self._first = self._first, None
+            return request
+        return Request.get(
+            self._output_path.format(pid=self.pid),
+            {"stdout_offset": self.stdout_offset, "stderr_offset": self.stderr_offset},
+        )
+
+    def _can_resume(self) -> bool:
+        return self.pid is not None
+
+    def _take(self, event: Event) -> Optional[Output]:
+        document = event.document
+        if event.kind in ("stdout", "stderr"):
+            piece = self._decoder.decode(event.kind, document)
+            if self._collector:
+                self._collector.add(piece)
+            return piece
+        if event.kind == "start":
+            self._start(document)
+        elif event.kind == "exit":
+            self.exit = Exit.from_document(document)
+            self._over = True
+        return None
+
+    def _start(self, document: Any) -> None:
+        self.pid = int(document.get("pid", self.pid))
+        for stream in ("stdout", "stderr"):
+            dropped = int(document.get(f"{stream}_dropped") or 0)
+            if dropped and self._collector:
+                self._collector.lose(stream, dropped)
+            if document.get(f"{stream}_offset") is not None:
+                self._decoder.offsets[stream] = int(document[f"{stream}_offset"])
+
+    @property
+    def stdout_offset(self) -> int:
+        """Of the next byte: where to attach again later."""
+        return self._decoder.offsets["stdout"]
+
+    @property
+    def stderr_offset(self) -> int:
+        return self._decoder.offsets["stderr"]
+
+    @property
+    def exit_code(self) -> Optional[int]:
+        return self.exit.exit_code if self.exit else None

@@ -1,0 +1,171 @@
+# Made from husk/_async/pty.py by generate.py: edit it there.
+"""A terminal in a sandbox, over a WebSocket: bytes both ways, its size, signals. Made by `sandbox.pty()`.
+
+Closing it leaves the process running; `sandbox.pty(pid=…)` attaches to it again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Deque, Mapping, Optional, Type, Union
+
+from .. import _frames
+from .._http import Request, broken
+from ..errors import ConnectionFailedError, TimedOutError, error_from
+from ..models import Exit
+from ._io import Stream
+
+if TYPE_CHECKING:
+    from .client import Client
+
+SEND_SECONDS = 60.0
+
+
+class Pty:
+    """A terminal. One thread may read while another writes. `exit` is set when the process has ended."""
+
+    def __init__(self, client: Client, url_path: str, query: Mapping[str, Any]) -> None:
+        self._client = client
+        self._where = (url_path, query)
+        self._stream: Optional[Stream] = None
+        self._decoder = _frames.Decoder()
+        self._ready: Deque[bytes] = deque()
+        self._over = False
+        self.pid: Optional[int] = None
+        self.offset = 0  # of the next byte in the terminal's output, to attach again later
+        self.exit: Optional[Exit] = None
+
+    def _open(self) -> Pty:
+        key = _frames.new_key()
+        headers = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": key,
+        }
+        url_path, query = self._where
+        response = self._client._open(Request("GET", url_path, query, headers))
+        if response.head.status != 101 or response.head.headers.get("sec-websocket-accept") != _frames.accept_of(key):
+            response.close()
+            raise broken("it is no WebSocket; a proxy in between may not let one through")
+        self._stream, first = response.take_stream()
+        try:
+            self._take(first)
+            while self.pid is None and not self._over:
+                self._receive(SEND_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    # ---- what comes ----
+
+    def read(self, timeout_seconds: Optional[float] = None) -> bytes:
+        """The next bytes that the terminal shows; none when the process has ended. Raises TimedOutError when nothing
+        comes in time, and can be called again then."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self._ready and not self._over:
+            self._receive(None if deadline is None else deadline - time.monotonic())
+        return self._ready.popleft() if self._ready else b""
+
+    def wait(self, timeout_seconds: Optional[float] = None) -> Exit:
+        """Reads, and throws away, all that comes until the process ends."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not self._over:
+            self._ready.clear()
+            self._receive(None if deadline is None else deadline - time.monotonic())
+        if self.exit is None:
+            raise ConnectionFailedError("the terminal was closed before its process ended", sent=True)
+        return self.exit
+
+    def _receive(self, timeout: Optional[float]) -> None:
+        if self._stream is None:
+            raise ConnectionFailedError("the terminal is closed", sent=True)
+        if timeout is not None and timeout <= 0:
+            raise TimedOutError("the terminal showed nothing in time")
+        data = self._stream.try_read(timeout)
+        if data is None:
+            return  # the caller knows how much time is left
+        if not data:
+            self.close()
+            raise ConnectionFailedError("the connection to the terminal broke", sent=True)
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        for message in self._decoder.feed(data):
+            if message.kind == _frames.BINARY:
+                self.offset += len(message.data)
+                self._ready.append(message.data)
+            elif message.kind == _frames.TEXT:
+                self._control(message.data)
+            elif message.kind == _frames.PING:
+                self._send(_frames.PONG, message.data)
+            elif message.kind == _frames.CLOSE:
+                self.close()
+                return
+
+    def _control(self, data: bytes) -> None:
+        document = json.loads(data)
+        if "start" in document:
+            self.pid = int(document["start"]["pid"])
+            self.offset = int(document["start"].get("offset") or 0)
+        elif "exit" in document:
+            self.exit = Exit.from_document(document["exit"])
+            self._over = True
+        elif "error" in document:
+            raise error_from(document)
+
+    # ---- what goes ----
+
+    def write(self, data: Union[str, bytes]) -> None:
+        """Types."""
+        self._send(_frames.BINARY, data.encode() if isinstance(data, str) else bytes(data))
+
+    def resize(self, rows: int, columns: int) -> None:
+        self._send_control({"resize": {"rows": rows, "columns": columns}})
+
+    def signal(self, number: Union[int, str]) -> None:
+        """To what runs in the terminal: "INT", 2 …"""
+        self._send_control({"signal": number})
+
+    def _send_control(self, document: Any) -> None:
+        self._send(_frames.TEXT, json.dumps(document).encode())
+
+    def _send(self, kind: int, data: bytes) -> None:
+        if self._stream is None:
+            raise ConnectionFailedError("the terminal is closed", sent=True)
+        self._stream.write(_frames.encode(kind, data), SEND_SECONDS)
+
+    # ---- its end ----
+
+    def close(self) -> None:
+        """Detaches. The process goes on."""
+        self._over = True
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        try:
+            stream.write(_frames.encode(_frames.CLOSE, b"\x03\xe8"), 1.0)
+        except (ConnectionFailedError, TimedOutError):
+            pass  # the other side is gone already
+        stream.close()
+
+    def __iter__(self) -> Pty:
+        return self
+
+    def __next__(self) -> bytes:
+        data = self.read()
+        if not data:
+            raise StopIteration
+        return data
+
+    def __enter__(self) -> Pty:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()

@@ -1,0 +1,467 @@
+# Made from husk/_async/sandbox.py by generate.py: edit it there.
+"""The sandbox: the class that programs are written with. Everything it does is a request to the server, which knows the
+sandbox by its id, so that any number of programs may hold handles on the same one.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    Optional,
+    Type,
+    Union,
+    overload,
+)
+
+from .._http import Request, given, path
+from ..errors import GoneError, HuskError, InvalidError, NotFoundError
+from ..models import (
+    CodeContext,
+    CodeOutput,
+    CodeResult,
+    ExecResult,
+    ProcessInfo,
+    SandboxEvent,
+    SandboxInfo,
+    SandboxStats,
+    SignedUrl,
+    SnapshotInfo,
+    parse_time,
+)
+from . import code as codes
+from ._io import opening
+from .client import Client
+from .filesystem import Filesystem
+from .processes import (
+    Process,
+    Callback,
+    Command,
+    exec_body,
+    follow,
+    list_processes,
+    output_path,
+    read_limit,
+)
+from .pty import Pty
+from .snapshots import Snapshot
+from .streams import OutputStream, SandboxEvents
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from typing_extensions import TypedDict, Unpack
+
+    class ForkOptions(TypedDict, total=False):
+        """What a fork may have otherwise than its parent."""
+
+        name: Optional[str]
+        ttl_seconds: Optional[int]
+        persistent: Optional[bool]
+        idle_seconds: Optional[int]
+        memory: Union[int, str, None]
+        cpus: Optional[float]
+        pids: Optional[int]
+        metadata: Optional[Mapping[str, str]]
+        env: Optional[Mapping[str, str]]
+
+
+CREATE_SECONDS = 1800.0  # the first sandbox of a template that is not built yet waits for the build
+MOVE_SECONDS = 600.0  # memory to and from the disk
+
+
+class Sandbox:
+    """A throwaway computer.
+
+        with Sandbox.create(template="agent", ttl_seconds=900) as sandbox:
+            result = sandbox.exec("uname -a", timeout_seconds=60)
+            print(result.stdout, result.exit_code)
+
+    Leaving the `with` block kills it, unless it is persistent. Whatever becomes of the program, the server ends
+    the sandbox when its time to live is over.
+    """
+
+    def __init__(self, client: Client, info: SandboxInfo) -> None:
+        self._client = client
+        self.info = info  # as of the last answer that told; `refresh` asks anew
+        self.filesystem = Filesystem(client, info.id)
+        client._use(self)
+
+    # ---- finding and making ----
+
+    @classmethod
+    @opening
+    def create(
+        cls,
+        template: Optional[str] = None,
+        *,
+        snapshot: Union[str, Snapshot, None] = None,
+        ttl_seconds: Optional[int] = None,
+        persistent: Optional[bool] = None,
+        idle_seconds: Optional[int] = None,
+        metadata: Optional[Mapping[str, str]] = None,
+        env: Optional[Mapping[str, str]] = None,
+        name: Optional[str] = None,
+        memory: Union[int, str, None] = None,
+        disk: Union[int, str, None] = None,
+        cpus: Optional[float] = None,
+        pids: Optional[int] = None,
+        isolation: Optional[str] = None,
+        idempotency_key: Optional[str] = None,
+        client: Optional[Client] = None,
+    ) -> Sandbox:
+        """A new sandbox, from a template ("base" unless told) or a snapshot.
+
+        ttl_seconds: how long it lives (an hour unless told); `extend` gives it more. persistent: lives until it is
+        killed. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
+        "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. idempotency_key: a
+        create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
+        does that by itself.
+        """
+        used = Client._or_default(client)
+        body = given(
+            template=template,
+            snapshot=snapshot.id if isinstance(snapshot, Snapshot) else snapshot,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent,
+            idle_seconds=idle_seconds,
+            metadata=dict(metadata) if metadata is not None else None,
+            env=dict(env) if env is not None else None,
+            name=name,
+            memory=memory,
+            disk=disk,
+            cpus=cpus,
+            pids=pids,
+            isolation=isolation,
+        )
+        headers = {"Idempotency-Key": idempotency_key or os.urandom(16).hex()}
+        request = Request.json(
+            "POST", path("sandboxes"), body, headers=headers, timeout=CREATE_SECONDS, repeatable=True
+        )
+        return cls(used, SandboxInfo.from_document(used._json(request)))
+
+    @classmethod
+    @opening
+    def connect(cls, id_or_name: str, *, client: Optional[Client] = None) -> Sandbox:
+        """A handle on a sandbox that exists. It does not wake a hibernated one."""
+        if not id_or_name:
+            raise InvalidError("the id or name of a sandbox is missing", field="id_or_name")
+        used = Client._or_default(client)
+        return cls(used, SandboxInfo.from_document(used._json(Request.get(path("sandboxes", id_or_name)))))
+
+    @classmethod
+    def list(
+        cls,
+        *,
+        metadata: Optional[Mapping[str, str]] = None,
+        state: Optional[str] = None,
+        template: Optional[str] = None,
+        ended: bool = False,
+        limit: Optional[int] = None,
+        client: Optional[Client] = None,
+    ) -> List[Sandbox]:
+        """Sandboxes, newest first: all that match, or at most `limit`. `ended`: also those that have ended."""
+        used = Client._or_default(client)
+        query: Dict[str, Any] = {f"metadata.{key}": value for key, value in (metadata or {}).items()}
+        query.update(given(state=state, template=template, ended=True if ended else None))
+        found: List[Sandbox] = []
+        while limit is None or len(found) < limit:
+            query["limit"] = 100 if limit is None else min(100, limit - len(found))
+            document = used._json(Request.get(path("sandboxes"), query))
+            found += [cls(used, SandboxInfo.from_document(each)) for each in document["sandboxes"]]
+            query["cursor"] = document.get("next_cursor")
+            if not query["cursor"]:
+                break
+        return found
+
+    # ---- what it is ----
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> Optional[str]:
+        return self.info.name
+
+    @property
+    def state(self) -> str:
+        """As of the last answer that told; `refresh` asks anew."""
+        return self.info.state
+
+    @property
+    def metadata(self) -> Dict[str, str]:
+        return self.info.metadata
+
+    @property
+    def persistent(self) -> bool:
+        return self.info.persistent
+
+    @property
+    def expires_at(self) -> Optional[datetime]:
+        return self.info.expires_at
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, state={self.state!r})"
+
+    def _path(self, *more: object) -> str:
+        return path("sandboxes", self.id, *more)
+
+    def _changed(self, request: Request) -> None:
+        """Sends a request that is answered with the sandbox's document."""
+        self.info = SandboxInfo.from_document(self._client._json(request))
+
+    def refresh(self) -> SandboxInfo:
+        self._changed(Request.get(self._path()))
+        return self.info
+
+    def stats(self) -> SandboxStats:
+        """CPU time, memory, disk and processes in use."""
+        return SandboxStats.from_document(self._client._json(Request.get(self._path("stats"))))
+
+    def logs(self) -> str:
+        """What the sandbox's supervisor and engine logged, also after its end."""
+        return (self._client._bytes(Request.get(self._path("logs")))).decode("utf-8", "replace")
+
+    def events(self, *, after: int = 0, limit: Optional[int] = None) -> List[SandboxEvent]:
+        """What happened to it, oldest first."""
+        document = self._client._json(Request.get(self._path("events"), given(after=after, limit=limit)))
+        return [SandboxEvent.from_document(each) for each in document["events"]]
+
+    def follow_events(self, *, after: Optional[int] = None) -> SandboxEvents:
+        """Events as they happen, without end."""
+        return SandboxEvents(self._client, self._path("events"), after)
+
+    # ---- its life ----
+
+    def kill(self) -> bool:
+        """Ends it, with everything in it. False when it had ended before."""
+        try:
+            self._client._done(Request("DELETE", self._path(), repeatable=True, timeout=MOVE_SECONDS))
+            killed = True
+        except (NotFoundError, GoneError):
+            killed = False
+        self.close()
+        return killed
+
+    def extend(
+        self, ttl_seconds: Optional[int] = None, *, persistent: Optional[bool] = None
+    ) -> Optional[datetime]:
+        """A new time to live, counted from now, or none (persistent=True); when it will end."""
+        body = given(ttl_seconds=ttl_seconds, persistent=persistent)
+        document = self._client._json(Request.json("POST", self._path("ttl"), body, repeatable=True))
+        self.refresh()
+        return parse_time(document.get("expires_at"))
+
+    def set_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Replaces its metadata."""
+        self._changed(Request.json("PUT", self._path("metadata"), dict(metadata), repeatable=True))
+
+    def pause(self) -> None:
+        """Stops its processes where they are. It still holds its memory."""
+        self._changed(Request("POST", self._path("pause")))
+
+    def resume(self) -> None:
+        self._changed(Request("POST", self._path("resume")))
+
+    def hibernate(self) -> None:
+        """Moves its memory to the disk. The next call that needs it running wakes it."""
+        self._changed(Request("POST", self._path("hibernate"), timeout=MOVE_SECONDS))
+
+    def wake(self) -> None:
+        self._changed(Request("POST", self._path("wake"), timeout=MOVE_SECONDS))
+
+    def snapshot(self, name: Optional[str] = None) -> Snapshot:
+        """Keeps its memory and disk as they are now, to make sandboxes from."""
+        request = Request.json("POST", self._path("snapshots"), given(name=name), timeout=MOVE_SECONDS)
+        return Snapshot(self._client, SnapshotInfo.from_document(self._client._json(request)))
+
+    @overload
+    def fork(self, count: None = None, **options: Unpack[ForkOptions]) -> Sandbox: ...
+
+    @overload
+    def fork(self, count: int, **options: Unpack[ForkOptions]) -> List[Sandbox]: ...
+
+    def fork(
+        self, count: Optional[int] = None, **options: Unpack[ForkOptions]
+    ) -> Union[Sandbox, List[Sandbox]]:
+        """A copy of it as it is now, memory, processes and files: one, or a list of `count`. Options as in `create`:
+        name, ttl_seconds, persistent, idle_seconds, memory, cpus, pids, metadata, env; the rest is as in the parent."""
+        body = given(count=1 if count is None else count, **options)
+        request = Request.json("POST", self._path("fork"), body, timeout=MOVE_SECONDS)
+        document = self._client._json(request)
+        children = [type(self)(self._client, SandboxInfo.from_document(each)) for each in document["sandboxes"]]
+        return children[0] if count is None else children
+
+    # ---- commands ----
+
+    def exec(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Union[str, bytes, None] = None,
+        label: Optional[str] = None,
+        on_stdout: Optional[Callback] = None,
+        on_stderr: Optional[Callback] = None,
+        check: bool = False,
+    ) -> ExecResult:
+        """Runs a command to its end: a string in a shell, a list as it is.
+
+        After `timeout_seconds` it is killed with all it started, and the result says timed_out. on_stdout and on_stderr
+        get text as it comes. check: raise CommandError when the exit code is not 0.
+        """
+        fields: Dict[str, Any] = dict(timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label)
+        if on_stdout or on_stderr:
+            result = follow(self.exec_stream(command, stdin=stdin, **fields), on_stdout, on_stderr)
+        else:
+            body = exec_body(command, stdin, **fields)
+            request = Request.json("POST", self._path("exec"), body, timeout=read_limit(timeout_seconds))
+            result = ExecResult.from_document(self._client._json(request))
+        return result.check() if check else result
+
+    def exec_stream(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: Union[str, bytes, None] = None,
+        label: Optional[str] = None,
+    ) -> OutputStream:
+        """Runs a command and gives its output piece by piece; its `exit_code` is there after the last one. The command
+        starts with the first step of the iteration, or on entering `with`."""
+        body = exec_body(
+            command, stdin, timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label, stream=True
+        )
+        request = Request.json("POST", self._path("exec"), body, timeout=None)
+        return OutputStream(self._client, output_path(self.id), request)
+
+    def start(
+        self,
+        command: Command,
+        *,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        stdin: bool = False,
+        label: Optional[str] = None,
+    ) -> Process:
+        """Starts a command in the background. stdin: keep its standard input open, for `write`."""
+        body = exec_body(
+            command,
+            timeout_seconds=timeout_seconds,
+            env=env,
+            cwd=cwd,
+            user=user,
+            label=label,
+            detach=True,
+            keep_stdin=True if stdin else None,
+        )
+        document = self._client._json(Request.json("POST", self._path("exec"), body))
+        return Process(self._client, self.id, int(document["pid"]))
+
+    def processes(self) -> List[ProcessInfo]:
+        """Those that were started through Husk, with those that ended lately."""
+        return list_processes(self._client, self.id)
+
+    def process(self, pid: int) -> Process:
+        """A handle on a process that was started before."""
+        return Process(self._client, self.id, pid)
+
+    @opening
+    def pty(
+        self,
+        command: Optional[str] = None,
+        *,
+        rows: int = 24,
+        columns: int = 80,
+        cwd: Optional[str] = None,
+        user: Optional[str] = None,
+        pid: Optional[int] = None,
+        offset: Optional[int] = None,
+    ) -> Pty:
+        """A terminal with a shell, or `command`, in it. pid: attach to one that was opened before, from `offset`."""
+        query = given(cmd=command, rows=rows, columns=columns, cwd=cwd, user=user, pid=pid, offset=offset)
+        return Pty(self._client, self._path("pty"), query)._open()
+
+    # ---- code ----
+
+    def run_code(
+        self,
+        code: str,
+        language: Optional[str] = None,
+        *,
+        context: Optional[str] = None,
+        timeout_seconds: Optional[float] = None,
+        env: Optional[Mapping[str, str]] = None,
+        cwd: Optional[str] = None,
+        on_stdout: Optional[Callback] = None,
+        on_stderr: Optional[Callback] = None,
+        on_result: Optional[Callable[[CodeOutput], Any]] = None,
+        check: bool = False,
+    ) -> CodeResult:
+        """Runs code in an interpreter that keeps its variables between calls ("python", "javascript" or "bash").
+
+        context: the name of another interpreter than the default one. env, cwd: when this call starts it. Figures,
+        tables and the value of the last expression are in `results`. check: raise CodeError when the code raises.
+        """
+        fields = dict(code=code, language=language, context=context, timeout_seconds=timeout_seconds, env=env, cwd=cwd)
+        result = codes.run_code(self._client, self.id, fields, on_stdout, on_stderr, on_result)
+        return result.check() if check else result
+
+    def contexts(self) -> List[CodeContext]:
+        """The interpreters that run."""
+        return codes.list_contexts(self._client, self.id)
+
+    def restart_context(self, name: str = "default") -> None:
+        """Starts an interpreter anew, without its variables."""
+        self._client._done(Request("POST", self._path("contexts", name, "restart")))
+
+    def remove_context(self, name: str) -> None:
+        self._client._done(Request("DELETE", self._path("contexts", name)))
+
+    # ---- ports ----
+
+    def get_url(self, port: int, *, expires_seconds: Optional[int] = None) -> str:
+        """A URL that reaches a server inside the sandbox without a token, until it expires. Who has it has access."""
+        return (self.sign_url(port, expires_seconds=expires_seconds)).url
+
+    def sign_url(self, port: int, *, expires_seconds: Optional[int] = None) -> SignedUrl:
+        """As get_url, with the time when it expires."""
+        body = given(expires_seconds=expires_seconds)
+        document = self._client._json(Request.json("POST", self._path("ports", port, "url"), body))
+        return SignedUrl.from_document(document)
+
+    # ---- the handle ----
+
+    def close(self) -> None:
+        """Lets go of the handle. The sandbox goes on."""
+        self._client._leave(self)
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if self.persistent:
+            self.close()
+            return
+        try:
+            self.kill()
+        except HuskError:
+            if error is None:  # else the first error is the one to tell; the time to live ends the sandbox
+                raise

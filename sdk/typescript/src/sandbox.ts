@@ -1,0 +1,405 @@
+/** A throwaway computer. */
+import { randomUUID } from "node:crypto";
+
+import { ExecError } from "./errors.js";
+import { Filesystem } from "./filesystem.js";
+import {
+  spelled,
+  spelledBack,
+  type CodeContext,
+  type CodeError,
+  type CodeOutput,
+  type ExecEvent,
+  type ExecResult,
+  type HuskEvent,
+  type ProcessInfo,
+  type SandboxInfo,
+  type SnapshotInfo,
+  type State,
+  type Stats,
+  type TemplateInfo,
+} from "./models.js";
+import { execEvents, Process, Pty, type PtyOptions } from "./process.js";
+import { bytes, Transport, type ConnectionOptions, type Query } from "./transport.js";
+
+// Node 18 has no Symbol.asyncDispose yet; what compilers emit for `await using` looks for this one.
+(Symbol as { asyncDispose?: symbol }).asyncDispose ??= Symbol.for("Symbol.asyncDispose");
+
+export interface LimitOptions {
+  /** Killed after this long; an hour unless told. */
+  ttlSeconds?: number;
+  /** Not reaped by TTL or idle time; `await using` leaves it alone. */
+  persistent?: boolean;
+  /** Hibernate after this long without a call. */
+  idleSeconds?: number;
+  /** Bytes, or "512M", "2G". */
+  memory?: number | string;
+  cpus?: number;
+  pids?: number;
+  metadata?: Record<string, string>;
+  env?: Record<string, string>;
+  name?: string;
+}
+
+export interface CreateOptions extends LimitOptions, ConnectionOptions {
+  template?: string;
+  /** Continue from this snapshot instead of a template. */
+  snapshot?: string;
+  isolation?: string;
+  disk?: number | string;
+  signal?: AbortSignal;
+}
+
+export interface ListOptions extends ConnectionOptions {
+  state?: State;
+  template?: string;
+  metadata?: Record<string, string>;
+  /** Those that have ended too. */
+  ended?: boolean;
+}
+
+export interface ExecOptions {
+  timeoutSeconds?: number;
+  env?: Record<string, string>;
+  cwd?: string;
+  user?: string;
+  stdin?: string | Uint8Array;
+  /** Called with output as it comes. */
+  onStdout?: (text: string) => void;
+  onStderr?: (text: string) => void;
+  /** Throw an ExecError when the exit code is not 0. */
+  check?: boolean;
+  /** Aborting kills the command. */
+  signal?: AbortSignal;
+}
+
+export interface StartOptions extends Pick<ExecOptions, "timeoutSeconds" | "env" | "cwd" | "user"> {
+  /** Shown in the process list. */
+  label?: string;
+  /** Keep its stdin open for Process.write. */
+  stdin?: boolean;
+}
+
+export interface CodeOptions {
+  language?: "python" | "javascript" | "bash";
+  /** State lasts between calls of one context. */
+  context?: string;
+  env?: Record<string, string>;
+  cwd?: string;
+  timeoutSeconds?: number;
+  onStdout?: (text: string) => void;
+  onStderr?: (text: string) => void;
+  onResult?: (result: CodeOutput) => void;
+  signal?: AbortSignal;
+}
+
+/** What code came to. */
+export class CodeResult {
+  constructor(
+    readonly stdout: string,
+    readonly stderr: string,
+    readonly results: CodeOutput[],
+    readonly error: CodeError | null,
+    readonly timedOut: boolean,
+    readonly durationMs: number,
+  ) {}
+
+  /** The value of the last expression, as text. */
+  get text(): string | null {
+    return this.results.find((result) => result.main)?.text ?? null;
+  }
+
+  /** Every PNG among the results. */
+  get images(): Buffer[] {
+    return this.results.flatMap(({ data }) => (typeof data["image/png"] === "string" ? [Buffer.from(data["image/png"], "base64")] : []));
+  }
+}
+
+type Command = string | readonly string[];
+
+function execDocument(command: Command, options: Omit<ExecOptions, "stdin">): Record<string, unknown> {
+  return {
+    ...(typeof command === "string" ? { cmd: command } : { argv: command }),
+    ...spelledBack(options, ["onStdout", "onStderr", "check", "signal", "stdin"]),
+  };
+}
+
+function connectionOf(options: ConnectionOptions): ConnectionOptions {
+  const { url, token, socketPath } = options;
+  return { url, token, socketPath };
+}
+
+export class Sandbox {
+  readonly filesystem: Filesystem;
+
+  private constructor(
+    private readonly transport: Transport,
+    private latest: SandboxInfo,
+  ) {
+    this.filesystem = new Filesystem(transport, this.path);
+  }
+
+  get id(): string {
+    return this.latest.id;
+  }
+
+  /** As it was when last asked; see refresh(). */
+  get info(): SandboxInfo {
+    return this.latest;
+  }
+
+  private get path(): string {
+    return `/v1/sandboxes/${encodeURIComponent(this.latest.id)}`;
+  }
+
+  // ---- making and finding ----
+
+  static async create(options: CreateOptions = {}): Promise<Sandbox> {
+    const transport = new Transport(connectionOf(options));
+    const document = await transport.json<object>("POST", "/v1/sandboxes", {
+      json: spelledBack(options, ["url", "token", "socketPath", "signal"]),
+      headers: { "Idempotency-Key": randomUUID() },
+      signal: options.signal,
+    });
+    return new Sandbox(transport, spelled(document));
+  }
+
+  /** One that is there already, by id or name. */
+  static async connect(id: string, options: ConnectionOptions = {}): Promise<Sandbox> {
+    const transport = new Transport(options);
+    return new Sandbox(transport, spelled(await transport.json<object>("GET", `/v1/sandboxes/${encodeURIComponent(id)}`)));
+  }
+
+  /** Newest first. */
+  static async *list(options: ListOptions = {}): AsyncGenerator<SandboxInfo, void, undefined> {
+    const transport = new Transport(connectionOf(options));
+    const query: Query = { state: options.state, template: options.template, ended: options.ended };
+    for (const [key, value] of Object.entries(options.metadata ?? {})) query[`metadata.${key}`] = value;
+    for (let cursor: string | null = ""; cursor !== null; ) {
+      const page: { sandboxes: object[]; next_cursor: string | null } = await transport.json("GET", "/v1/sandboxes", {
+        query: { ...query, cursor: cursor || undefined },
+      });
+      for (const document of page.sandboxes) yield spelled<SandboxInfo>(document);
+      cursor = page.next_cursor;
+    }
+    transport.close();
+  }
+
+  async refresh(): Promise<SandboxInfo> {
+    return (this.latest = spelled(await this.transport.json<object>("GET", this.path)));
+  }
+
+  private async change(method: string, path: string, json?: unknown): Promise<this> {
+    this.latest = spelled(await this.transport.json<object>(method, this.path + path, json === undefined ? {} : { json }));
+    return this;
+  }
+
+  // ---- life ----
+
+  async kill(): Promise<void> {
+    await this.transport.json("DELETE", this.path);
+  }
+
+  /** A new TTL, counted from now. */
+  async extend(ttlSeconds: number): Promise<string | null> {
+    return (await this.transport.json<{ expires_at: string | null }>("POST", `${this.path}/ttl`, { json: { ttl_seconds: ttlSeconds } })).expires_at;
+  }
+
+  pause(): Promise<this> {
+    return this.change("POST", "/pause");
+  }
+
+  resume(): Promise<this> {
+    return this.change("POST", "/resume");
+  }
+
+  hibernate(): Promise<this> {
+    return this.change("POST", "/hibernate");
+  }
+
+  wake(): Promise<this> {
+    return this.change("POST", "/wake");
+  }
+
+  setMetadata(metadata: Record<string, string>): Promise<this> {
+    return this.change("PUT", "/metadata", metadata);
+  }
+
+  /** A copy of it as it runs: memory, processes and disk. With a count, so many, from one pause. */
+  async fork(): Promise<Sandbox>;
+  async fork(options: LimitOptions): Promise<Sandbox>;
+  async fork(count: number, options?: LimitOptions): Promise<Sandbox[]>;
+  async fork(first?: number | LimitOptions, options?: LimitOptions): Promise<Sandbox | Sandbox[]> {
+    const many = typeof first === "number";
+    const json = { ...spelledBack((many ? options : first) ?? {}), count: many ? first : 1 };
+    const answer = await this.transport.json<{ sandboxes: object[] }>("POST", `${this.path}/fork`, { json });
+    const children = answer.sandboxes.map((document) => new Sandbox(this.transport, spelled(document)));
+    return many ? children : children[0]!;
+  }
+
+  /** Memory, processes and disk, to create from later; it runs on. */
+  async snapshot(name?: string): Promise<SnapshotInfo> {
+    return spelled(await this.transport.json<object>("POST", `${this.path}/snapshots`, { json: name ? { name } : {} }));
+  }
+
+  async stats(): Promise<Stats> {
+    return spelled(await this.transport.json<object>("GET", `${this.path}/stats`));
+  }
+
+  async logs(): Promise<string> {
+    return (await bytes(await this.transport.open("GET", `${this.path}/logs`))).toString();
+  }
+
+  /** What happened to it; with `follow`, also what happens from now on. */
+  async *events(options: { after?: number; follow?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<HuskEvent, void, undefined> {
+    const query = { after: options.after };
+    if (!options.follow) {
+      yield* (await this.transport.json<{ events: HuskEvent[] }>("GET", `${this.path}/events`, { query })).events;
+      return;
+    }
+    const request = { query: { ...query, follow: true }, signal: options.signal };
+    for await (const { data } of this.transport.events("GET", `${this.path}/events`, request)) yield data as HuskEvent;
+  }
+
+  // ---- commands ----
+
+  /** Runs a command to its end: a string goes to the shell, a list is taken as it is. */
+  async exec(command: Command, options: ExecOptions = {}): Promise<ExecResult> {
+    const streamed = options.onStdout ?? options.onStderr;
+    const result = streamed || options.signal ? await this.execStreamed(command, options) : await this.execWhole(command, options);
+    if (options.check && result.exitCode !== 0) throw new ExecError(typeof command === "string" ? command : command.join(" "), result);
+    return result;
+  }
+
+  private async execWhole(command: Command, options: ExecOptions): Promise<ExecResult> {
+    const json = { ...execDocument(command, options), ...stdinOf(options.stdin) };
+    return spelled(await this.transport.json<object>("POST", `${this.path}/exec`, { json }));
+  }
+
+  private async execStreamed(command: Command, options: ExecOptions): Promise<ExecResult> {
+    let stdout = "";
+    let stderr = "";
+    for await (const event of this.execStream(command, options)) {
+      if (event.type === "stdout") {
+        stdout += event.text;
+        options.onStdout?.(event.text);
+      } else if (event.type === "stderr") {
+        stderr += event.text;
+        options.onStderr?.(event.text);
+      } else if (event.type === "exit") {
+        const { type: _, ...exit } = event;
+        return { stdout, stderr, ...exit };
+      }
+    }
+    throw new Error("unreachable: the stream ends with an exit or throws");
+  }
+
+  /** The same as events while it runs. Leaving the loop, or aborting, kills the command. */
+  execStream(command: Command, options: Omit<ExecOptions, "onStdout" | "onStderr" | "check"> = {}): AsyncGenerator<ExecEvent, void, undefined> {
+    const json = { ...execDocument(command, options), ...stdinOf(options.stdin), stream: true, kill_on_disconnect: true };
+    return execEvents(this.transport.events("POST", `${this.path}/exec`, { json, signal: options.signal }));
+  }
+
+  /** Starts a command in the background. */
+  async start(command: Command, options: StartOptions = {}): Promise<Process> {
+    const { stdin, ...rest } = options;
+    const json = { ...execDocument(command, rest), detach: true, ...(stdin ? { keep_stdin: true } : {}) };
+    const { pid } = await this.transport.json<{ pid: number }>("POST", `${this.path}/exec`, { json });
+    return this.process(pid);
+  }
+
+  /** One that was started before. */
+  process(pid: number): Process {
+    return new Process(this.transport, this.path, pid);
+  }
+
+  async processes(): Promise<ProcessInfo[]> {
+    const answer = await this.transport.json<{ processes: object[] }>("GET", `${this.path}/processes`);
+    return answer.processes.map((document) => spelled<ProcessInfo>(document));
+  }
+
+  /** A terminal; a login shell unless told otherwise. */
+  pty(options: PtyOptions = {}): Promise<Pty> {
+    return Pty.open(this.transport, this.path, options);
+  }
+
+  // ---- code ----
+
+  /** Runs code in a context that keeps its state; an exception in it is in `error`, not thrown. */
+  async runCode(code: string, options: CodeOptions = {}): Promise<CodeResult> {
+    const json = { code, ...spelledBack(options, ["onStdout", "onStderr", "onResult", "signal"]), stream: true };
+    let stdout = "";
+    let stderr = "";
+    const results: CodeOutput[] = [];
+    let error: CodeError | null = null;
+    for await (const { event, data } of this.transport.events("POST", `${this.path}/code`, { json, signal: options.signal })) {
+      const document = data as Record<string, unknown>;
+      if (event === "stdout") {
+        stdout += document.text as string;
+        options.onStdout?.(document.text as string);
+      } else if (event === "stderr") {
+        stderr += document.text as string;
+        options.onStderr?.(document.text as string);
+      } else if (event === "result") {
+        results.push(document as unknown as CodeOutput);
+        options.onResult?.(document as unknown as CodeOutput);
+      } else if (event === "error") {
+        error = document as unknown as CodeError;
+      } else if (event === "done") {
+        return new CodeResult(stdout, stderr, results, error, Boolean(document.timed_out), Number(document.duration_ms ?? 0));
+      }
+    }
+    return new CodeResult(stdout, stderr, results, error, false, 0);
+  }
+
+  async contexts(): Promise<CodeContext[]> {
+    return (await this.transport.json<{ contexts: CodeContext[] }>("GET", `${this.path}/contexts`)).contexts;
+  }
+
+  async restartContext(name: string): Promise<void> {
+    await this.transport.json("POST", `${this.path}/contexts/${encodeURIComponent(name)}/restart`);
+  }
+
+  async removeContext(name: string): Promise<void> {
+    await this.transport.json("DELETE", `${this.path}/contexts/${encodeURIComponent(name)}`);
+  }
+
+  // ---- ports ----
+
+  /** A URL, good without a token until it expires, of a server that listens on this port in the sandbox. */
+  async getUrl(port: number, options: { expiresSeconds?: number } = {}): Promise<string> {
+    return (await this.transport.json<{ url: string }>("POST", `${this.path}/ports/${port}/url`, { json: spelledBack(options) })).url;
+  }
+
+  // ---- the end ----
+
+  /** `await using`: kills it, unless it is persistent. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.latest.persistent) await this.kill();
+    this.transport.close();
+  }
+}
+
+function stdinOf(stdin: string | Uint8Array | undefined): Record<string, string> {
+  if (stdin === undefined) return {};
+  return typeof stdin === "string" ? { stdin } : { stdin_base64: Buffer.from(stdin).toString("base64") };
+}
+
+/** Snapshots of this tenant. */
+export const snapshots = {
+  async list(options: ConnectionOptions = {}): Promise<SnapshotInfo[]> {
+    const answer = await new Transport(options).json<{ snapshots: object[] }>("GET", "/v1/snapshots");
+    return answer.snapshots.map((document) => spelled<SnapshotInfo>(document));
+  },
+  async remove(id: string, options: ConnectionOptions = {}): Promise<void> {
+    await new Transport(options).json("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`);
+  },
+};
+
+/** Templates, built and bundled. */
+export const templates = {
+  async list(options: ConnectionOptions = {}): Promise<TemplateInfo[]> {
+    const answer = await new Transport(options).json<{ templates: object[] }>("GET", "/v1/templates");
+    return answer.templates.map((document) => spelled<TemplateInfo>(document));
+  },
+};
