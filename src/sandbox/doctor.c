@@ -252,6 +252,36 @@ static int collect_unready(struct husk *husk, struct husk_gc_result *out, struct
 	return 0;
 }
 
+static bool is_live(struct husk *husk, const char *id)
+{
+	struct catalog_sandbox **list = NULL;
+	bool live = false;
+
+	if (catalog_sandbox_list(husk->catalog, ~(1u << CATALOG_ENDED), &list, NULL) < 0)
+		return true; /* not known: leave it alone */
+	for (size_t i = 0; list[i] && !live; i++)
+		live = str_equal(list[i]->id, id);
+	catalog_sandbox_list_free(list);
+	return live;
+}
+
+/* A lock without a sandbox: who took it was killed before there was one. While it is held, one may still come. */
+static void collect_locks(struct husk *husk)
+{
+	cleanup_dir DIR *dir = opendir(husk->paths.run);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		size_t size = strcspn(entry->d_name, ".");
+		bool ours = str_starts(entry->d_name, "sb-") && str_equal(entry->d_name + size, ".lock");
+		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
+		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
+		cleanup_free char *path = lock >= 0 ? path_lock(&husk->paths, id) : NULL;
+		if (path && !is_live(husk, id))
+			unlink(path);
+	}
+}
+
 static int collect_expired(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
 {
 	struct catalog_sandbox **list = NULL;
@@ -322,6 +352,7 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 	if (husk_owner_only(husk, "gc", err) < 0)
 		return -1;
 	out->sandboxes = husk_recover(husk, NULL);
+	collect_locks(husk);
 	if (collect_expired(husk, out, err) < 0 || collect_unready(husk, out, err) < 0)
 		return -1;
 	if (all && (empty_pool(husk, out, err) < 0 || collect_logs(husk, out, err) < 0))

@@ -230,15 +230,21 @@ void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 		return;
 	row.id = id;
 	row.name = row.parent = row.end_reason = row.metadata = row.environment = NULL;
+	row.idempotency_key = row.request = NULL; /* they stand for the sandbox it is like, and for no second one */
 	row.state = CATALOG_PREPARING;
 	row.warm = warm;
 	row.persistent = false;
 	row.expires_ms = row.ended_ms = row.idle_seconds = 0;
 	row.created_ms = time_wall_ms();
 	cleanup_free char *baked = path_baked(&husk->paths, row.template_digest, row.disk_bytes);
+	cleanup_free char *lock_path = path_lock(&husk->paths, id);
+	if (!baked || !lock_path)
+		return;
 	cleanup_close int lock = supervisor_lock(husk, id, &err);
-	if (!baked || lock < 0 || catalog_sandbox_add(husk->catalog, &row, &err) < 0 ||
-	    supervisor_start(husk, id, lock, warm ? baked : NULL, true, &err) < 0)
+	bool added = lock >= 0 && catalog_sandbox_add(husk->catalog, &row, &err) == 0;
+	if (lock >= 0 && !added)
+		unlink(lock_path); /* without a row nobody would find it */
+	if (!added || supervisor_start(husk, id, lock, warm ? baked : NULL, true, &err) < 0)
 		log_line(LOG_WARN, "cannot fill the pool: %s", err.message);
 }
 

@@ -2,48 +2,12 @@
 """The browser template: a page of the sandbox's own, rendered by Chromium, copied out and looked at."""
 
 # timeout: 2700
-import struct
-import zlib
-
 from lib.harness import *
+from lib.png import pixels
 
 TEMPLATE = "browser"
 PAGE = """<!doctype html><style>body{margin:0;background:#fff}div{width:200px;height:150px}</style>
 <div style="background:#f00"></div><div style="background:#00f"></div><p style="font:40px sans-serif">Husk</p>"""
-
-
-def pixels(data):
-    """(width, height, rows of RGB bytes) of an 8-bit RGB or RGBA PNG."""
-    assert data.startswith(b"\x89PNG\r\n\x1a\n"), data[:20]
-    width, height, depth, color = struct.unpack(">IIBB", data[16:26])
-    assert depth == 8 and color in (2, 6), (depth, color)
-    size, at, packed = (3 if color == 2 else 4), 8, b""
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at : at + 8])
-        packed += data[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
-        at += length + 12
-    raw, stride, rows = zlib.decompress(packed), width * size, []
-    above = bytearray(stride)
-    for y in range(height):
-        start = y * (stride + 1)
-        rows.append(unfilter(raw[start], bytearray(raw[start + 1 : start + 1 + stride]), above, size))
-        above = rows[-1]
-    return width, height, size, rows
-
-
-def unfilter(kind, line, above, size):
-    for i, value in enumerate(line):
-        left = line[i - size] if i >= size else 0
-        corner = above[i - size] if i >= size else 0
-        line[i] = (value + predictor(kind, left, above[i], corner)) & 255
-    return line
-
-
-def predictor(kind, left, up, corner):
-    if kind == 4:
-        guess = left + up - corner
-        return min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))[2]
-    return (0, left, up, (left + up) // 2)[kind]
 
 
 def look_at(path):

@@ -11,7 +11,7 @@ import anthropic
 from husk import Sandbox
 from husk.tools import Toolset
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ.get("MODEL", "claude-sonnet-5-5")
 
 
 def run(request: str) -> str:

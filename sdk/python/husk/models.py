@@ -12,6 +12,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
+from urllib.parse import urlsplit
 
 from .errors import CodeError, CommandError
 
@@ -164,6 +165,14 @@ class FileChange(Model):
 class SignedUrl(Model):
     url: str
     expires_at: Optional[datetime] = None
+
+    @property
+    def by_path(self) -> str:
+        """The same right, below the server's own host name instead of one of the port's own."""
+        parts = urlsplit(self.url)
+        label, _, server = parts.netloc.partition(".")
+        port, _, sandbox = label.partition("-")
+        return f"{parts.scheme}://{server}/v1/sandboxes/{sandbox}/ports/{port}/?{parts.query}"
 
 
 # ---- commands ----

@@ -9,6 +9,7 @@ over the unix socket, and server-sent events. The standard library alone, so tha
 Without a token calls go over the unix socket, with one over TCP. `status`: what the answer must be; None: any.
 """
 
+import atexit
 import contextlib
 import http.client
 import json
@@ -239,6 +240,7 @@ def start_server(*options, port=0, env=None, ready=True):
             env=environment(env),
         )
     huskd = Huskd(process, f"{HOME}/run/huskd.sock", port, log)
+    atexit.register(end_server, huskd)  # whatever becomes of the test
     if ready:
         line = process.stdout.readline().decode()
         found = re.search(r"https?://[^:]*:(\d+)", line)

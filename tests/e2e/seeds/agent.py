@@ -11,7 +11,7 @@ import types
 import urllib.error
 import urllib.request
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ.get("MODEL", "claude-sonnet-5-5")
 
 
 class Messages:

@@ -37,8 +37,9 @@ with Sandbox.create(ttl_seconds=900, memory="1G") as sandbox:
     for name in ("agent.py", "model.py", "scripts.py"):
         sandbox.filesystem.upload(HERE / name, f"/workspace/{name}")
     sandbox.filesystem.write("/workspace/main.py", AGENT)
-    sandbox.start("python3 model.py 8080", cwd="/workspace", label="model")
-    sandbox.exec("until nc -z 127.0.0.1 8080 || python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8080))' 2>&-; do sleep 0.1; done")
+    model = sandbox.start("python3 model.py 8080", cwd="/workspace", label="model")
+    with model.stream() as said:
+        next(said)  # it says when it listens
 
     process = sandbox.start(
         "python3 main.py",

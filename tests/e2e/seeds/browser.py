@@ -18,31 +18,25 @@ PAGE = """<!doctype html><title>Corner shop</title>
 <script>function put() { basket.textContent = count.value + " in the basket" }</script>"""
 
 BROWSE = """
-from selenium import webdriver
-from selenium.webdriver.common.by import By
-from selenium.webdriver.chrome.service import Service
-
-options = webdriver.ChromeOptions()
-for word in ("--headless", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
-    options.add_argument(word)
-browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
-browser.set_window_size(640, 480)
-browser.get("http://127.0.0.1:8000/")
-print("title:", browser.title)
-count = browser.find_element(By.ID, "count")
-count.clear()
-count.send_keys("3")
-browser.find_element(By.TAG_NAME, "button").click()
-print("after the click:", browser.find_element(By.ID, "basket").text)
-print(browser.find_element(By.TAG_NAME, "body").text)
-browser.save_screenshot("/workspace/shot.png")
-browser.quit()
+const { chromium } = require("playwright-core");
+(async () => {
+  const browser = await chromium.launch({ executablePath: "/usr/bin/chromium" });
+  const page = await browser.newPage({ viewport: { width: 640, height: 480 } });
+  await page.goto("http://127.0.0.1:8000/");
+  console.log("title:", await page.title());
+  await page.fill("#count", "3");
+  await page.click("button");
+  console.log("after the click:", await page.textContent("#basket"));
+  console.log(await page.innerText("body"));
+  await page.screenshot({ path: "/workspace/shot.png" });
+  await browser.close();
+})();
 """
 
 with Sandbox.create(template="browser", ttl_seconds=900, memory="2G") as sandbox:
     files = sandbox.filesystem
     files.write("/srv/shop/index.html", PAGE)
-    files.write("/workspace/browse.py", BROWSE)
+    files.write("/workspace/browse.js", BROWSE)
     sandbox.start("python3 -m http.server --bind 127.0.0.1 --directory /srv/shop 8000", label="shop")
     tools = Toolset(sandbox, ["run_shell", "read_file"], timeout_seconds=90)
     print(agent.run("Look at the shop on port 8000 and buy apples.", tools.anthropic(), tools.answer_anthropic))

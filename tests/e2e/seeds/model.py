@@ -98,9 +98,10 @@ def read_messages(request):
 
 
 def message(request):
-    blocks = play(*read_messages(request))
+    task, tools, results = read_messages(request)
+    blocks = play(task, tools, results)
     return {
-        "id": "msg_scripted",
+        "id": f"msg_{len(results)}",
         "type": "message",
         "role": "assistant",
         "model": request["model"],

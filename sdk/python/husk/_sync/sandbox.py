@@ -435,9 +435,14 @@ class Sandbox:
 
     # ---- ports ----
 
-    def get_url(self, port: int, *, expires_seconds: Optional[int] = None) -> str:
-        """A URL that reaches a server inside the sandbox without a token, until it expires. Who has it has access."""
-        return (self.sign_url(port, expires_seconds=expires_seconds)).url
+    def get_url(self, port: int, *, expires_seconds: Optional[int] = None, by_path: bool = False) -> str:
+        """A URL that reaches a server inside the sandbox without a token, until it expires. Who has it has access.
+
+        Its host name is the port's own, which suits pages, and which browsers and curl can look up. by_path: below the
+        server's own name instead, for programs that cannot look up *.localhost.
+        """
+        signed = self.sign_url(port, expires_seconds=expires_seconds)
+        return signed.by_path if by_path else signed.url
 
     def sign_url(self, port: int, *, expires_seconds: Optional[int] = None) -> SignedUrl:
         """As get_url, with the time when it expires."""
