@@ -28,6 +28,7 @@ class Kernel:
     def __init__(self):
         self.lock = threading.RLock()
         self.current = None  # id of the request being run
+        self.runs = 0  # requests that were run
         self.busy = False  # the main thread runs the user's code: an interrupt may be raised there
         self.guarded = 0  # > 0: the main thread is half-way through an event; an interrupt has to wait
         self.interrupted = False
@@ -149,7 +150,8 @@ class Kernel:
                 continue
             run(code)
             self.busy = self.interrupted = False
-            self.emit({"type": "end"})
+            self.runs += 1
+            self.emit({"type": "end", "count": self.runs})
             with self.lock:
                 self.current = None
 

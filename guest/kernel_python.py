@@ -18,6 +18,8 @@ import sys
 import traceback
 import types
 
+import kernel_charts
+
 REPRESENTATIONS = (
     ("_repr_html_", "text/html"),
     ("_repr_markdown_", "text/markdown"),
@@ -69,8 +71,11 @@ class Python:
         if self._is_figure(value):
             bundle["image/png"] = self._png(value)
             self.shown.add(id(value))
+            self._add(bundle, kernel_charts.CHART, kernel_charts.figure_chart(value))
         elif isinstance(value, (dict, list)) and "application/json" not in bundle:
             self._add_json(bundle, value)
+        else:
+            self._add(bundle, kernel_charts.DATA, kernel_charts.table_data(value))
         if "text/plain" not in bundle:
             bundle["text/plain"] = repr(value)
         return bundle
@@ -78,6 +83,11 @@ class Python:
     @staticmethod
     def _data(data):
         return base64.b64encode(data).decode("ascii") if isinstance(data, (bytes, bytearray)) else data
+
+    @staticmethod
+    def _add(bundle, mime, data):
+        if data is not None:
+            bundle[mime] = data
 
     @staticmethod
     def _add_json(bundle, value):
@@ -126,6 +136,7 @@ class Python:
     def take_over_show(self, pyplot):
         # A function of its own: pyplot sets attributes on it, which a method does not take.
         pyplot.show = lambda *arguments, **options: self.show_figures()
+        kernel_charts.remember_boxes()
 
     def find_spec(self, name, _path=None, _target=None):
         """As an entry of sys.meta_path: takes over pyplot.show the moment pyplot is imported."""

@@ -48,6 +48,7 @@ struct husk_token_options {
 	const char *name;   /* for people; required, unique among tokens not revoked */
 	const char *tenant; /* NULL: the name; "" with `admin` */
 	bool admin;         /* the instance itself */
+	bool e2b;           /* a secret in the shape that E2B's clients take for a key */
 	int64_t ttl_seconds; /* 0: does not expire */
 	uint32_t max_sandboxes;
 	uint64_t max_memory_bytes, max_snapshot_bytes;
@@ -341,6 +342,7 @@ struct husk_code_options {
 	 * no longer cares, which ends the call with GONE while the code goes on. */
 	int (*wait)(void *data, int fd, int timeout_ms);
 	void *wait_data;
+	int64_t *executions; /* set to how many the context has run, this one included; 0: it does not say. NULL: no matter */
 };
 enum husk_code_kind { HUSK_CODE_STDOUT = 1, HUSK_CODE_STDERR, HUSK_CODE_RESULT, HUSK_CODE_ERROR };
 struct husk_code_event {

@@ -8,7 +8,7 @@
 
 struct token_arguments {
 	const char *tenant;
-	bool admin;
+	bool admin, e2b;
 	int64_t ttl_seconds, max_sandboxes;
 	uint64_t max_memory_bytes, max_snapshot_bytes;
 };
@@ -19,6 +19,8 @@ static const struct option_spec token_options[] = {
 	OPTION(0, "tenant", OPTION_STRING, struct token_arguments, tenant, "NAME",
 	       "whose sandboxes, snapshots and templates it opens (one of the token's own name)"),
 	OPTION(0, "admin", OPTION_FLAG, struct token_arguments, admin, NULL, "the whole instance, without a tenant"),
+	OPTION(0, "e2b", OPTION_FLAG, struct token_arguments, e2b, NULL,
+	       "a secret that E2B's clients take for a key (E2B_API_KEY; docs/compat.md)"),
 	OPTION(0, "ttl", OPTION_SECONDS, struct token_arguments, ttl_seconds, "TIME",
 	       "how long it is good for (for ever)", .min = 1, .max = 10ll * 365 * 24 * 3600),
 	OPTION(0, "max-sandboxes", OPTION_INTEGER, struct token_arguments, max_sandboxes, "N",
@@ -73,6 +75,7 @@ static int token_create_run(struct cli *cli, void *data, int argc, char **argv, 
 		.name = argv[0],
 		.tenant = arguments->tenant,
 		.admin = arguments->admin,
+		.e2b = arguments->e2b,
 		.ttl_seconds = arguments->ttl_seconds,
 		.max_sandboxes = (uint32_t)arguments->max_sandboxes,
 		.max_memory_bytes = arguments->max_memory_bytes,
@@ -93,8 +96,8 @@ static int token_create_run(struct cli *cli, void *data, int argc, char **argv, 
 	} else {
 		puts(secret);
 		output_note(
-			"keep it now: it is not shown again (HUSK_TOKEN=… for clients; husk token rm %s revokes it)",
-			token->name);
+			"keep it now: it is not shown again (%s=… for clients; husk token rm %s revokes it)",
+			arguments->e2b ? "E2B_API_KEY" : "HUSK_TOKEN", token->name);
 	}
 	husk_token_free(token);
 	return status;

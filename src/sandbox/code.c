@@ -352,8 +352,11 @@ static int follow(struct session *session, const char *id, int64_t deadline_ms, 
 		int got = read_object(session, deadline_ms, &object, err);
 		if (got <= 0)
 			return got;
-		if (str_equal(text_of(object, "id"), id) && deliver(object, callback, data))
-			return 1;
+		if (!str_equal(text_of(object, "id"), id) || !deliver(object, callback, data))
+			continue;
+		if (session->options && session->options->executions)
+			*session->options->executions = json_integer_value(json_object_get(object, "count"));
+		return 1;
 	}
 }
 

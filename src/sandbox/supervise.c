@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <getopt.h>
+#include <jansson.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
@@ -26,6 +27,8 @@
 #define STATUS_FD 4
 #define DRAIN_MS 1000        /* how long the end waits for clients to take their last frames */
 #define RELIEF_PAUSE_MS 200  /* between two kills for memory: the first must have had time to tell */
+#define ON_EXPIRY_KEY "husk.on-expiry" /* metadata: "hibernate" in place of the end */
+#define EXPIRY_RETRY_SECONDS 60
 #define CLAIM_CHECK_MS 10000 /* how often a pool entry looks whether it was claimed by somebody who died over it */
 
 struct arguments {
@@ -222,6 +225,35 @@ static void hibernate_if_idle(struct supervisor *s)
 		log_line(LOG_ERROR, "idle, but could not hibernate: %s", err.message);
 }
 
+static bool wants_sleep(struct supervisor *s)
+{
+	struct catalog_sandbox *row = NULL;
+
+	if (s->state != CATALOG_RUNNING || catalog_sandbox_get(s->husk.catalog, s->id, &row, NULL) < 0)
+		return false;
+	json_t *metadata = row->metadata ? json_loads(row->metadata, 0, NULL) : NULL;
+	bool yes = str_equal(json_string_value(json_object_get(metadata, ON_EXPIRY_KEY)), "hibernate");
+	json_decref(metadata);
+	catalog_sandbox_free(row);
+	return yes;
+}
+
+/* Its time is over, and its metadata asks for sleep instead of an end: asleep it has no end. What cannot be put to sleep
+ * now (a full disk) is tried again; nothing is lost by it. True: this was its case. */
+static bool hibernate_on_expiry(struct supervisor *s)
+{
+	struct husk_error err = { 0 };
+	int64_t expires;
+
+	if (!expired(s) || !wants_sleep(s))
+		return false;
+	if (machine_extend(s, 0, true, &expires, &err) == 0 && machine_hibernate(s, &err) == 0)
+		return true;
+	log_line(LOG_ERROR, "its time is over, but it could not hibernate: %s", err.message);
+	machine_extend(s, EXPIRY_RETRY_SECONDS, false, &expires, NULL);
+	return true;
+}
+
 /* The machine is gone without our doing: was it memory? */
 static const char *why_it_ended(struct supervisor *s)
 {
@@ -261,7 +293,7 @@ static void run(struct supervisor *s, int signals)
 				     expired(s) || claim_was_lost(s) ? "ttl" : NULL;
 		if (reason && s->state == CATALOG_POOL)
 			machine_abort(s);
-		else if (reason)
+		else if (reason && !(str_equal(reason, "ttl") && hibernate_on_expiry(s)))
 			machine_end(s, reason);
 		else
 			hibernate_if_idle(s);

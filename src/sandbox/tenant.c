@@ -12,6 +12,8 @@
 
 #define SECRET_PREFIX "husk_"
 #define SECRET_LENGTH 40
+#define E2B_PREFIX "e2b_"
+#define E2B_BYTES 20
 #define SIGNING_KEY_SIZE 32
 #define HASH_SIZE 32
 #define TTL_MAX (10ll * 365 * 24 * 3600)
@@ -113,6 +115,26 @@ static char *make_secret(struct husk_error *err)
 	return out;
 }
 
+/* "e2b_" and 40 hexadecimal digits, which is all that E2B's clients take: 160 bits. */
+static char *make_e2b_secret(struct husk_error *err)
+{
+	char secret[sizeof(E2B_PREFIX) + 2 * E2B_BYTES] = E2B_PREFIX;
+	unsigned char bytes[E2B_BYTES];
+
+	if (random_bytes(bytes, sizeof(bytes)) < 0) {
+		husk_fail_errno(err, "cannot get random bytes");
+		return NULL;
+	}
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		snprintf(secret + strlen(E2B_PREFIX) + 2 * i, 3, "%02x", bytes[i]);
+	char *out = strdup(secret);
+	OPENSSL_cleanse(secret, sizeof(secret));
+	OPENSSL_cleanse(bytes, sizeof(bytes));
+	if (!out)
+		husk_fail_memory(err);
+	return out;
+}
+
 static void drop_secret(char **secret)
 {
 	if (*secret)
@@ -129,7 +151,7 @@ int husk_token_create(struct husk *husk, const struct husk_token_options *option
 
 	if (husk_owner_only(husk, "making tokens", err) < 0 || check_token(options, err) < 0)
 		return -1;
-	cleanup(drop_secret) char *made = make_secret(err);
+	cleanup(drop_secret) char *made = options->e2b ? make_e2b_secret(err) : make_secret(err);
 	if (!made || hash_secret(made, hash, err) < 0)
 		return -1;
 	if (random_id("tk-", 10, id) < 0)

@@ -23,12 +23,15 @@ static int auth_peer(struct request *request, struct husk_error *err)
 	return 0;
 }
 
-/* "Authorization" may be meant for a program inside a sandbox, so a header of our own comes first. */
+/* "Authorization" may be meant for a program inside a sandbox, so a header of our own comes first; E2B's clients have
+ * one of theirs. */
 static const char *find_token(const struct request *request)
 {
 	const char *own = request_header(request, "X-Husk-Token");
 	const char *header = request_header(request, "Authorization");
 
+	if (!own && (request->match.route->flags & ROUTE_E2B))
+		own = request_header(request, "X-API-KEY");
 	if (own)
 		return own;
 	if (!header || strncasecmp(header, "Bearer ", 7) != 0)

@@ -158,16 +158,15 @@ static int choose_range(struct request *request, const struct husk_file *file, s
 	return 1;
 }
 
-static int handle_read(struct request *request, struct husk_error *err)
+int files_send(struct request *request, const char *path, struct husk_error *err)
 {
-	static const char *const known[] = { "path", NULL };
 	struct download download = { .request = request, .status = 200, .type = "application/octet-stream" };
 	struct husk *husk = request_husk(request);
-	const char *sandbox = request_path(request, "id"), *path;
+	const char *sandbox = request_path(request, "id");
 	cleanup(husk_file_free) struct husk_file file = { 0 };
 	uint64_t offset;
 
-	if (files_path(request, known, &path, err) < 0 || husk_file_stat(husk, sandbox, path, true, &file, err) < 0)
+	if (husk_file_stat(husk, sandbox, path, true, &file, err) < 0)
 		return -1;
 	if (file.type == HUSK_DIRECTORY)
 		return husk_fail_field(err, "path",
@@ -181,6 +180,14 @@ static int handle_read(struct request *request, struct husk_error *err)
 	int result = husk_file_read(husk, sandbox, path, offset, (uint64_t)MAX(download.length, 0), download_sink,
 				    &download, err);
 	return download_end(&download, result, err);
+}
+
+static int handle_read(struct request *request, struct husk_error *err)
+{
+	static const char *const known[] = { "path", NULL };
+	const char *path;
+
+	return files_path(request, known, &path, err) < 0 ? -1 : files_send(request, path, err);
 }
 
 static int handle_write(struct request *request, struct husk_error *err)

@@ -8,6 +8,7 @@
  * at the first moment costs the connection, so it is given there only to spare a large upload that nobody wants.
  */
 #include "server/core.h"
+#include "server/e2b.h"
 
 #define IDLE_SECONDS 60          /* a connection without a request, or with half of one */
 #define STALL_SECONDS 120        /* a client that takes nothing of its answer, or sends nothing of its body */
@@ -126,8 +127,14 @@ static int authorise(struct request *request, struct husk_error *err)
 	}
 	if (flags & ROUTE_PUBLIC)
 		return 0;
+	if (flags & ROUTE_E2B_DATA)
+		return e2b_authorise(request, err);
 	request->husk = NULL;
 	if (auth_request(request, err) < 0) {
+		if ((flags & ROUTE_SIGNED) && e2b_port_open(request, request_path(request, "id"))) {
+			request->husk = request->server->husk;
+			return 0;
+		}
 		request->fault = (struct fault){ 401, "unauthorized" };
 		return -1;
 	}

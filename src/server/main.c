@@ -36,7 +36,8 @@ static int print_routes(struct husk_error *err)
 	if (routes_setup(err) < 0)
 		return -1;
 	for (size_t i = 0; i < routes_count(); i++)
-		printf("%s %s\n", routes_at(i)->method, routes_at(i)->path);
+		if (!(routes_at(i)->flags & ROUTE_E2B)) /* an API that is described elsewhere */
+			printf("%s %s\n", routes_at(i)->method, routes_at(i)->path);
 	return 1;
 }
 

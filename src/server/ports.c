@@ -230,8 +230,8 @@ static int handle_path(struct request *request, struct husk_error *err)
 	return forward(request, sandbox, port, target, prefix, err);
 }
 
-/* Where links point: a name below the one the caller knows us by, which for an address can only be localhost. */
-static char *link_authority(struct request *request, const char *id, uint16_t port, struct husk_error *err)
+/* The one the caller knows us by, which for an address can only be localhost. */
+char *ports_domain(struct request *request, struct husk_error *err)
 {
 	const char *host = request_header(request, "Host");
 	uint16_t server_port = request_server_port(request);
@@ -248,9 +248,9 @@ static char *link_authority(struct request *request, const char *id, uint16_t po
 		strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.") == size &&
 		(!host[size] || (host[size + 1] && host[size + 1 + strspn(host + size + 1, "0123456789")] == '\0'));
 	if (named)
-		out = str_format("%u-%s.%s", port, id, host);
+		out = strdup(host);
 	else
-		out = str_format("%u-%s.localhost:%u", port, id, server_port);
+		out = str_format("localhost:%u", server_port);
 	if (!out)
 		husk_fail_memory(err);
 	return out;
@@ -259,14 +259,14 @@ static char *link_authority(struct request *request, const char *id, uint16_t po
 static int respond_link(struct request *request, const char *id, uint16_t port, int64_t seconds, struct husk_error *err)
 {
 	int64_t expires = time_wall_ms() / 1000 + seconds;
-	cleanup_free char *authority = link_authority(request, id, port, err);
+	cleanup_free char *domain = ports_domain(request, err);
 	cleanup_free char *signature = NULL;
 
-	if (!authority || sign(request, id, port, expires, &signature, err) < 0)
+	if (!domain || sign(request, id, port, expires, &signature, err) < 0)
 		return -1;
 	cleanup_free char *url =
-		str_format("%s://%s/?" SIGNATURE_QUERY "=%s&" EXPIRES_QUERY "=%lld",
-			   request_secure(request) ? "https" : "http", authority, signature, (long long)expires);
+		str_format("%s://%u-%s.%s/?" SIGNATURE_QUERY "=%s&" EXPIRES_QUERY "=%lld",
+			   request_secure(request) ? "https" : "http", port, id, domain, signature, (long long)expires);
 	if (!url)
 		return husk_fail_memory(err);
 	return respond_json(request, 200, json_pack("{s:s, s:o}", "url", url, "expires_at", json_time(expires * 1000)),

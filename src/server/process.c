@@ -150,8 +150,7 @@ int processes_signal(struct request *request, struct husk_error *err)
 
 /* ---- stdin ---- */
 
-/* Follows it from where its output stands now: a feeder is not to be sent what was said before. */
-static int attach_feeder(struct request *request, int64_t pid, struct husk_process **out, struct husk_error *err)
+int process_attach(struct request *request, int64_t pid, struct husk_process **out, struct husk_error *err)
 {
 	struct husk_process_info info;
 
@@ -176,7 +175,7 @@ int processes_stdin(struct request *request, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (path_pid(request, &follow.pid, err) < 0 || request_query_known(request, known, err) < 0 ||
 	    request_query_bool(request, "close", false, &close, err) < 0 ||
-	    attach_feeder(request, follow.pid, &process, err) < 0)
+	    process_attach(request, follow.pid, &process, err) < 0)
 		return -1;
 	follow.process = process;
 	while ((count = request_read(request, chunk, 65536)) > 0)

@@ -58,6 +58,7 @@ static bool is_ours(const char *name)
 					     "Content-Length",
 					     "Expect",
 					     "X-Husk-Token",
+					     "E2B-Traffic-Access-Token",
 					     "Forwarded",
 					     "X-Forwarded-For",
 					     "X-Forwarded-Host",

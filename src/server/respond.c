@@ -8,6 +8,7 @@
 #include <netinet/tcp.h>
 
 #include "server/core.h"
+#include "server/e2b.h"
 
 /* libmicrohttpd's buffer for an answer of known length. A chunked one is made in the connection's own memory. */
 #define SIZED_BLOCK ((size_t)64 * 1024)
@@ -117,8 +118,9 @@ void respond_error(struct request *request, const struct fault *fault, const str
 	drop_headers(&request->answer);
 	if (fault && fault->status == 401)
 		respond_header(request, "WWW-Authenticate", "Bearer", NULL);
-	json_t *document = error_json(fault && fault->status ? fault->name : NULL, failure);
 	unsigned status = fault && fault->status ? fault->status : error_status(failure);
+	json_t *document = e2b_speaks(request) ? e2b_error(request, &status, failure)
+					       : error_json(fault && fault->status ? fault->name : NULL, failure);
 	if (respond_json(request, status, document, NULL) < 0) {
 		request->answer.kind = ANSWER_PLAIN; /* no memory even for saying so */
 		request->answer.status = 500;

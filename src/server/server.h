@@ -27,6 +27,9 @@ enum route_flags {
 	ROUTE_SOCKET = 1 << 2, /* the handler ends with respond_upgrade */
 	ROUTE_ADMIN = 1 << 3,  /* only for the instance's owner: the unix socket, or a token without a tenant */
 	ROUTE_SIGNED = 1 << 4, /* has {id} and {port}: a signature for that port stands in for a token (ports_signed) */
+	ROUTE_E2B = 1 << 5,      /* of the API that E2B's clients speak, with its errors (e2b.h) */
+	ROUTE_E2B_DATA = 1 << 6, /* … and of one sandbox, which a header names and whose own token opens it */
+	ROUTE_CONNECT = 1 << 7,  /* … and of the Connect protocol, with its errors (connect.h) */
 };
 
 struct route {
@@ -47,6 +50,9 @@ extern const struct route pty_routes[];      /* pty.c */
 extern const struct route code_routes[];     /* code.c */
 extern const struct route file_routes[];     /* files.c: files, tar, watch */
 extern const struct route port_routes[];     /* ports.c: by path, and signing */
+extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[]; /* e2b_*.c */
+extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
+extern const struct route e2b_other_routes[]; /* e2b.c: what is beyond us, named */
 
 /* ---- the request ---- */
 
@@ -163,6 +169,8 @@ int ports_match(const char *host, uint16_t *port, char *sandbox, size_t size);
 int ports_proxy(struct request *request, const char *sandbox, uint16_t port, const char *target, struct husk_error *err);
 /* Whether the request carries a good signature for this port, which stands in for a token. */
 bool ports_signed(struct request *request, const char *sandbox, uint16_t port);
+/* The name below which ports have hosts of their own ("localhost:7820"), as this caller knows us; caller frees. */
+char *ports_domain(struct request *request, struct husk_error *err);
 
 /* ---- serving ---- */
 

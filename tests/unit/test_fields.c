@@ -199,9 +199,23 @@ const struct route sandbox_routes[] = { { "GET", "/v1/sandboxes/{id}", nothing, 
 const struct route port_routes[] = { { "POST", "/v1/sandboxes/{id}/ports/{port}/url", nothing, 0 },
 				     { "*", "/v1/sandboxes/{id}/ports/{port}/{rest*}", nothing, 0 },
 				     { 0 } };
-const struct route snapshot_routes[] = { { 0 } }, template_routes[] = { { 0 } }, event_routes[] = { { 0 } },
-		   exec_routes[] = { { 0 } }, pty_routes[] = { { 0 } }, code_routes[] = { { 0 } },
-		   file_routes[] = { { 0 } };
+/* The other families have nothing to add here. */
+#define NO_ROUTES(name) const struct route name[] = { { 0 } }
+NO_ROUTES(snapshot_routes);
+NO_ROUTES(template_routes);
+NO_ROUTES(event_routes);
+NO_ROUTES(exec_routes);
+NO_ROUTES(pty_routes);
+NO_ROUTES(code_routes);
+NO_ROUTES(file_routes);
+NO_ROUTES(e2b_sandbox_routes);
+NO_ROUTES(e2b_snapshot_routes);
+NO_ROUTES(e2b_template_routes);
+NO_ROUTES(e2b_process_routes);
+NO_ROUTES(e2b_file_routes);
+NO_ROUTES(e2b_filesystem_routes);
+NO_ROUTES(e2b_code_routes);
+NO_ROUTES(e2b_other_routes);
 
 static int find(const char *method, const char *raw, struct target *target, struct route_match *match, char allow[64])
 {

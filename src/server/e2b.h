@@ -1,0 +1,85 @@
+/*
+ * What the files of E2B's API share. Programs written for E2B's SDKs run against huskd by their environment alone:
+ * E2B_API_URL and E2B_SANDBOX_URL point here, E2B_API_KEY is a token (husk token create --e2b). The control plane is
+ * opened by that key; the data plane (what runs inside E2B's sandboxes) by a token of the one sandbox, which is derived
+ * from its id and stored nowhere.
+ *
+ * Everything is done with libhusk: what a sandbox was asked to be that only E2B knows is kept in its metadata under
+ * "husk.", which is not shown to E2B's clients. What is beyond us is answered with 501 and its name, never with success.
+ */
+#ifndef HUSK_SERVER_E2B_H
+#define HUSK_SERVER_E2B_H
+
+#include "server/server.h"
+
+#define E2B_VERSION "0.6.4" /* of what runs inside, as far as clients decide by it what they may ask for */
+#define E2B_TIMEOUT_SECONDS 300
+#define E2B_TIMEOUT_MAX (INT64_C(365) * 86400)
+#define E2B_USER "user"
+#define E2B_CONTROL ROUTE_E2B
+#define E2B_DATA (ROUTE_E2B | ROUTE_E2B_DATA)
+#define E2B_UNARY (E2B_DATA | ROUTE_CONNECT)
+#define E2B_STREAM (E2B_UNARY | ROUTE_STREAM)
+
+static inline void e2b_sandbox_cleanup(struct husk_sandbox **sandbox)
+{
+	if (*sandbox)
+		husk_sandbox_free(*sandbox);
+}
+#define cleanup_sandbox cleanup(e2b_sandbox_cleanup)
+
+/* ---- e2b.c: errors, names, and what a sandbox was asked to be ---- */
+
+bool e2b_speaks(const struct request *request);
+/* The error document, and the status that E2B's own server would give it. */
+json_t *e2b_error(struct request *request, unsigned *status, const struct husk_error *failure);
+/* Answers 501: `what` names the thing. */
+int e2b_unsupported(struct request *request, const char *what, struct husk_error *err);
+/* As fields_done, but names that nobody asked for are left alone: newer clients send more. */
+int e2b_fields_done(const struct fields *fields, struct husk_error *err);
+
+/* Their name of a template to ours and back; the result may be the argument. */
+const char *e2b_template(const char *name);
+const char *e2b_template_shown(const char *name);
+/* "team/Name:tag" as the name of a snapshot; INVALID when it cannot be one. Caller frees. */
+int e2b_snapshot_name(const char *name, char **out, struct husk_error *err);
+
+struct e2b_settings {
+	int64_t timeout; /* seconds, counted anew when traffic wakes it */
+	bool pause;      /* at the end of its time it is hibernated, not killed */
+	bool resume;     /* traffic wakes it */
+	bool closed;     /* its ports want the traffic token */
+	bool internet;   /* allow_internet_access was not false */
+};
+#define E2B_PAIRS 2 /* of metadata that the settings become */
+struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox);
+/* Fills pairs[E2B_PAIRS]; *text is what they point into, the caller's to free. */
+int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pairs, char **text,
+		       struct husk_error *err);
+bool e2b_hidden(const char *key); /* metadata that is ours */
+
+/* ---- e2b_auth.c ---- */
+
+/* http.c, for E2B_DATA: which sandbox is meant, whether the request may talk to it, and that it runs. From then on
+ * request_path(request, "id") is the sandbox. */
+int e2b_authorise(struct request *request, struct husk_error *err);
+/* http.c, for ports: they are open as E2B's are, unless its create said otherwise. Never for sandboxes of other makers. */
+bool e2b_port_open(struct request *request, const char *sandbox);
+/* Hex; caller frees. `what`: "access" opens the data plane, "traffic" ports and code. */
+int e2b_token(struct request *request, const char *what, const char *id, char **out, struct husk_error *err);
+
+/* ---- e2b_user.c ---- */
+
+/* Who the request acts as: the name in its Basic authorization or `username` query; "user" when there is none. */
+int e2b_user(struct request *request, char name[static 33], struct husk_error *err);
+/* That user's home; the default user is made when the sandbox has none of that name. DENIED: there is no such user. */
+int e2b_home(struct request *request, const char *user, char **home, struct husk_error *err);
+/* A path as a client gives it (relative to the home, or "~/…") to an absolute one without "." and "..". */
+int e2b_path(struct request *request, const char *user, const char *path, char **out, struct husk_error *err);
+
+/* ---- e2b_filesystem.c ---- */
+
+/* EntryInfo of one file; NULL: out of memory. */
+json_t *e2b_entry(struct request *request, const struct husk_file *file);
+
+#endif

@@ -1,0 +1,174 @@
+/*
+ * Who may talk to what runs inside a sandbox (E2B's data plane): the holder of the sandbox's own tokens, or of an address
+ * signed with one. A token is a signature over the sandbox's id, so nothing is kept and a restarted server knows it. Called
+ * by http.c before any handler. Whoever passes may use this one sandbox: handlers get its id from here and from nowhere else.
+ */
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+
+#include "server/core.h"
+#include "server/e2b.h"
+
+#define TRAFFIC_HEADER "E2B-Traffic-Access-Token"
+#define DIGEST_SIZE 32
+#define SIGNATURE_PREFIX "v1_"
+#define SIGNATURE_LENGTH 46 /* the prefix, and 43 characters of base64 without padding */
+
+int e2b_token(struct request *request, const char *what, const char *id, char **out, struct husk_error *err)
+{
+	cleanup_free char *text = str_format("e2b-%s\n%s", what, id);
+
+	return text ? husk_sign(request_owner(request), text, out, err) : husk_fail_memory(err);
+}
+
+static bool token_is(struct request *request, const char *what, const char *id, const char *given)
+{
+	cleanup_free char *expected = NULL;
+
+	return given && e2b_token(request, what, id, &expected, NULL) == 0 && strlen(given) == strlen(expected) &&
+	       CRYPTO_memcmp(expected, given, strlen(expected)) == 0;
+}
+
+/* ---- signed addresses ---- */
+
+/* v1_ and the base64 of sha256("path:read|write:user:token[:expiry]") */
+static bool signature_is(struct request *request, const char *id, const char *given)
+{
+	const char *path = request_query(request, "path"), *user = request_query(request, "username");
+	const char *expires = request_query(request, "signature_expiration");
+	cleanup_free char *token = NULL;
+	unsigned char digest[EVP_MAX_MD_SIZE];
+	char expected[SIGNATURE_LENGTH + 8] = SIGNATURE_PREFIX;
+
+	if (e2b_token(request, "access", id, &token, NULL) < 0)
+		return false;
+	cleanup_free char *text = str_format("%s:%s:%s:%s%s%s", path ? path : "",
+					     str_equal(request_method(request), "GET") ? "read" : "write",
+					     user ? user : "", token, expires ? ":" : "", expires ? expires : "");
+	if (!text || EVP_Digest(text, strlen(text), digest, NULL, EVP_sha256(), NULL) != 1)
+		return false;
+	EVP_EncodeBlock((unsigned char *)expected + strlen(SIGNATURE_PREFIX), digest, DIGEST_SIZE);
+	return CRYPTO_memcmp(expected, given, SIGNATURE_LENGTH) == 0;
+}
+
+/* A signed address does not say whose it is when all sandboxes share one: then it is the one whose token made it. */
+static char *find_signer(struct request *request, const char *signature, struct husk_error *err)
+{
+	struct husk_filter filter = { 0 };
+	struct husk_sandbox **list = NULL;
+	char *found = NULL;
+
+	if (husk_list(request_owner(request), &filter, &list, err) < 0)
+		return NULL;
+	for (size_t i = 0; list[i] && !found; i++)
+		if (signature_is(request, list[i]->id, signature))
+			found = strdup(list[i]->id);
+	husk_sandbox_list_free(list);
+	if (!found)
+		husk_fail(err, HUSK_DENIED, "the signature is not one of this path, user and time");
+	return found;
+}
+
+static char *check_signature(struct request *request, const char *id, struct husk_error *err)
+{
+	const char *signature = request_query(request, "signature");
+	const char *expires = request_query(request, "signature_expiration");
+	int64_t until = 0;
+
+	if (strlen(signature) != SIGNATURE_LENGTH)
+		return husk_fail(err, HUSK_DENIED, "the signature is not one"), NULL;
+	if (expires && (str_to_int64(expires, 0, INT64_MAX / 1000, &until) < 0 || until * 1000 <= time_wall_ms()))
+		return husk_fail(err, HUSK_DENIED, "the signature has expired; make a new address"), NULL;
+	if (!id)
+		return find_signer(request, signature, err);
+	if (signature_is(request, id, signature))
+		return strdup(id);
+	return husk_fail(err, HUSK_DENIED, "the signature is not one of this path, user and time"), NULL;
+}
+
+/* ---- the sandbox ---- */
+
+static bool is_code(const struct request *request)
+{
+	const char *path = request->match.route->path;
+
+	return str_starts(path, "/execute") || str_starts(path, "/contexts");
+}
+
+/* Its id when the request may talk to it; caller frees. */
+static char *admit(struct request *request, struct husk_error *err)
+{
+	const char *id = request_header(request, "E2b-Sandbox-Id");
+	const char *access = request_header(request, "X-Access-Token");
+
+	if (!access && request_query(request, "signature"))
+		return check_signature(request, id, err);
+	if (!id || !*id)
+		return husk_fail(err, HUSK_DENIED, "no sandbox is named; send E2b-Sandbox-Id and X-Access-Token"), NULL;
+	if (token_is(request, "access", id, access))
+		return strdup(id);
+	/* Code is run on a port of the sandbox, to E2B's mind: its clients send what opens ports, and nothing else. */
+	if (is_code(request) && token_is(request, "traffic", id, request_header(request, TRAFFIC_HEADER)))
+		return strdup(id);
+	return husk_fail(err, HUSK_DENIED, "the access token is not one of sandbox %.40s", id), NULL;
+}
+
+/* Traffic wakes one that was made for that; any other that sleeps is, to its clients, not there. */
+static int rouse(struct request *request, const struct husk_sandbox *sandbox, struct husk_error *err)
+{
+	struct e2b_settings settings = e2b_settings_of(sandbox);
+	struct husk *husk = request_owner(request);
+
+	if (!settings.resume)
+		return husk_fail(err, HUSK_GONE, "sandbox %s is paused; connect to it to resume it", sandbox->id);
+	/* Asleep it has no end; awake it has one again. */
+	if (sandbox->expires_ms == 0 && husk_extend(husk, sandbox->id, settings.timeout, false, NULL, err) < 0)
+		return -1;
+	return husk_wake(husk, sandbox->id, err);
+}
+
+static int require_running(struct request *request, const char *id, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+
+	if (husk_inspect(request_owner(request), id, &sandbox, err) < 0 || sandbox->state == HUSK_ENDED) {
+		request->fault = (struct fault){ 502, "gone" };
+		return husk_fail(err, HUSK_GONE, "the sandbox was not found: %.40s has ended%s%s", id,
+				 sandbox && sandbox->end_reason ? ", reason: " : "",
+				 sandbox && sandbox->end_reason ? sandbox->end_reason : "");
+	}
+	return sandbox->state == HUSK_HIBERNATED ? rouse(request, sandbox, err) : 0;
+}
+
+int e2b_authorise(struct request *request, struct husk_error *err)
+{
+	struct route_match *match = &request->match;
+	cleanup_free char *id = admit(request, err);
+
+	if (!id) {
+		if (err->code == HUSK_DENIED)
+			request->fault = (struct fault){ 401, "unauthorized" };
+		return err->code ? -1 : husk_fail_memory(err);
+	}
+	if (match->count == PARAMETERS_MAX)
+		return husk_fail(err, HUSK_INTERNAL, "the route has too many parameters");
+	/* The whole instance's handle: a tenant's is not known here. It is used for this id alone. */
+	request->husk = request->server->husk;
+	snprintf(request->host_sandbox, sizeof(request->host_sandbox), "%s", id);
+	match->names[match->count] = "id";
+	match->name_size[match->count] = 2;
+	match->values[match->count++] = request->host_sandbox;
+	return require_running(request, request->host_sandbox, err);
+}
+
+bool e2b_port_open(struct request *request, const char *id)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+
+	if (!str_starts(id, "sb-") || husk_inspect(request_owner(request), id, &sandbox, NULL) < 0)
+		return false;
+	struct e2b_settings settings = e2b_settings_of(sandbox);
+	if (sandbox->state == HUSK_HIBERNATED && !settings.resume)
+		return false;
+	return !settings.closed || token_is(request, "traffic", id, request_header(request, TRAFFIC_HEADER));
+}

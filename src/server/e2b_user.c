@@ -1,0 +1,213 @@
+/*
+ * Users and paths as E2B's clients mean them: commands and files belong to "user" with the home /home/user unless a request
+ * names another, and a relative path begins at that home. A sandbox whose image has no such user gets one when it is first
+ * needed, with sudo where the image can do that. The guest's /etc/passwd is the guest's word: it decides where inside the
+ * guest a path leads, and nothing else.
+ */
+#include <openssl/evp.h>
+#include <pthread.h>
+
+#include "server/core.h"
+#include "server/e2b.h"
+
+#define PASSWD_MAX (1u << 20)
+#define MAKE_MS 30000
+
+/* In one step for all who ask at once: two that append to the same files would make two users. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+
+/* The line in /etc/passwd comes last: a user is there when all of it is. sudo asks a server that runs as root, since set-
+ * user-id programs have no rights under gVisor. */
+static const char make_user[] =
+	"grep -q '^user:' /etc/passwd && exit 0\n"
+	"n=1000; while grep -q \"^[^:]*:[^:]*:$n:\" /etc/passwd /etc/group; do n=$((n+1)); done\n"
+	"echo \"user:x:$n:\" >>/etc/group || exit 1\n"
+	"[ ! -f /etc/shadow ] || echo 'user:*:19000:0:99999:7:::' >>/etc/shadow\n"
+	"mkdir -p /home/user || exit 1\n"
+	"[ ! -d /etc/skel ] || cp -R /etc/skel/. /home/user/\n"
+	"chown -R $n:$n /home/user\n"
+	"if [ -x /.husk/guest/sudo-server ] && [ -x /.husk/guest/handoff ]; then\n"
+	"  grep -q '^sudo:' /etc/group || echo 'sudo:x:27:' >>/etc/group\n"
+	"  sed -i -e '/^sudo:.*:$/s/$/user/;t' -e '/^sudo:/s/$/,user/' /etc/group\n"
+	"  [ -e /usr/local/bin/sudo ] || ln -s /.husk/guest/handoff /usr/local/bin/sudo\n"
+	"  [ -S /run/husk/sudo.sock ] || setsid /.husk/guest/sudo-server </dev/null >/dev/null 2>&1 &\n"
+	"fi\n"
+	"echo \"user:x:$n:$n::/home/user:/bin/bash\" >>/etc/passwd\n";
+
+/* ---- who ---- */
+
+/* The name in "Basic base64(name:password)". */
+static int basic_name(const char *encoded, char name[static 33], struct husk_error *err)
+{
+	unsigned char decoded[129];
+	size_t size = strlen(encoded);
+
+	if (size > 160 || size % 4 != 0 || EVP_DecodeBlock(decoded, (const unsigned char *)encoded, (int)size) < 0)
+		return husk_fail(err, HUSK_INVALID, "the Authorization header is not Basic with a user's name");
+	decoded[size / 4 * 3] = '\0';
+	size_t length = strcspn((const char *)decoded, ":");
+	if (length > 32)
+		return husk_fail(err, HUSK_INVALID, "the user's name has more than 32 characters");
+	memcpy(name, decoded, length);
+	name[length] = '\0';
+	return 0;
+}
+
+int e2b_user(struct request *request, char name[static 33], struct husk_error *err)
+{
+	const char *header = request_header(request, "Authorization");
+	const char *query = request_query(request, "username");
+
+	name[0] = '\0';
+	if (header && strncasecmp(header, "Basic ", 6) == 0 && basic_name(header + 6, name, err) < 0)
+		return -1;
+	if (query && strlen(query) <= 32)
+		snprintf(name, 33, "%s", query);
+	if (!name[0])
+		snprintf(name, 33, "%s", E2B_USER);
+	if (name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")])
+		return husk_fail(err, HUSK_INVALID, "'%s' cannot be a user's name", name);
+	return 0;
+}
+
+/* ---- /etc/passwd ---- */
+
+static int keep(void *data, const void *bytes, size_t size)
+{
+	struct buf *text = data;
+
+	return text->size + size > PASSWD_MAX || buf_append(text, bytes, size) < 0 ? -1 : 0;
+}
+
+/* The home of `user` in the guest's words: 1, 0 when it has no such user, -1. */
+static int look_up(struct request *request, const char *user, char **home, struct husk_error *err)
+{
+	cleanup_buf struct buf text = { 0 };
+	size_t length = strlen(user);
+	char *save = NULL;
+
+	if (husk_file_read(request_husk(request), request_path(request, "id"), "/etc/passwd", 0, 0, keep, &text, err) <
+		    0 &&
+	    err->code != HUSK_NOT_FOUND)
+		return -1;
+	for (char *line = strtok_r(text.data ? text.data : (char[]){ "" }, "\n", &save); line;
+	     line = strtok_r(NULL, "\n", &save)) {
+		if (strncmp(line, user, length) != 0 || line[length] != ':')
+			continue;
+		for (int field = 0; line && field < 5; field++)
+			line = (line = strchr(line, ':')) ? line + 1 : NULL;
+		if (!line || line[0] != '/')
+			continue;
+		*home = strndup(line, strcspn(line, ":"));
+		return *home ? 1 : husk_fail_memory(err);
+	}
+	return 0;
+}
+
+static void ignore(void *data, const struct husk_code_event *event)
+{
+	(void)data, (void)event;
+}
+
+/* Contexts that were baked into the image start where E2B's do. */
+static void move_contexts(struct request *request)
+{
+	static const char *const moves[][2] = {
+		{ "python", "__import__('os').chdir('/home/user')" },
+		{ "javascript", "process.chdir('/home/user')" },
+		{ "bash", "cd /home/user" },
+	};
+	struct husk_code_context *list = NULL;
+	size_t count = 0;
+
+	if (husk_code_contexts(request_husk(request), request_path(request, "id"), &list, &count, NULL) < 0)
+		return;
+	for (size_t i = 0; i < count; i++) {
+		for (size_t n = 0; n < ARRAY_SIZE(moves); n++) {
+			struct husk_code_options options = { .language = moves[n][0],
+							     .context = list[i].name,
+							     .code = moves[n][1],
+							     .timeout_ms = MAKE_MS };
+			bool timed_out;
+			if (str_equal(list[i].language, moves[n][0]))
+				husk_code_run(request_husk(request), request_path(request, "id"), &options, ignore,
+					      NULL, &timed_out, NULL);
+		}
+	}
+	husk_code_context_list_free(list, count);
+}
+
+static int make(struct request *request, struct husk_error *err)
+{
+	struct husk_exec_options options = { .shell = make_user, .timeout_ms = MAKE_MS };
+	struct husk_result result = { 0 };
+
+	if (husk_run(request_husk(request), request_path(request, "id"), &options, &result, err) < 0)
+		return -1;
+	bool made = result.exit_code == 0;
+	husk_result_free(&result);
+	if (!made)
+		return husk_fail(err, HUSK_UNAVAILABLE,
+				 "the sandbox has no user '" E2B_USER "', and it could not be made; ask for user root");
+	move_contexts(request);
+	return 0;
+}
+
+int e2b_home(struct request *request, const char *user, char **home, struct husk_error *err)
+{
+	int found = look_up(request, user, home, err);
+
+	if (found == 0 && str_equal(user, E2B_USER)) {
+		pthread_mutex_lock(&making);
+		found = look_up(request, user, home, err);
+		if (found == 0)
+			found = make(request, err) < 0 ? -1 : look_up(request, user, home, err);
+		pthread_mutex_unlock(&making);
+	}
+	if (found > 0)
+		return 0;
+	if (found < 0)
+		return -1;
+	request->fault = (struct fault){ 401, "unauthorized" };
+	return husk_fail(err, HUSK_DENIED, "invalid username: '%s' is no user of this sandbox", user);
+}
+
+/* ---- paths ---- */
+
+/* Takes "." and ".." and doubled slashes out, in place; links are the guest's to follow. */
+static void clean(char *path)
+{
+	char *out = path, *save = NULL;
+	cleanup_free char *copy = strdup(path);
+
+	for (char *part = copy ? strtok_r(copy, "/", &save) : NULL; part; part = strtok_r(NULL, "/", &save)) {
+		if (str_equal(part, "."))
+			continue;
+		if (str_equal(part, "..")) {
+			while (out > path && *--out != '/')
+				;
+			continue;
+		}
+		*out++ = '/';
+		memcpy(out, part, strlen(part));
+		out += strlen(part);
+	}
+	if (out == path)
+		*out++ = '/';
+	*out = '\0';
+}
+
+int e2b_path(struct request *request, const char *user, const char *path, char **out, struct husk_error *err)
+{
+	cleanup_free char *home = NULL;
+	bool tilde = path[0] == '~' && (path[1] == '/' || path[1] == '\0');
+
+	if (path[0] != '/' && e2b_home(request, user, &home, err) < 0)
+		return -1;
+	char *joined = path[0] == '/' ? strdup(path) : str_format("%s/%s", home, tilde ? path + 1 : path);
+	if (!joined)
+		return husk_fail_memory(err);
+	clean(joined);
+	*out = joined;
+	return 0;
+}

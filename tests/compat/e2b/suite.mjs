@@ -1,0 +1,528 @@
+// The unmodified `e2b` package against a Husk server, method by method. Which version: $HUSK_COMPAT_PACKAGE names the
+// package to import. E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY say where, as in any program that uses it.
+import assert from 'node:assert/strict'
+import http from 'node:http'
+
+import { Skip, check, fails, finish, pause, until } from './kit.mjs'
+
+const e2b = await import(process.env.HUSK_COMPAT_PACKAGE ?? 'e2b')
+const { Sandbox, Template, Volume, Secret } = e2b
+const {
+  AuthenticationError, BuildError, CommandExitError, FileNotFoundError, InvalidArgumentError, NotFoundError, SandboxError,
+  SandboxNotFoundError, TimeoutError, VolumeError, SecretError, RateLimitError,
+} = e2b
+const run = Math.random().toString(36).slice(2, 8) // tells this run's sandboxes from others'
+const made = []
+
+async function create(...args) {
+  const sandbox = await Sandbox.create(...args)
+  made.push(sandbox)
+  return sandbox
+}
+
+async function ids(paginator) {
+  const found = []
+  while (paginator.hasNext) found.push(...(await paginator.nextItems()).map((each) => each.sandboxId ?? each.snapshotId))
+  return found
+}
+
+const box = await create({ metadata: { run, purpose: 'shared & common' }, envs: { GREETING: 'hello' }, timeoutMs: 600_000 })
+
+// ---- sandboxes
+
+await check('Sandbox.create', async () => {
+  assert.match(box.sandboxId, /^sb-/)
+  assert.equal((await box.commands.run('echo $GREETING')).stdout, 'hello\n')
+})
+await check('Sandbox.create (unknown template)', async () => {
+  await fails(Sandbox.create('no-such-template'), SandboxError, '404')
+})
+await check('Sandbox.create (wrong key)', async () => {
+  await fails(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), AuthenticationError)
+})
+await check('Sandbox.create (metadata of ours)', async () => {
+  await fails(Sandbox.create({ metadata: { 'husk.e2b': 'x' } }), SandboxError, '400')
+})
+await check('Sandbox.connect', async () => {
+  const same = await Sandbox.connect(box.sandboxId)
+  assert.equal((await same.commands.run('echo again')).stdout, 'again\n')
+  await fails(Sandbox.connect('sb-aaaaaaaaaa'), SandboxNotFoundError)
+})
+await check('Sandbox.connect keeps a longer timeout', async () => {
+  const before = (await box.getInfo()).endAt
+  await Sandbox.connect(box.sandboxId, { timeoutMs: 30_000 })
+  assert.equal(+(await box.getInfo()).endAt, +before)
+})
+await check('Sandbox.getInfo', async () => {
+  const info = await box.getInfo()
+  assert.equal(info.sandboxId, box.sandboxId)
+  assert.equal(info.templateId, 'base')
+  assert.deepEqual(info.metadata, { run, purpose: 'shared & common' })
+  assert.equal(info.state, 'running')
+  assert.ok(info.cpuCount >= 1 && info.memoryMB >= 64)
+  assert.ok(Math.abs(info.endAt - info.startedAt - 600_000) < 5000)
+  await fails(Sandbox.getInfo('sb-aaaaaaaaaa'), SandboxNotFoundError)
+})
+await check('Sandbox.list', async () => {
+  assert.ok((await ids(Sandbox.list())).includes(box.sandboxId))
+})
+await check('Sandbox.list (filters, paging, order)', async () => {
+  const more = [box]
+  for (let i = 0; i < 2; i++) more.push(await create({ metadata: { run, number: String(i) }, timeoutMs: 60_000 }))
+  const all = more.map((each) => each.sandboxId)
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run } }, order: 'asc' })), all)
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run } }, order: 'desc', limit: 1 })), [...all].reverse())
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run, purpose: 'shared & common' } } })), [box.sandboxId])
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, state: ['paused'] } })), [])
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, template: 'base' }, order: 'asc' })), all)
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, startedAfter: new Date() } })), [])
+  await Promise.all(more.slice(1).map((each) => each.kill()))
+})
+await check('sandbox.isRunning', async () => assert.equal(await box.isRunning(), true))
+await check('sandbox.setTimeout', async () => {
+  await box.setTimeout(900_000)
+  const info = await box.getInfo()
+  assert.ok(Math.abs(info.endAt - Date.now() - 900_000) < 5000)
+  await fails(Sandbox.setTimeout('sb-aaaaaaaaaa', 1000), SandboxNotFoundError)
+})
+await check('sandbox.kill', async () => {
+  const other = await create()
+  assert.equal(await other.kill(), true)
+  assert.equal(await other.kill(), false)
+  assert.equal(await other.isRunning(), false)
+  await fails(other.commands.run('true'), SandboxError)
+})
+await check('sandbox timeout', async () => {
+  const other = await create({ timeoutMs: 2000 })
+  await until(async () => !(await other.isRunning()), 'the sandbox ends')
+})
+await check('sandbox.pause and connect', async () => {
+  const other = await create({ timeoutMs: 60_000 })
+  const count = await other.commands.run('n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.05; done', {
+    background: true, timeoutMs: 0,
+  })
+  await until(() => other.files.exists('/tmp/n'), 'the counter starts')
+  assert.equal(await other.pause(), true)
+  assert.equal(await other.pause(), false)
+  assert.equal((await other.getInfo()).state, 'paused')
+  assert.equal(await other.isRunning(), false)
+  await other.connect({ timeoutMs: 60_000 })
+  assert.equal((await other.getInfo()).state, 'running')
+  const before = Number(await other.files.read('/tmp/n'))
+  await until(async () => Number(await other.files.read('/tmp/n')) > before, 'the counter goes on')
+  assert.ok((await other.commands.list()).some((each) => each.pid === count.pid))
+  await other.kill()
+})
+await check('sandbox.pause (keepMemory: false)', async () => {
+  await fails(box.pause({ keepMemory: false }), SandboxError, '501')
+}, '501')
+await check('lifecycle onTimeout: pause', async () => {
+  const other = await create({ timeoutMs: 2000, lifecycle: { onTimeout: 'pause' } })
+  await other.files.write('kept.txt', 'still here')
+  assert.equal((await other.getInfo()).lifecycle.onTimeout, 'pause')
+  await until(async () => (await other.getInfo()).state === 'paused', 'the sandbox pauses itself')
+  await fails(other.files.read('kept.txt'), TimeoutError)
+  const again = await Sandbox.connect(other.sandboxId, { timeoutMs: 60_000 })
+  assert.equal(await again.files.read('kept.txt'), 'still here')
+  await again.kill()
+})
+await check('lifecycle autoResume', async () => {
+  const other = await create({ timeoutMs: 60_000, lifecycle: { onTimeout: 'pause', autoResume: true } })
+  await other.files.write('kept.txt', 'still here')
+  await other.pause()
+  assert.equal(await other.files.read('kept.txt'), 'still here')
+  assert.equal((await other.getInfo()).state, 'running')
+  await other.kill()
+})
+await check('sandbox.fork', async () => {
+  await box.files.write('forked.txt', 'parent')
+  const children = await box.fork({ count: 2, timeoutMs: 60_000 })
+  assert.equal(children.length, 2)
+  for (const child of children) {
+    assert.ok(child instanceof Sandbox)
+    made.push(child)
+    assert.equal(await child.files.read('forked.txt'), 'parent')
+    await child.files.write('forked.txt', child.sandboxId)
+  }
+  assert.equal(await box.files.read('forked.txt'), 'parent')
+  assert.equal(await children[0].files.read('forked.txt'), children[0].sandboxId)
+  await Promise.all(children.map((child) => child.kill()))
+  await fails(Sandbox.fork('sb-aaaaaaaaaa'), SandboxNotFoundError)
+})
+await check('snapshots', async () => {
+  await box.files.write('snapped.txt', 'as it was')
+  const snapshot = await box.createSnapshot()
+  const named = await box.createSnapshot({ name: `compat-${run}` })
+  await box.files.write('snapped.txt', 'changed')
+  const found = await ids(box.listSnapshots())
+  assert.deepEqual(found.sort(), [snapshot.snapshotId, named.snapshotId].sort())
+  assert.deepEqual(await ids(Sandbox.listSnapshots({ sandboxId: box.sandboxId, limit: 1 })).then((list) => list.sort()), found)
+  assert.deepEqual(named.names, [`compat-${run}`])
+  for (const from of [snapshot.snapshotId, `compat-${run}`]) {
+    const other = await create(from, { timeoutMs: 60_000 })
+    assert.equal(await other.files.read('snapped.txt'), 'as it was')
+    await other.kill()
+  }
+  assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), true)
+  assert.equal(await Sandbox.deleteSnapshot(snapshot.snapshotId), false)
+  assert.equal(await Sandbox.deleteSnapshot(named.snapshotId), true)
+})
+await check('sandbox.getMetrics', async () => {
+  const [now] = await box.getMetrics()
+  assert.ok(now.memUsed > 0 && now.memTotal >= now.memUsed && now.diskTotal > 0 && now.cpuCount >= 1)
+  assert.ok(Math.abs(Date.now() - now.timestamp) < 60_000)
+})
+await check('sandbox.getHost', async () => {
+  await box.files.write('/srv/www/index.html', 'a page from inside')
+  const server = await box.commands.run('cd /srv/www && exec python3 -m http.server 8123 --bind 127.0.0.1', {
+    background: true, timeoutMs: 0,
+  })
+  const host = box.getHost(8123)
+  const get = () => new Promise((resolve, reject) => {
+    const { port, hostname } = new URL(`http://${host}`)
+    // Not every resolver knows *.localhost; browsers and curl do.
+    const options = { host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}` } }
+    http.get(options, (answer) => {
+      let text = ''
+      answer.on('data', (piece) => (text += piece)).on('end', () => resolve(answer.statusCode === 200 && text))
+    }).on('error', reject)
+  })
+  assert.equal(await until(get, 'the server inside answers'), 'a page from inside')
+  await server.kill()
+})
+await check('network.allowPublicTraffic: false', async () => {
+  const other = await create({ timeoutMs: 60_000, network: { allowPublicTraffic: false } })
+  await other.commands.run('python3 -m http.server 8124 --bind 127.0.0.1', { background: true, timeoutMs: 0 })
+  const { port, hostname } = new URL(`http://${other.getHost(8124)}`)
+  const get = (headers) => new Promise((resolve, reject) => {
+    http.get({ host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}`, ...headers } }, (answer) => {
+      answer.resume()
+      resolve(answer.statusCode)
+    }).on('error', reject)
+  })
+  assert.equal(await get({}), 401)
+  await until(async () => (await get({ 'e2b-traffic-access-token': other.trafficAccessToken })) === 200, 'the token opens it')
+  await other.kill()
+})
+await check('network.allowOut', async () => {
+  await fails(Sandbox.create({ network: { allowOut: ['1.1.1.1'] } }), SandboxError, '501')
+}, '501')
+await check('sandbox.updateNetwork', async () => {
+  await fails(box.updateNetwork({ denyOut: ['0.0.0.0/0'] }), SandboxError, '501')
+}, '501')
+await check('allowInternetAccess: false', async () => {
+  const other = await create({ allowInternetAccess: false, timeoutMs: 60_000 })
+  assert.equal((await other.getInfo()).allowInternetAccess, false)
+  const tried = await other.commands.run('timeout 5 bash -c "</dev/tcp/1.1.1.1/80" || echo none')
+  assert.match(tried.stdout, /none/)
+  await other.kill()
+})
+await check('rate limit', async () => {
+  if (!process.env.HUSK_COMPAT_LIMITED_KEY) throw new Skip('no key with a quota was given')
+  const apiKey = process.env.HUSK_COMPAT_LIMITED_KEY
+  const first = await Sandbox.create({ apiKey, timeoutMs: 60_000 })
+  try {
+    await fails(Sandbox.create({ apiKey }), RateLimitError)
+    await fails(Sandbox.getInfo(box.sandboxId, { apiKey }), SandboxNotFoundError)
+    await fails(Sandbox.connect(box.sandboxId, { apiKey }), SandboxNotFoundError)
+  } finally {
+    await first.kill()
+  }
+})
+
+// ---- commands
+
+await check('commands.run', async () => {
+  const done = await box.commands.run('echo out; echo err >&2')
+  assert.deepEqual([done.exitCode, done.stdout, done.stderr], [0, 'out\n', 'err\n'])
+})
+await check('commands.run (exit code)', async () => {
+  const error = await fails(box.commands.run('echo said; exit 7'), CommandExitError)
+  assert.deepEqual([error.exitCode, error.stdout, error.error], [7, 'said\n', 'exit status 7'])
+})
+await check('commands.run (callbacks)', async () => {
+  const out = [], err = []
+  await box.commands.run('for i in 1 2 3; do echo $i; echo e$i >&2; sleep 0.1; done', {
+    onStdout: (text) => out.push(text), onStderr: (text) => err.push(text),
+  })
+  assert.deepEqual([out.join(''), err.join('')], ['1\n2\n3\n', 'e1\ne2\ne3\n'])
+  assert.ok(out.length > 1, 'output came in one piece')
+})
+await check('commands.run (user)', async () => {
+  assert.equal((await box.commands.run('id -un; pwd; echo $HOME')).stdout, 'user\n/home/user\n/home/user\n')
+  assert.equal((await box.commands.run('id -un; pwd', { user: 'root' })).stdout, 'root\n/root\n')
+  await fails(box.commands.run('true', { user: 'nobody-of-that-name' }), AuthenticationError)
+})
+await check('commands.run (sudo)', async () => {
+  assert.equal((await box.commands.run('sudo id -un')).stdout, 'root\n')
+})
+await check('commands.run (cwd, envs)', async () => {
+  const done = await box.commands.run('pwd; echo "$ONE-$GREETING"', { cwd: '/tmp', envs: { ONE: "it's 1" } })
+  assert.equal(done.stdout, "/tmp\nit's 1-hello\n")
+  await fails(box.commands.run('true', { cwd: '/nowhere' }), InvalidArgumentError)
+})
+await check('commands.run (timeout)', async () => {
+  await fails(box.commands.run('sleep 30; touch /tmp/late', { timeoutMs: 1000 }), TimeoutError)
+  await until(async () => !(await box.commands.run('pgrep -x sleep || true')).stdout, 'the command is killed')
+})
+await check('commands.run (large output)', async () => {
+  const done = await box.commands.run('head -c 20000000 /dev/zero | tr "\\0" x', { timeoutMs: 120_000 })
+  assert.equal(done.stdout.length, 20_000_000)
+})
+await check('commands.run (bytes that are not UTF-8)', async () => {
+  assert.equal((await box.commands.run("printf '\\xc3\\xa4\\xe2\\x82\\xac \\xff'")).stdout, 'ä€ \ufffd')
+})
+await check('commands.run (background)', async () => {
+  const handle = await box.commands.run('sleep 0.3; echo done', { background: true })
+  assert.ok(handle.pid > 0)
+  assert.equal((await handle.wait()).stdout, 'done\n')
+})
+await check('commands.run (many at once)', async () => {
+  const all = await Promise.all(Array.from({ length: 20 }, (_, i) => box.commands.run(`echo ${i}`)))
+  assert.deepEqual(all.map((done) => done.stdout), Array.from({ length: 20 }, (_, i) => `${i}\n`))
+})
+await check('commands.list', async () => {
+  const handle = await box.commands.run('sleep 60', { background: true, timeoutMs: 0 })
+  const found = (await box.commands.list()).find((each) => each.pid === handle.pid)
+  assert.deepEqual([found.cmd, found.args], ['/bin/bash', ['-l', '-c', 'sleep 60']])
+  await handle.kill()
+  assert.ok(!(await box.commands.list()).some((each) => each.pid === handle.pid))
+})
+await check('commands.kill', async () => {
+  const handle = await box.commands.run('sleep 60', { background: true, timeoutMs: 0 })
+  assert.equal(await box.commands.kill(handle.pid), true)
+  const error = await fails(handle.wait(), CommandExitError)
+  assert.deepEqual([error.exitCode, error.error], [-1, 'signal: killed'])
+  assert.equal(await box.commands.kill(handle.pid), false)
+  assert.equal(await box.commands.kill(4_000_000), false)
+})
+await check('commands.sendStdin and closeStdin', async () => {
+  const handle = await box.commands.run('cat; echo over', { background: true, stdin: true })
+  await box.commands.sendStdin(handle.pid, 'one\n')
+  await handle.sendStdin('ä\n')
+  await handle.closeStdin()
+  assert.equal((await handle.wait()).stdout, 'one\nä\nover\n')
+  await fails(box.commands.sendStdin(4_000_000, 'x'), NotFoundError)
+})
+await check('commands.run (no stdin)', async () => assert.equal((await box.commands.run('cat; echo over')).stdout, 'over\n'))
+await check('commands.connect', async () => {
+  const handle = await box.commands.run('sleep 1; echo late', { background: true })
+  await handle.disconnect()
+  const again = await box.commands.connect(handle.pid)
+  assert.equal((await again.wait()).stdout, 'late\n')
+  await fails(box.commands.connect(4_000_000), NotFoundError)
+})
+await check('commands.connect replays what was said meanwhile', async () => {
+  const handle = await box.commands.run('echo first; sleep 0.5; echo second; sleep 1; echo third', { background: true })
+  await handle.disconnect()
+  await pause(1000)
+  const again = await box.commands.connect(handle.pid)
+  assert.equal((await again.wait()).stdout, 'first\nsecond\nthird\n')
+})
+
+// ---- terminals
+
+await check('pty.create, sendInput, resize, kill', async () => {
+  let text = ''
+  const decoder = new TextDecoder()
+  const pty = await box.pty.create({ cols: 90, rows: 20, timeoutMs: 0, onData: (bytes) => (text += decoder.decode(bytes)) })
+  const type = (line) => box.pty.sendInput(pty.pid, new TextEncoder().encode(line + '\n'))
+  await type('stty size; echo term=$TERM')
+  await until(() => /20 90[^]*term=xterm-256color/.test(text), 'the terminal has its size')
+  await box.pty.resize(pty.pid, { cols: 120, rows: 40 })
+  await type('stty size')
+  await until(() => text.includes('40 120'), 'the terminal has its new size')
+  assert.equal(await box.pty.kill(pty.pid), true)
+  assert.equal(await box.pty.kill(pty.pid), false)
+})
+await check('pty.connect', async () => {
+  const pty = await box.pty.create({ cols: 80, rows: 24, timeoutMs: 0, onData: () => {} })
+  await pty.disconnect()
+  let text = ''
+  const again = await box.pty.connect(pty.pid, { onData: (bytes) => (text += new TextDecoder().decode(bytes)), timeoutMs: 0 })
+  await box.pty.sendInput(pty.pid, new TextEncoder().encode('echo $((6*7)); exit 3\n'))
+  const error = await fails(again.wait(), CommandExitError)
+  assert.equal(error.exitCode, 3)
+  assert.match(text, /42/)
+})
+
+// ---- files
+
+await check('files.write and read', async () => {
+  const info = await box.files.write('notes/hello.txt', 'hello, wörld')
+  assert.deepEqual([info.name, info.path, info.type], ['hello.txt', '/home/user/notes/hello.txt', 'file'])
+  assert.equal(await box.files.read('notes/hello.txt'), 'hello, wörld')
+  assert.equal(await box.files.read('~/notes/hello.txt'), 'hello, wörld')
+  assert.equal((await box.commands.run('stat -c %U notes notes/hello.txt')).stdout, 'user\nuser\n')
+  await box.files.write('/root/mine', 'x', { user: 'root' })
+  assert.equal((await box.commands.run('stat -c %U /root/mine', { user: 'root' })).stdout, 'root\n')
+})
+await check('files.read (formats)', async () => {
+  const bytes = new Uint8Array([0, 255, 10, 13, 128])
+  await box.files.write('raw', bytes.buffer)
+  assert.deepEqual(await box.files.read('raw', { format: 'bytes' }), bytes)
+  assert.deepEqual(new Uint8Array(await (await box.files.read('raw', { format: 'blob' })).arrayBuffer()), bytes)
+  const pieces = []
+  for await (const piece of await box.files.read('raw', { format: 'stream' })) pieces.push(...piece)
+  assert.deepEqual(pieces, [...bytes])
+  await box.files.write('empty', '')
+  assert.equal(await box.files.read('empty'), '')
+  assert.deepEqual(await box.files.read('empty', { format: 'bytes' }), new Uint8Array(0))
+})
+await check('files.write (formats)', async () => {
+  await box.files.write('blob', new Blob(['a', 'b']))
+  await box.files.write('stream', new Blob(['from a stream']).stream())
+  await box.files.write('packed', 'gzip '.repeat(10_000), { gzip: true })
+  await box.files.write('octets', 'plain', { useOctetStream: true })
+  assert.equal(await box.files.read('blob'), 'ab')
+  assert.equal(await box.files.read('stream'), 'from a stream')
+  assert.equal(await box.files.read('packed'), 'gzip '.repeat(10_000))
+  assert.equal(await box.files.read('octets'), 'plain')
+})
+await check('files.write (many)', async () => {
+  const names = Array.from({ length: 30 }, (_, i) => `/tmp/many/d${i % 3}/file "${i}" ü.txt`)
+  const infos = await box.files.write(names.map((path, i) => ({ path, data: `content ${i}` })))
+  assert.deepEqual(infos.map((info) => info.path), names)
+  assert.equal(await box.files.read(names[17]), 'content 17')
+  assert.deepEqual(await box.files.write([]), [])
+  const more = await box.files.writeFiles([{ path: '/tmp/many/a', data: 'A' }, { path: '/tmp/many/b', data: 'B' }])
+  assert.equal(more.length, 2)
+})
+await check('files.write and read (big)', async () => {
+  const size = 100 << 20, piece = new Uint8Array(1 << 20).fill(7)
+  let left = size
+  const stream = new ReadableStream({
+    pull(controller) {
+      if (left === 0) return controller.close()
+      left -= piece.length
+      controller.enqueue(piece)
+    },
+  })
+  await box.files.write('/var/tmp/big', stream)
+  assert.equal((await box.files.getInfo('/var/tmp/big')).size, size)
+  let count = 0
+  for await (const part of await box.files.read('/var/tmp/big', { format: 'stream' })) count += part.length
+  assert.equal(count, size)
+  await box.files.remove('/var/tmp/big')
+})
+await check('files errors', async () => {
+  await fails(box.files.read('/no/such/file'), FileNotFoundError)
+  await fails(box.files.read('/etc'), InvalidArgumentError)
+  await fails(box.files.write('/etc', 'x'), InvalidArgumentError)
+  await fails(box.files.list('/no/such/dir'), FileNotFoundError)
+  await fails(box.files.list('/etc/passwd'), InvalidArgumentError)
+  await fails(box.files.getInfo('/no/such/file'), FileNotFoundError)
+  await fails(box.files.rename('/no/such/file', '/tmp/x'), FileNotFoundError)
+})
+await check('files.list', async () => {
+  await box.commands.run('mkdir -p tree/one/two && echo abc > tree/file && echo x > tree/one/two/deep && ln -s file tree/link')
+  const entries = await box.files.list('tree')
+  assert.deepEqual(entries.map((each) => [each.name, each.type]), [['file', 'file'], ['link', 'file'], ['one', 'dir']])
+  const file = entries[0]
+  assert.deepEqual([file.path, file.size, file.permissions, file.owner, file.group, file.mode],
+    ['/home/user/tree/file', 4, '-rw-r--r--', 'user', 'user', 0o644])
+  assert.equal(entries[1].symlinkTarget, 'file')
+  const deep = (await box.files.list('tree', { depth: 3 })).map((each) => each.path)
+  assert.ok(deep.includes('/home/user/tree/one/two/deep'))
+})
+await check('files.exists', async () => {
+  assert.equal(await box.files.exists('tree/file'), true)
+  assert.equal(await box.files.exists('tree/nothing'), false)
+})
+await check('files.getInfo', async () => {
+  const info = await box.files.getInfo('tree')
+  assert.deepEqual([info.name, info.type, info.path], ['tree', 'dir', '/home/user/tree'])
+  assert.ok(Math.abs(Date.now() - info.modifiedTime) < 600_000)
+})
+await check('files.makeDir', async () => {
+  assert.equal(await box.files.makeDir('made/deep'), true)
+  assert.equal(await box.files.makeDir('made/deep'), false)
+  assert.equal((await box.files.getInfo('made')).owner, 'user')
+})
+await check('files.rename', async () => {
+  await box.files.write('before.txt', 'moved')
+  const info = await box.files.rename('before.txt', 'new place/after.txt')
+  assert.equal(info.path, '/home/user/new place/after.txt')
+  assert.equal(await box.files.read('new place/after.txt'), 'moved')
+  assert.equal(await box.files.exists('before.txt'), false)
+})
+await check('files.remove', async () => {
+  await box.files.remove('new place')
+  assert.equal(await box.files.exists('new place'), false)
+  await box.files.remove('new place')
+})
+await check('files.watchDir', async () => {
+  await box.files.makeDir('watched/sub')
+  const events = []
+  let exited = false
+  const handle = await box.files.watchDir('watched', (event) => events.push(event), { onExit: () => (exited = true), timeoutMs: 0 })
+  await box.files.write('watched/a.txt', '1')
+  await box.commands.run('mv watched/a.txt watched/b.txt; chmod 600 watched/b.txt; rm watched/b.txt; echo x > watched/sub/deep')
+  await until(() => events.some((event) => event.type === 'remove' && event.name === 'b.txt'), 'changes are told')
+  assert.ok(events.some((event) => event.type === 'create' && event.name === 'b.txt'), JSON.stringify(events))
+  assert.ok(events.some((event) => event.type === 'chmod' && event.name === 'b.txt'), JSON.stringify(events))
+  assert.ok(!events.some((event) => event.name.includes('deep')))
+  await handle.stop()
+  await until(() => exited, 'the watch ends')
+  await fails(box.files.watchDir('nowhere', () => {}), FileNotFoundError)
+})
+await check('files.watchDir (recursive, includeEntry)', async () => {
+  const events = []
+  const handle = await box.files.watchDir('watched', (event) => events.push(event), { recursive: true, includeEntry: true })
+  await box.files.write('watched/sub/new.txt', '12345')
+  const event = await until(() => events.find((each) => each.name === 'sub/new.txt' && each.entry), 'changes below are told')
+  assert.equal(event.entry.path, '/home/user/watched/sub/new.txt')
+  await handle.stop()
+})
+await check('downloadUrl and uploadUrl', async () => {
+  await box.files.write('signed.txt', 'signed content')
+  const down = await fetch(await box.downloadUrl('signed.txt'))
+  assert.deepEqual([down.status, await down.text()], [200, 'signed content'])
+  const form = new FormData()
+  form.append('file', new Blob(['uploaded']), 'ignored.txt')
+  const up = await fetch(await box.uploadUrl('up.txt', { useSignatureExpiration: 60 }), { method: 'POST', body: form })
+  assert.equal(up.status, 200)
+  assert.equal(await box.files.read('up.txt'), 'uploaded')
+  const url = new URL(await box.downloadUrl('signed.txt'))
+  url.searchParams.set('path', '/etc/shadow')
+  assert.equal((await fetch(url)).status, 401)
+  assert.equal((await fetch(await box.downloadUrl('signed.txt', { useSignatureExpiration: -10 }))).status, 401)
+})
+await check('files.write (metadata)', async () => {
+  await fails(box.files.write('labelled', 'x', { metadata: { a: 'b' } }), SandboxError, '501')
+}, '501')
+
+// ---- git
+
+await check('git (init, config, add, commit, status, branches, log)', async () => {
+  const repo = '/home/user/repo'
+  await box.git.init(repo, { initialBranch: 'main' })
+  await box.git.configureUser('Tester', 'tester@example.org')
+  await box.files.write(`${repo}/a.txt`, 'a')
+  assert.equal((await box.git.status(repo)).fileStatus.length, 1)
+  await box.git.add(repo)
+  await box.git.commit(repo, 'first')
+  assert.equal((await box.git.status(repo)).isClean, true)
+  await box.git.createBranch(repo, 'work')
+  const branches = await box.git.branches(repo)
+  assert.equal(branches.currentBranch, 'work')
+  await box.git.checkoutBranch(repo, 'main')
+  await box.git.clone(repo, { path: '/home/user/copy' })
+  assert.equal(await box.files.read('copy/a.txt'), 'a')
+})
+
+// ---- templates, volumes, secrets
+
+await check('Template.exists', async () => {
+  assert.equal(await Template.exists('base'), true)
+  assert.equal(await Template.exists('no-such-template'), false)
+})
+await check('Volume', async () => {
+  await fails(Volume.create('data'), VolumeError, '501')
+}, '501')
+await check('Secret', async () => {
+  await fails(Secret.create({ name: 'key', value: 'x' }), SecretError, '501')
+}, '501')
+
+await Promise.allSettled(made.map((sandbox) => sandbox.kill()))
+finish()
