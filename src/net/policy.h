@@ -58,7 +58,7 @@ const char *policy_mode_name(enum policy_mode mode);
 /* NULL and "" read as mode off. Checks everything: INVALID with the field, the reason and the fix. Without "mode" it is
  * `allow` when there are rules, else `off`. */
 int policy_parse(const char *json, struct policy **out, struct husk_error *err);
-/* In its plain form: names lower-cased, addresses without host bits, nothing said twice. Caller frees; NULL: no memory. */
+/* In its plain form: names lower-cased, no rule twice, limits only where they are set. Caller frees; NULL: no memory. */
 char *policy_text(const struct policy *policy);
 void policy_free(struct policy *policy); /* NULL is fine */
 
@@ -85,7 +85,8 @@ enum policy_place policy_place(uint32_t address); /* host byte order; never PLAC
  * opened only by a rule that lies within that range, an address of the host only by a rule for exactly that one. */
 bool policy_allows_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place);
 
-/* The secrets that requests to this name may carry: an index from `from` on, or -1. */
-int policy_secret_for(const struct policy *policy, const char *name, size_t from);
+/* The secrets that requests to this name on this port may carry: an index from `from` on, or -1. A host without a port
+ * means port 443. */
+int policy_secret_for(const struct policy *policy, const char *name, uint16_t port, size_t from);
 
 #endif
