@@ -29,6 +29,7 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 {
 	cleanup_free char *rootfs = path_rootfs(&s->husk.paths, row->template_digest);
 	struct cgroup_limits limits = limits_of(row);
+	struct address_link addresses;
 
 	s->engine = engine_find(row->isolation);
 	if (!s->engine)
@@ -43,6 +44,8 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 		return -1;
 	if (cgroup_set_limits(s->cgroup, &limits, err) < 0)
 		return -1;
+	if (address_choose(s->husk.paths.home, &addresses, err) < 0 || gateway_make(&addresses, &s->gateway, err) < 0)
+		return -1;
 	struct engine_spec spec = {
 		.id = s->machine_name,
 		.directory = s->machine_directory,
@@ -51,9 +54,12 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 		.agent = "/.husk/agent",
 		.disk_bytes = row->disk_bytes,
 		.uid_base = machine_uid_base(row->slot),
+		.gateway = &s->gateway,
 		.cgroup = s->cgroup,
 	};
-	return s->engine->prepare(&spec, &s->machine, err);
+	int result = s->engine->prepare(&spec, &s->machine, err);
+	gateway_release_port(&s->gateway);
+	return result;
 }
 
 int machine_restore(struct supervisor *s, const char *image, struct husk_error *err)
@@ -231,6 +237,7 @@ static void dismantle(struct supervisor *s)
 		s->engine->free(s->machine);
 		s->machine = NULL;
 	}
+	gateway_close(&s->gateway);
 	if (s->cgroup) {
 		cgroup_free(s->cgroup);
 		s->cgroup = NULL;

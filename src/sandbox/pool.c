@@ -88,7 +88,7 @@ static char *husk_binary(struct husk_error *err)
 static char **clean_environment(void)
 {
 	static const char *const kept[] = { "PATH", "HUSK_POOL", "HUSK_POOL_IDLE", "HUSK_BIN", "HUSK_LIBDIR", "HUSK_CACHE",
-					    "ASAN_OPTIONS", "UBSAN_OPTIONS" };
+					    "HUSK_NET", "HUSK_DNS", "ASAN_OPTIONS", "UBSAN_OPTIONS" };
 	cleanup_strv char **list = calloc(1, sizeof(char *));
 
 	for (size_t i = 0; list && i < ARRAY_SIZE(kept); i++) {

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
+#include "net/gateway.h"
 #include "sandbox/internal.h"
 #include "sandbox/link.h"
 
@@ -23,6 +24,7 @@ struct supervisor {
 	const struct engine *engine;
 	struct engine_machine *machine;
 	struct cgroup *cgroup;
+	struct gateway gateway; /* the far end of the guest's wire */
 	struct link *link;
 
 	/* One lifecycle operation at a time; guards everything below. */
