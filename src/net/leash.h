@@ -15,7 +15,7 @@
  *   to the leash:   {"serial":N,"policy":{…},"resolvers":["192.0.2.1:53"],"used":BYTES,"secrets":{…}}
  *                   {"flush":N}
  *   from the leash: {"ready":true}  {"applied":N}  {"flushed":N}  {"failed":"why"}
- *                   {"event":{…}}                  see struct leash_event
+ *                   {"event":{…},"count":N}        see struct leash_event
  *                   {"traffic":[{"host","port","sent","received","connections","denied"}]}   since the last one
  *
  * It ends when the other end of the socket closes, so it cannot outlive its supervisor. When it dies the supervisor's

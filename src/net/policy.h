@@ -85,6 +85,9 @@ enum policy_place policy_place(uint32_t address); /* host byte order; never PLAC
  * opened only by a rule that lies within that range, an address of the host only by a rule for exactly that one. */
 bool policy_allows_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place);
 
+/* The same without what the mode open gives: is it on the list? */
+bool policy_lists_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place);
+
 /* The secrets that requests to this name on this port may carry: an index from `from` on, or -1. A host without a port
  * means port 443. */
 int policy_secret_for(const struct policy *policy, const char *name, uint16_t port, size_t from);

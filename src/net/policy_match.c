@@ -89,10 +89,15 @@ static bool rule_means(const struct policy_rule *rule, uint32_t address, enum po
 
 bool policy_allows_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place)
 {
-	if (policy->mode == POLICY_OFF)
-		return false;
 	if (policy->mode == POLICY_OPEN && place == PLACE_PUBLIC)
 		return true;
+	return policy_lists_address(policy, address, port, place);
+}
+
+bool policy_lists_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place)
+{
+	if (policy->mode == POLICY_OFF)
+		return false;
 	for (size_t i = 0; i < policy->rule_count; i++) {
 		const struct policy_rule *rule = &policy->rules[i];
 
