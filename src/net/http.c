@@ -291,7 +291,8 @@ static int feed_line(struct http_body *body, char c)
 		body->line_size = 0;
 		return result;
 	}
-	if (returned || body->line_size == sizeof(body->line) || ((unsigned char)c < 0x20 && c != '\r' && c != '\t'))
+	if (returned || body->line_size == sizeof(body->line) || (body->state == CHUNK_END && c != '\r') ||
+	    ((unsigned char)c < 0x20 && c != '\r' && c != '\t'))
 		return -1;
 	body->line[body->line_size++] = c;
 	return 0;
