@@ -46,6 +46,10 @@ static const char *const schema_steps[] = {
 	"  sequence INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, sandbox TEXT, kind TEXT NOT NULL,"
 	"  detail TEXT NOT NULL);"
 	"CREATE INDEX events_sandbox ON events (sandbox, sequence);",
+
+	"ALTER TABLE sandboxes ADD COLUMN egress TEXT;"
+	"ALTER TABLE snapshots ADD COLUMN egress TEXT;"
+	"ALTER TABLE templates ADD COLUMN egress TEXT;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

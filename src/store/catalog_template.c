@@ -11,6 +11,7 @@ static const struct field template_fields[] = {
 	FIELD(catalog_template, FIELD_TEXT, description),  FIELD(catalog_template, FIELD_TEXT, isolation),
 	FIELD(catalog_template, FIELD_INT64, created_ms),  FIELD(catalog_template, FIELD_UINT64, bytes),
 	FIELD(catalog_template, FIELD_UINT64, disk_bytes), FIELD(catalog_template, FIELD_BOOL, current),
+	FIELD(catalog_template, FIELD_TEXT, egress),
 };
 static const struct table templates = { "templates", sizeof(struct catalog_template), template_fields,
 					ARRAY_SIZE(template_fields) };

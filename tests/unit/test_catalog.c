@@ -178,7 +178,7 @@ static void says_when_slots_run_out(void **state)
 			     "WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < 16383) "
 			     "INSERT INTO sandboxes SELECT 'x' || i, NULL, template_name, template_digest, parent, "
 			     "isolation, end_reason, state, warm, created_ms, expires_ms, ended_ms, idle_seconds, "
-			     "persistent, memory_bytes, disk_bytes, cpu_milli, pids, i, metadata, environment "
+			     "persistent, memory_bytes, disk_bytes, cpu_milli, pids, i, metadata, environment, egress "
 			     "FROM n, sandboxes",
 			     NULL, NULL, NULL),
 		SQLITE_OK);
