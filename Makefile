@@ -38,7 +38,7 @@ LANGUAGE := -std=gnu17 -g -fno-strict-aliasing -MMD -MP $(WARNINGS)
 HARDENING := -fstack-protector-strong -fstack-clash-protection
 CFLAGS := $(LANGUAGE) -O2 -fPIC -D_FORTIFY_SOURCE=2 $(HARDENING) $(EXTRA_CFLAGS)
 LDFLAGS := -Wl,-z,relro,-z,now -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBRARIES := -ljansson -lsqlite3 -larchive -lcrypto -lseccomp -lzstd -lpthread
+LIBRARIES := -ljansson -lsqlite3 -larchive -lssl -lcrypto -lseccomp -lzstd -lpthread
 
 # The agent must run in a root filesystem that may hold nothing else, so it is static and small.
 AGENT_CFLAGS := $(LANGUAGE) -Os -static -ffunction-sections -fdata-sections $(HARDENING)

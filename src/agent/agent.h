@@ -142,6 +142,9 @@ int dial_open(struct agent *agent, uint32_t number, const struct request *reques
 int stats_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int oom_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+/* The name server and the certificate of a request into the machine's files; those it does not name stay as they are. */
+int network_apply(const struct request *request, struct husk_error *err);
 int freeze_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int thaw_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 

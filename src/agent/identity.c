@@ -1,6 +1,6 @@
 /*
  * IDENTITY: makes a restored machine its own before any of its processes goes on: name, machine-id, entropy, clock,
- * limits, environment; the channels of the life it was copied from are dropped. It must never let a process go while
+ * network, limits, environment; the channels of the life it was copied from are dropped. It must never let a process go while
  * any of that does not hold.
  */
 #include <fcntl.h>
@@ -151,6 +151,8 @@ static int set_machine(const struct request *request, struct husk_error *err)
 	if (wire_find(request->data, request->size, TAG_ENTROPY, &seed) && mix_entropy(&seed, err) < 0)
 		return -1;
 	if (hostname && set_hostname(hostname, err) < 0)
+		return -1;
+	if (network_apply(request, err) < 0)
 		return -1;
 	return machine_id ? set_machine_id(machine_id, err) : 0;
 }

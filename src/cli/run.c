@@ -85,6 +85,7 @@ const struct cli_command cli_run = {
 		   "out. 125 means that husk itself failed. Stdin is not read without -i.\n",
 	.groups = { { source_options, offsetof(struct run_arguments, create) },
 		    { limit_options, offsetof(struct run_arguments, create) },
+		    { egress_options, offsetof(struct run_arguments, create.egress) },
 		    { process_options, offsetof(struct run_arguments, process) },
 		    { run_options, 0 } },
 	.arguments_size = sizeof(struct run_arguments),

@@ -9,14 +9,18 @@
 static json_t *stats_json(const char *id, const struct husk_stats *stats)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
+	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
 		"id", id,
 		"cpu_us", (json_int_t)stats->cpu_us,
 		"memory_bytes", (json_int_t)stats->memory_bytes,
 		"memory_limit", (json_int_t)stats->memory_limit,
 		"disk_bytes", (json_int_t)stats->disk_bytes,
 		"disk_limit", (json_int_t)stats->disk_limit,
-		"processes", (json_int_t)stats->processes);
+		"processes", (json_int_t)stats->processes,
+		"network_sent", (json_int_t)stats->network_sent,
+		"network_received", (json_int_t)stats->network_received,
+		"network_connections", (json_int_t)stats->network_connections,
+		"network_denied", (json_int_t)stats->network_denied);
 	/* clang-format on */
 }
 
@@ -33,6 +37,9 @@ static void stats_row(struct table *table, const char *id, const struct husk_sta
 	output_size(stats->disk_limit, limit, sizeof(limit));
 	table_cellf(table, "%s of %s", used, limit);
 	table_cellf(table, "%" PRIu64, stats->processes);
+	output_size(stats->network_sent, used, sizeof(used));
+	output_size(stats->network_received, limit, sizeof(limit));
+	table_cellf(table, "%s out, %s in", used, limit);
 }
 
 static int stats_one(struct cli *cli, const struct husk_sandbox *sandbox, struct table *table, json_t *array,
@@ -77,7 +84,7 @@ static int stats_all(struct cli *cli, struct table *table, json_t *array, struct
 
 static int stats_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
-	static const char *const heading[] = { "ID", "CPU", "MEMORY", "DISK", "PROCESSES" };
+	static const char *const heading[] = { "ID", "CPU", "MEMORY", "DISK", "PROCESSES", "NETWORK" };
 	cleanup_table struct table table;
 	cleanup_json json_t *array = json_array();
 
@@ -98,7 +105,7 @@ static int stats_run(struct cli *cli, void *data, int argc, char **argv, struct 
 const struct cli_command cli_stats = {
 	.name = "stats",
 	.operands = "[SANDBOX…]",
-	.summary = "Show what sandboxes use of CPU, memory and disk",
+	.summary = "Show what sandboxes use of CPU, memory, disk and network",
 	.max = -1,
 	.run = stats_run,
 };

@@ -10,7 +10,8 @@
 
 #include "base/base.h"
 
-struct cgroup; /* jail/cgroup.h */
+struct cgroup;  /* jail/cgroup.h */
+struct gateway; /* net/gateway.h */
 
 /* Fixed when the machine is prepared. Strings live as long as the machine. */
 struct engine_spec {
@@ -21,6 +22,7 @@ struct engine_spec {
 	const char *agent;         /* path of the agent inside the image */
 	uint64_t disk_bytes;       /* size of the writable layer; part of a checkpoint, so it must match on restore */
 	uint32_t uid_base;         /* first of 65,536 host uids of this machine's own; 0: the engine may not map */
+	const struct gateway *gateway; /* the wire for its network interface; the port is copied. NULL: loopback only */
 	struct cgroup *cgroup;     /* every process of the engine is born inside */
 };
 

@@ -103,7 +103,7 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
-			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
+			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
 			 "tenant", json_text0(sandbox->tenant),
@@ -123,7 +123,8 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "cpus", (double)sandbox->cpu_milli / 1000,
 			 "pids", (json_int_t)sandbox->pids,
 			 "metadata", json_pairs(sandbox->metadata, sandbox->metadata_count),
-			 "environment", json_texts(sandbox->environment_names));
+			 "environment", json_texts(sandbox->environment_names),
+			 "egress", json_text0(sandbox->egress_mode));
 	/* clang-format on */
 }
 

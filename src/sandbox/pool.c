@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "sandbox/egress.h"
 #include "sandbox/supervisor.h"
 #include "store/template.h"
 
@@ -64,7 +65,7 @@ int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 }
 
 /* The husk binary: ourselves when we are it, else what an embedding program was told or what is installed. */
-static char *husk_binary(struct husk_error *err)
+char *husk_program(struct husk_error *err)
 {
 	char self[4096];
 	ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -88,7 +89,7 @@ static char *husk_binary(struct husk_error *err)
 static char **clean_environment(void)
 {
 	static const char *const kept[] = { "PATH", "HUSK_POOL", "HUSK_POOL_IDLE", "HUSK_BIN", "HUSK_LIBDIR", "HUSK_CACHE",
-					    "ASAN_OPTIONS", "UBSAN_OPTIONS" };
+					    "HUSK_NET", "HUSK_DNS", "SSL_CERT_FILE", "ASAN_OPTIONS", "UBSAN_OPTIONS" };
 	cleanup_strv char **list = calloc(1, sizeof(char *));
 
 	for (size_t i = 0; list && i < ARRAY_SIZE(kept); i++) {
@@ -136,7 +137,7 @@ static int read_outcome(int fd, struct husk_error *err)
 
 int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool, struct husk_error *err)
 {
-	cleanup_free char *binary = husk_binary(err);
+	cleanup_free char *binary = husk_program(err);
 	cleanup_strv char **environment = clean_environment();
 	cleanup_close int read_end = -1;
 	cleanup_close int write_end = -1;
@@ -183,10 +184,12 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
 
 /* A claimed entry that wakes another sandbox gives it its slot; one that becomes a new one gets the wanted row's fields. */
 static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, struct catalog_sandbox *entry,
-		     struct husk_error *err)
+		     const char *secrets, struct husk_error *err)
 {
 	if (wanted->id)
 		return catalog_pool_adopt(husk->catalog, wanted->id, entry->id, err);
+	if (secrets && egress_secrets_save(husk, entry->id, secrets, err) < 0)
+		return -1;
 	struct catalog_sandbox row = *wanted;
 	row.id = entry->id;
 	row.slot = entry->slot;
@@ -195,8 +198,8 @@ static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, st
 	return catalog_sandbox_update(husk->catalog, &row, err);
 }
 
-int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm, char **out,
-	      struct husk_error *err)
+int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm,
+	      const char *secrets, char **out, struct husk_error *err)
 {
 	struct catalog_sandbox *entry = NULL;
 	cleanup_buf struct buf arguments = { 0 };
@@ -205,7 +208,7 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 	if (found <= 0)
 		return found;
 	cleanup_close int fd = supervisor_dial(husk, entry->id, err);
-	int result = fd < 0 ? -1 : hand_over(husk, wanted, entry, err);
+	int result = fd < 0 ? -1 : hand_over(husk, wanted, entry, secrets, err);
 	if (result == 0) {
 		int bad = wire_put_string(&arguments, TAG_NAME, wanted->id ? wanted->id : entry->id);
 		bad |= wire_put_string(&arguments, TAG_PATH, image);
@@ -229,7 +232,7 @@ void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	if (random_id("sb-", 10, id) < 0)
 		return;
 	row.id = id;
-	row.name = row.parent = row.end_reason = row.metadata = row.environment = NULL;
+	row.name = row.parent = row.end_reason = row.metadata = row.environment = NULL; /* egress tells whether to keep a leash ready */
 	row.state = CATALOG_PREPARING;
 	row.warm = warm;
 	row.persistent = false;
@@ -244,7 +247,7 @@ void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 
 struct refill {
 	struct supervisor *supervisor;
-	struct catalog_sandbox like; /* only template, isolation, sizes */
+	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it is on a leash */
 };
 
 static void *refill(void *argument)
@@ -286,6 +289,7 @@ void pool_refill(struct supervisor *s, const struct catalog_sandbox *like)
 		.disk_bytes = like->disk_bytes,
 		.cpu_milli = like->cpu_milli,
 		.pids = like->pids,
+		.egress = s->network.leash ? "{\"mode\":\"allow\"}" : NULL,
 	};
 	if (!job->like.template_name || !job->like.template_digest || !job->like.isolation ||
 	    pthread_create(&thread, NULL, refill, job) != 0) {

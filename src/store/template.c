@@ -124,6 +124,7 @@ static const struct list_key list_keys[] = {
 	{ "script", offsetof(struct template_definition, scripts), false, check_script },
 	{ "warm", offsetof(struct template_definition, warm), false, NULL },
 	{ "start", offsetof(struct template_definition, start), false, NULL },
+	{ "allow", offsetof(struct template_definition, allow), true, NULL },
 };
 
 static int add_value(const struct line *line, const struct list_key *key, char ***list, const char *value,
@@ -169,11 +170,11 @@ static int parse_disk(const struct line *line, uint64_t *field, struct husk_erro
 
 static int fail_key(const struct line *line, struct husk_error *err)
 {
-	const char *names[ARRAY_SIZE(list_keys) + 3] = { "description", "disk", "ready" };
+	const char *names[ARRAY_SIZE(list_keys) + 4] = { "description", "disk", "ready", "egress" };
 	const char *near;
 
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
-		names[i + 3] = list_keys[i].key;
+		names[i + 4] = list_keys[i].key;
 	near = str_nearest(line->key, names, ARRAY_SIZE(names));
 	return husk_fail(err, HUSK_INVALID, "%s:%zu: unknown key '%s'%s%s%s", line->file, line->number, line->key,
 			 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
@@ -187,6 +188,8 @@ static int parse_pair(const struct line *line, struct template_definition *defin
 		return parse_text(line, &definition->description, err);
 	if (str_equal(line->key, "ready"))
 		return parse_text(line, &definition->ready, err);
+	if (str_equal(line->key, "egress"))
+		return parse_text(line, &definition->egress, err);
 	if (str_equal(line->key, "disk"))
 		return parse_disk(line, &definition->disk_bytes, err);
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
@@ -249,6 +252,7 @@ void template_free(struct template_definition *definition)
 	free(definition->source);
 	free(definition->description);
 	free(definition->ready);
+	free(definition->egress);
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
 		strv_free(*(char ***)((char *)definition + list_keys[i].offset));
 	free(definition);

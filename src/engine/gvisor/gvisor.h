@@ -35,6 +35,11 @@ int gvisor_probe(const char *runtime, struct husk_error *err);
 /* Writes bundle/config.json for a machine whose writable layer is backed by a file in `disk`. */
 int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, struct husk_error *err);
 
+/* ---- network.c ---- */
+
+/* The argument of Network.CreateLinksAndRoutes; without a gateway there is loopback only. */
+json_t *gvisor_links(const struct gateway *gateway);
+
 /* ---- init.c: the host-side pid 1 of a machine's processes ---- */
 
 struct gvisor_init {

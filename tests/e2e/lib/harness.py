@@ -403,8 +403,8 @@ def _end_instance():
     shutil.rmtree(HOME, ignore_errors=True)
 
 
-def main(template):
-    """Builds the template unless the instance has it, then runs the tests, or those whose names are given on the
+def main(template=None):
+    """Builds the template, if the tests need one, unless the instance has it, then runs the tests, or those whose names are given on the
     command line; exits non-zero when one failed."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
@@ -417,7 +417,7 @@ def main(template):
 
     failed = 0
     try:
-        if not _run(test_template):
+        if template and not _run(test_template):
             sys.exit(1)
         for function in chosen:
             failed += not _run(function)
