@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent
@@ -25,6 +26,7 @@ PACKAGES = (
     "iproute2 nftables python3 e2fsprogs erofs-utils strace libc-bin debianutils ca-certificates"
 ).split()
 KEPT = 4  # finished hosts in the cache
+FRESH_SECONDS = 7 * 86400  # then the newest packages are fetched again
 # What the initramfs loads before there is a root filesystem.
 EARLY_MODULES = ["virtio_mmio", "virtio_blk", "erofs", "overlay"]
 
@@ -45,15 +47,6 @@ def call(*command, **options):
 # ---- which packages ----
 
 
-def kernel_package():
-    """The real package behind the name that always means the newest."""
-    for line in call("apt-cache", "depends", KERNEL).splitlines():
-        match = re.match(r"\s*Depends: (linux-image-\S+-cloud-amd64)$", line)
-        if match:
-            return match[1]
-    raise Unavailable(f"apt does not know {KERNEL}; apt-get update")
-
-
 def linked_libraries(programs):
     """The packages that own the libraries these programs are linked to."""
     paths = set()
@@ -72,35 +65,48 @@ def linked_libraries(programs):
 
 def programs():
     build = TOP / os.environ.get("HUSK_BUILD", "build")
-    return [build / "husk", build / "husk-vmm", *sorted((build / "tests").glob("test_*[!.o]"))]
-
-
-def versions(names):
-    """name=version of each, so that the cache follows the archive."""
-    listed = call("apt-cache", "show", "--no-all-versions", *names)
-    return sorted(set(re.findall(r"^(?:Package|Version): (.*)$", listed, re.MULTILINE)))
+    return [build / "husk", build / "husk-vmm", *sorted((build / "tests").glob("test_*"))]
 
 
 # ---- getting and unpacking them ----
 
 
-def download(names, folder):
-    """The packages with all they depend on, by the machine's own apt sources, as if nothing were installed."""
-    for part in ("state/lists/partial", "cache/archives/partial"):
-        (folder / part).mkdir(parents=True)
-    (folder / "state/status").touch()
-    options = [f"-oDir::State::status={folder}/state/status", f"-oDir::Cache={folder}/cache",
-               "-oAPT::Install-Recommends=false", "-oAPT::Sandbox::User=root", "-oDebug::NoLocking=true",
-               "-oDir::Cache::archives=archives", "-oAcquire::Retries=3", "-oBinary::apt-get::APT::Keep-Downloaded-Packages=true"]
-    call("apt-get", "-q", "-y", *options, "install", "--download-only", *names)
-    return sorted((folder / "cache/archives").glob("*.deb"))
+class Apt:
+    """The machine's own package sources, with lists and downloads in a folder of ours, as if nothing were installed."""
 
+    def __init__(self, folder):
+        self.folder = folder
+        for part in ("state/lists/partial", "cache/archives/partial", "alone"):
+            (folder / part).mkdir(parents=True)
+        (folder / "state/status").touch()
+        self.options = [f"-oDir::State={folder}/state", f"-oDir::State::status={folder}/state/status",
+                        f"-oDir::Cache={folder}/cache", "-oAPT::Install-Recommends=false", "-oAPT::Sandbox::User=root",
+                        "-oAcquire::Languages=none", "-oAcquire::Retries=3",
+                        "-oBinary::apt-get::APT::Keep-Downloaded-Packages=true"]
+        # A source of someone else's that is broken must not stop us: what counts is whether the packages are found.
+        with contextlib.suppress(Unavailable):
+            self.call("apt-get", "update")
 
-def download_alone(name, folder):
-    """One package without what it depends on."""
-    folder.mkdir(parents=True)
-    call("apt-get", "-q", "-oAPT::Sandbox::User=root", "download", name, cwd=folder)
-    return next(folder.glob("*.deb"))
+    def call(self, program, *arguments, **options):
+        return call(program, "-q", "-y", *self.options, *arguments, **options)
+
+    def kernel(self):
+        """The real package behind the name that always means the newest."""
+        listed = call("apt-cache", *self.options, "depends", KERNEL)
+        match = re.search(r"Depends: (linux-image-\S+-cloud-amd64)$", listed, re.MULTILINE)
+        if not match:
+            raise Unavailable(f"no package source of this machine has {KERNEL}")
+        return match[1]
+
+    def closure(self, names):
+        """The packages with all they depend on."""
+        self.call("apt-get", "install", "--download-only", *names)
+        return sorted((self.folder / "cache/archives").glob("*.deb"))
+
+    def alone(self, name):
+        """One package without what it depends on."""
+        self.call("apt-get", "download", name, cwd=self.folder / "alone")
+        return next((self.folder / "alone").glob(f"{name}_*.deb"))
 
 
 def unpack(packages, root):
@@ -190,17 +196,16 @@ def initramfs(root, busybox):
 # ---- all of it ----
 
 
-def build(folder, names, kernel):
+def build(folder, names):
     """Fills `folder` with kernel, initramfs and root.img."""
     with tempfile.TemporaryDirectory(prefix="lab-build.", dir=CACHE) as name:
         work = pathlib.Path(name)
         root = work / "root"
         root.mkdir()
-        kernel_deb = download_alone(kernel, work / "kernel")
-        busybox_deb = download_alone("busybox-static", work / "busybox")
-        unpack([*download(names, work / "apt"), kernel_deb], root)
+        apt = Apt(work / "apt")
+        unpack([*apt.closure(names), apt.alone(apt.kernel())], root)
         finish_root(root)
-        call("dpkg-deb", "-x", busybox_deb, work / "busybox")
+        call("dpkg-deb", "-x", apt.alone("busybox-static"), work / "busybox")
         (folder / "initramfs").write_bytes(initramfs(root, work / "busybox/bin/busybox"))
         shutil.copy(next((root / "boot").glob("vmlinuz-*")), folder / "kernel")
         call("mkfs.erofs", "-T0", folder / "root.img", root)
@@ -221,26 +226,37 @@ def forget_old():
         shutil.rmtree(old, ignore_errors=True)
 
 
+def identity(names):
+    """Names a finished host by what goes into it, but for the versions of packages."""
+    key = hashlib.sha256()
+    for text in (*names, (HERE / "init").read_text(), pathlib.Path(__file__).read_text()):
+        key.update(text.encode() + b"\0")
+    return f"lab-{key.hexdigest()[:16]}"
+
+
 def prepare(say=lambda text: None):
-    """The folder with `kernel`, `initramfs` and `root.img`, built when it is not there. Unavailable says why not."""
+    """The folder with `kernel`, `initramfs` and `root.img`, built when there is none of this week. Unavailable says why
+    it cannot be."""
     for program in ("qemu-system-x86_64", "apt-get", "mkfs.erofs", "mke2fs"):
         if not shutil.which(program):
             raise Unavailable(f"{program} is not installed; scripts/setup test")
-    kernel = kernel_package()
     names = sorted({*PACKAGES, *linked_libraries(programs())})
-    key = hashlib.sha256()
-    for text in (*versions([*names, kernel, "busybox-static"]), (HERE / "init").read_text(),
-                 pathlib.Path(__file__).read_text()):
-        key.update(text.encode() + b"\0")
-    folder = CACHE / f"lab-{key.hexdigest()[:16]}"
+    folder = CACHE / identity(names)
     with locked():
-        if not folder.exists():
-            say(f"building the lab's host from {len(names)} packages and {kernel}")
-            with tempfile.TemporaryDirectory(prefix="lab-new.", dir=CACHE) as name:
-                made = pathlib.Path(name) / "lab"
-                made.mkdir()
-                build(made, names, kernel)
-                made.rename(folder)
-            forget_old()
-        os.utime(folder)
+        if folder.exists() and time.time() - folder.stat().st_mtime < FRESH_SECONDS:
+            return folder
+        say(f"building the lab's host from {len(names)} packages, those they depend on, and {KERNEL}")
+        with tempfile.TemporaryDirectory(prefix="lab-new.", dir=CACHE) as name:
+            made = pathlib.Path(name) / "lab"
+            made.mkdir()
+            try:
+                build(made, names)
+            except Unavailable as error:
+                if not folder.exists():
+                    raise
+                say(f"taking the one that is there, which is old: {error}")
+                return folder
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+        forget_old()
     return folder
