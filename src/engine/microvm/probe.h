@@ -52,7 +52,8 @@ struct probe_mailbox {
 	uint32_t expected; /* 0x08: the vector a step is ready for; others end it */
 	uint32_t detail;   /* 0x0c: for the message, such as the number of an MSR */
 	uint64_t handler;  /* 0x10: where to go on with the expected one */
-	uint64_t scratch[4];
+	uint64_t unused;
+	uint64_t scratch[4]; /* 0x20: aligned to 16 for cmpxchg16b */
 };
 
 /* A step: what a stock kernel does, and where in the code that is. */

@@ -7,6 +7,8 @@
  */
 #include "engine/microvm/probe.h"
 
+#include <stddef.h>
+
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 #define AT(address) TEXT(address)
@@ -21,6 +23,8 @@
 #define HANDLER AT(PROBE_MAILBOX) "+16"
 #define SCRATCH AT(PROBE_MAILBOX) "+32" /* aligned to 16 */
 #define PTE(address) AT(PROBE_PT) "+" AT(address) "/4096*8"
+_Static_assert(offsetof(struct probe_mailbox, handler) == 16 && offsetof(struct probe_mailbox, scratch) == 32,
+	       "the assembler's offsets");
 /* clang-format off */
 /* Goes on at a local label when this vector comes. */
 #define EXPECT(vector, label) \
@@ -382,6 +386,8 @@ const struct probe_step probe_steps[] = {
 	{ "rdtsc", probe_guest_clock },
 	{ 0 },
 };
+
+_Static_assert(sizeof(probe_steps) / sizeof(probe_steps[0]) <= PROBE_STEPS_MAX, "a result for each step");
 
 void probe_loop_here(void)
 {
