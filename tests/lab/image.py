@@ -28,7 +28,7 @@ PACKAGES = (
 KEPT = 4  # finished hosts in the cache
 FRESH_SECONDS = 7 * 86400  # then the newest packages are fetched again
 # What the initramfs loads before there is a root filesystem.
-EARLY_MODULES = ["virtio_mmio", "virtio_blk", "erofs", "overlay"]
+EARLY_MODULES = ["virtio_pci", "virtio_blk", "erofs", "overlay"]
 
 
 class Unavailable(Exception):

@@ -340,9 +340,8 @@ __asm__(".pushsection .rodata\n"
 	PASS
 
 	STEP(loop)
-	"	mov $" AT(PROBE_LOOPS) ", %ecx\n"
 	"1:	incq " SCRATCH "\n"
-	"	dec %ecx\n"
+	"	dec %edi\n" /* how often, as the host has set it */
 	"	jnz 1b\n"
 	PASS
 	"probe_guest_end:\n"
