@@ -59,10 +59,11 @@ sources = $(foreach folder,$(1),$(wildcard $(folder)/*.c))
 objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
 
 KIT_SOURCES := $(call sources,src/base src/wire)
-# What husk-vmm is made of; its messages are the engine's too.
+# What husk-vmm is made of; its messages and the form of its disks are the engine's too.
+VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox) \
-	src/vmm/message.c
+	$(VMM_SHARED)
 CLI_SOURCES := $(call sources,src/cli)
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
@@ -73,7 +74,7 @@ EXAMPLE_SOURCES := $(wildcard examples/*.c)
 LIB_OBJECTS := $(call objects,host,$(LIB_SOURCES))
 CLI_OBJECTS := $(call objects,host,$(CLI_SOURCES))
 AGENT_OBJECTS := $(call objects,guest-side,$(AGENT_SOURCES) $(KIT_SOURCES))
-VMM_OBJECTS := $(call objects,host,$(filter-out src/vmm/message.c,$(VMM_SOURCES)))
+VMM_OBJECTS := $(call objects,host,$(filter-out $(VMM_SHARED),$(VMM_SOURCES)))
 FUZZ_OBJECTS := $(call objects,fuzz,$(sort $(LIB_SOURCES) $(VMM_SOURCES)))
 
 HUSK := $(if $(CLI_SOURCES),$(BUILD)/husk)
