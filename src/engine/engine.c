@@ -9,7 +9,7 @@
 
 #include "engine/gvisor/gvisor.h"
 
-const struct engine *const engines[] = { &engine_gvisor, NULL };
+const struct engine *const engines[] = { &engine_microvm, &engine_gvisor, NULL };
 
 const struct engine *engine_find(const char *name)
 {

@@ -72,6 +72,6 @@ void engine_sweep(const char *runtime, const char *id);
 int engine_image_sync(const char *image, struct husk_error *err);
 #define ENGINE_IMAGE_DURABLE "durable" /* the file in an image that says so; for engines */
 
-extern const struct engine engine_gvisor;
+extern const struct engine engine_microvm, engine_gvisor;
 
 #endif

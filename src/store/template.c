@@ -12,10 +12,6 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#ifndef HUSK_PREFIX
-#define HUSK_PREFIX "/usr/local"
-#endif
-
 #define DEFINITION_MAX (1u << 20)
 #define NAME_MAX_LENGTH 64
 #define DISK_MIN (64ull << 20)
@@ -361,51 +357,17 @@ int template_from_directory(const char *path, const char *name, struct template_
 
 char **template_places(void)
 {
-	const char *given = getenv("HUSK_LIBDIR");
-	char program[PATH_MAX];
-	cleanup_strv char **places = NULL;
-	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
-	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
-	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk",
-						 HUSK_PREFIX "/bin" };
-	ssize_t size;
-
-	if (given && given[0] && strv_add(&places, given) < 0)
-		return NULL;
-	size = readlink("/proc/self/exe", program, sizeof(program) - 1);
-	if (size > 0) {
-		program[size] = '\0';
-		*strrchr(program, '/') = '\0';
-		for (size_t i = 0; i < ARRAY_SIZE(near); i++) {
-			cleanup_free char *place = str_format("%s%s", program, near[i]);
-			if (!place || strv_add(&places, place) < 0)
-				return NULL;
-		}
-	}
-	for (size_t i = 0; i < ARRAY_SIZE(installed); i++)
-		if (strv_add(&places, installed[i]) < 0)
-			return NULL;
-	return steal_pointer(places);
+	return place_list();
 }
 
 char *template_libfile(const char *name)
 {
-	cleanup_strv char **places = template_places();
-
-	for (char **place = places; place && *place; place++) {
-		cleanup_free char *path = str_format("%s/%s", *place, name);
-		if (path && access(path, F_OK) == 0)
-			return realpath(path, NULL);
-	}
-	return NULL;
+	return place_find(name);
 }
 
 int template_libfile_missing(const char *name, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_UNAVAILABLE,
-			 "'%s', which comes with husk, is neither beside the program nor under " HUSK_PREFIX
-			 "; run 'make' or 'make install', or set HUSK_LIBDIR",
-			 name);
+	return place_missing(name, err);
 }
 
 static int by_name(const void *a, const void *b)

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "engine/engine.h"
+#include "engine/marker.h"
 
 /* ---- gvisor.c ---- */
 
@@ -93,10 +94,8 @@ int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t
 enum gvisor_file { IMAGE_STATE, IMAGE_META, IMAGE_PAGES, IMAGE_FILES }; /* in the order runsc wants their descriptors */
 /* What an image must have in common with the machine that restores it. */
 struct gvisor_identity {
+	struct marker_identity common;
 	char version[64]; /* of runsc */
-	char rootfs[80];  /* digest of the root image's ends and size */
-	char rootfs_path[512];
-	uint64_t disk_bytes;
 };
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err);
