@@ -227,6 +227,8 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 644 $(BUILD)/libhusk.a '$(ROOT)/lib/libhusk.a'
 	install -m 755 $(BUILD)/libhusk.so '$(ROOT)/lib/libhusk.so.0'
 	ln -sfn libhusk.so.0 '$(ROOT)/lib/libhusk.so'
+	install -d '$(ROOT)/lib/systemd/system'
+	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/huskd.service >'$(ROOT)/lib/systemd/system/huskd.service'
 	install -D -m 644 docs/husk.1 '$(ROOT)/share/man/man1/husk.1'
 	install -D -m 644 completion/husk.bash '$(ROOT)/share/bash-completion/completions/husk'
 

@@ -17,7 +17,7 @@ FILE, DIRECTORY, SYMLINK = 1, 2, 3  # enum husk_file_type
 
 
 class Error(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_int), ("message", ctypes.c_char * 1024)]
+    _fields_ = [("code", ctypes.c_int), ("message", ctypes.c_char * 1024), ("field", ctypes.c_char * 48)]
 
 
 class File(ctypes.Structure):

@@ -178,7 +178,7 @@ static void test_arguments_and_results(void **state)
 
 static void script_refuse(int fd)
 {
-	struct husk_error why = { HUSK_NOT_FOUND, "no such thing" };
+	struct husk_error why = { .code = HUSK_NOT_FOUND, .message = "no such thing" };
 
 	expect_open(fd);
 	wire_send_end(fd, 1, &why, NULL, NULL);
@@ -285,9 +285,37 @@ static void test_write_keeps_to_the_credit(void **state)
 	finish(call);
 }
 
+static void test_write_some_never_waits(void **state)
+{
+	struct call *call = begin(script_strict_receiver);
+	size_t size = 3 * MIB + 17, sent = WIRE_WINDOW;
+	cleanup_free char *bytes = pattern(size);
+	struct husk_error err = { 0 };
+
+	(void)state;
+	assert_int_equal(call_make_pollable(call, &err), 0);
+	assert_int_equal(call_unread(call), 0);
+	assert_int_equal(call_write_some(call, bytes, size, &err), WIRE_WINDOW);
+	assert_int_equal(call_write_some(call, bytes + sent, size - sent, &err), 0);
+	assert_int_equal(call_unread(call), WIRE_WINDOW);
+	while (sent < size) {
+		struct pollfd p = { .fd = call_poll_fd(call), .events = POLLIN };
+		assert_int_equal(poll(&p, 1, 30000), 1);
+		call_wait(call, 0);
+		ssize_t count = call_write_some(call, bytes + sent, size - sent, &err);
+		assert_true(count >= 0);
+		sent += (size_t)count;
+	}
+	assert_int_equal(call_write_eof(call, &err), 0);
+	assert_int_equal(call_finish(call, -1, NULL, &err), 0);
+	assert_int_equal(call_write_some(call, "x", 1, &err), -1);
+	assert_int_equal(err.code, HUSK_GONE);
+	finish(call);
+}
+
 static void script_full_disk(int fd)
 {
-	struct husk_error why = { HUSK_LIMIT, "disk full" };
+	struct husk_error why = { .code = HUSK_LIMIT, .message = "disk full" };
 	struct wire_header header;
 
 	expect_open(fd);
@@ -735,6 +763,7 @@ int main(void)
 		cmocka_unit_test(test_first_message_or_error),
 		cmocka_unit_test(test_peer_hangs_up_inside_a_frame),
 		cmocka_unit_test(test_write_keeps_to_the_credit),
+		cmocka_unit_test(test_write_some_never_waits),
 		cmocka_unit_test(test_end_in_the_middle_of_a_write),
 		cmocka_unit_test(test_slow_reader_gets_every_byte),
 		cmocka_unit_test(test_write_without_a_reader_queues_output),
