@@ -119,6 +119,15 @@ bool flow_allows(struct flow *flow, const struct terms *terms, const char *name,
 	return flow->place == PLACE_PUBLIC || refuse_address(flow, name, reason, rule);
 }
 
+bool flow_check(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule)
+{
+	/* The guest may know the address from before this process lived, or keep it longer than it should. */
+	if (*name && terms->policy->mode == POLICY_ALLOW && policy_allows_name(terms->policy, name, flow->port) &&
+	    !book_has(&flow->proxy->book, name, flow->address))
+		dns_learn(flow->proxy, terms, name);
+	return flow_allows(flow, terms, name, reason, rule);
+}
+
 bool flow_permit(struct flow *flow, const char *host)
 {
 	struct proxy *proxy = flow->proxy;
@@ -266,7 +275,7 @@ static void decide_tls(struct flow *flow, const struct terms *terms, bool direct
 	} else if (!direct && !*hello->name) {
 		suggest(flow, "", rule);
 		deny_tls(flow, "", "its TLS hello names no host", rule);
-	} else if (!flow_allows(flow, terms, hello->name, reason, rule)) {
+	} else if (!flow_check(flow, terms, hello->name, reason, rule)) {
 		deny_tls(flow, hello->name, reason, rule);
 	} else if (!direct && hello->encrypted) {
 		suggest(flow, "", rule);
@@ -404,6 +413,15 @@ static int read_addresses(struct flow *flow)
 	return 0;
 }
 
+/* Only the main thread adds flows, so what it finds can only get better. */
+static bool has_room(struct proxy *proxy, uint32_t most)
+{
+	pthread_mutex_lock(&proxy->lock);
+	bool room = proxy->flow_count < most;
+	pthread_mutex_unlock(&proxy->lock);
+	return room;
+}
+
 void flow_start(struct proxy *proxy, int guest)
 {
 	struct flow *flow = calloc(1, sizeof(*flow));
@@ -418,7 +436,7 @@ void flow_start(struct proxy *proxy, int guest)
 	}
 	*flow = (struct flow){ .proxy = proxy, .guest = guest, .remote = -1, .reset = true };
 	bool known = read_addresses(flow) == 0;
-	bool room = proxy->flow_count < terms->policy->connections; /* only this thread adds to it */
+	bool room = has_room(proxy, terms->policy->connections);
 	if (known && !room) {
 		snprintf(reason, sizeof(reason), "the limit of %u connections at one time is reached",
 			 terms->policy->connections);
