@@ -173,22 +173,28 @@ static void tune(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+/* Connects `fd`; 0 or the reason as errno. */
+static int connect_within(int fd, const struct sockaddr_in *to, int timeout_ms)
+{
+	socklen_t size = sizeof(int);
+	int error = 0;
+
+	if (connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0 && errno != EINPROGRESS)
+		return errno;
+	if (!flow_wait(fd, POLLOUT, timeout_ms))
+		return ETIMEDOUT;
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? errno : error;
+}
+
 int flow_connect(struct flow *flow)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET,
 				  .sin_port = htons(flow->port),
 				  .sin_addr = { htonl(flow->address) } };
 	cleanup_close int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int error = fd < 0 ? errno : connect_within(fd, &to, CONNECT_TIMEOUT_MS);
 	char reason[FLOW_TEXT];
-	int error = 0;
-	socklen_t size = sizeof(error);
 
-	if (fd < 0 || (connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0 && errno != EINPROGRESS))
-		error = errno;
-	else if (!flow_wait(fd, POLLOUT, CONNECT_TIMEOUT_MS))
-		error = ETIMEDOUT;
-	else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
-		error = errno;
 	if (error) {
 		snprintf(reason, sizeof(reason), "cannot connect to %s port %u: %s", flow->address_text, flow->port,
 			 strerrordesc_np(error));
@@ -398,7 +404,7 @@ static void *flow_run(void *argument)
 /* Where the guest wanted to go is where the kernel says this end is: that is what tproxy keeps. */
 static int read_addresses(struct flow *flow)
 {
-	struct sockaddr_in here, there;
+	struct sockaddr_in here = { 0 }, there = { 0 };
 	socklen_t here_size = sizeof(here), there_size = sizeof(there);
 	struct in_addr address;
 
