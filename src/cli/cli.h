@@ -85,6 +85,11 @@ int create_fill(const struct create_arguments *arguments, struct egress_given *e
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err);
 
+/* ---- the network (egress.c) ---- */
+
+/* What the sandbox was denied since then, each once, as a list for --json; without --json it is told on stderr too. */
+json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms);
+
 /* ---- templates (template.c) ---- */
 
 /* After husk_create failed with NOT_FOUND: 1 when the template was a bundled definition and is baked now, 0 when the

@@ -94,6 +94,46 @@ void egress_given_free(struct egress_given *given)
 	*given = (struct egress_given){ 0 };
 }
 
+/* ---- what was denied meanwhile ---- */
+
+static json_t *event_json(const struct husk_egress_event *event)
+{
+	return json_pack("{s:o, s:s, s:s, s:o, s:i, s:o, s:o, s:I}", "at", json_time(event->at_ms), "verdict",
+			 event->verdict, "kind", event->kind, "host", json_text0(event->host), "port", event->port,
+			 "reason", json_text0(event->reason), "rule", json_text0(event->rule), "count",
+			 (json_int_t)event->count);
+}
+
+static bool told_before(const struct husk_egress_event *list, size_t index, int64_t since_ms)
+{
+	for (size_t i = 0; i < index; i++)
+		if (list[i].at_ms >= since_ms && str_equal(list[i].verdict, "denied") &&
+		    str_equal(list[i].reason, list[index].reason) && str_equal(list[i].rule, list[index].rule))
+			return true;
+	return false;
+}
+
+json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms)
+{
+	struct husk_egress_event *list = NULL;
+	size_t count = 0;
+	json_t *denied = json_array();
+
+	/* It is only a help to the reader: a sandbox that is gone has no more to say. */
+	if (husk_egress_log(cli->husk, sandbox, 100, &list, &count, NULL) < 0)
+		return denied;
+	for (size_t i = 0; i < count; i++) {
+		if (list[i].at_ms < since_ms || !str_equal(list[i].verdict, "denied") || told_before(list, i, since_ms))
+			continue;
+		json_array_append_new(denied, event_json(&list[i]));
+		if (!cli->json)
+			output_note("blocked: %s%s%s", list[i].reason, *list[i].rule ? "; it takes --allow " : "",
+				    list[i].rule);
+	}
+	husk_egress_event_list_free(list, count);
+	return denied;
+}
+
 /* ---- husk egress ---- */
 
 struct show_arguments {
@@ -364,12 +404,7 @@ static int show_log(struct cli *cli, const char *sandbox, size_t limit, struct h
 		if (!cli->json)
 			print_event(&list[i]);
 		else
-			json_array_append_new(array,
-					      json_pack("{s:o, s:s, s:s, s:o, s:i, s:o, s:o, s:I}", "at",
-							json_time(list[i].at_ms), "verdict", list[i].verdict, "kind",
-							list[i].kind, "host", json_text0(list[i].host), "port",
-							list[i].port, "reason", json_text0(list[i].reason), "rule",
-							json_text0(list[i].rule), "count", (json_int_t)list[i].count));
+			json_array_append_new(array, event_json(&list[i]));
 	}
 	husk_egress_event_list_free(list, count);
 	return cli->json ? output_json(json_incref(array), err) : 0;

@@ -282,8 +282,7 @@ size_t dns_build_answer(uint8_t *out, const struct dns_query *query, int rcode, 
 		at = put16(at, OPTION_ERROR);
 		at = put16(at, (uint16_t)(why_size + 2));
 		at = put16(at, ERROR_PROHIBITED);
-		memcpy(at, why, why_size);
-		at += why_size;
+		at = mempcpy(at, why, why_size);
 	}
 	return (size_t)(at - out);
 }

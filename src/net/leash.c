@@ -387,10 +387,13 @@ static int await_ready(struct leash *leash, struct husk_error *err)
 {
 	int64_t end = time_monotonic_ms() + READY_MS;
 
-	while (!leash->ready)
+	while (!leash->ready) {
+		/* What it could not do once it will not do the next time. */
+		if (*leash->failure)
+			return husk_fail(err, HUSK_UNAVAILABLE, "the leash does not come up: %s", leash->failure);
 		if (!wait_change(leash, end))
-			return husk_fail(err, HUSK_UNAVAILABLE, "the leash does not come up%s%s",
-					 *leash->failure ? ": " : "", leash->failure);
+			return husk_fail(err, HUSK_TIMEOUT, "the leash did not come up within %d s", READY_MS / 1000);
+	}
 	return 0;
 }
 
@@ -410,8 +413,11 @@ static int apply(struct leash *leash, const char *policy, const char *secrets, s
 	if (told < 0)
 		return 1;
 	while (leash->applied != serial) {
-		if (*leash->failure)
-			return husk_fail(err, HUSK_INVALID, "the leash refuses the policy: %s", leash->failure);
+		if (*leash->failure) {
+			husk_fail(err, HUSK_INVALID, "the leash refuses the policy: %s", leash->failure);
+			leash->failure[0] = '\0';
+			return -1;
+		}
 		if (leash->generation != generation || leash->control < 0)
 			return 1;
 		if (!wait_change(leash, end))

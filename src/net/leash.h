@@ -54,7 +54,7 @@ struct leash_spec {
 	int gateway;         /* the gateway namespace; copied */
 	struct in_addr gateway_address, guest_address;
 	uint32_t uid;          /* it runs as this uid and gid */
-	struct cgroup *cgroup; /* entered before exec; NULL: the supervisor's own */
+	struct cgroup *cgroup; /* entered before exec, so it must outlive the leash; NULL: the supervisor's own */
 	/* Called from a thread of the leash's own, one at a time; bounded to a few tens a second. May be NULL. */
 	void (*on_event)(void *data, const struct leash_event *event);
 	void *data;

@@ -148,23 +148,40 @@ static size_t refuse(struct lookup *lookup, const char *reason, const char *rule
 	return dns_build_answer(lookup->answer, &lookup->query, DNS_REFUSED, NULL, 0, 0, reason);
 }
 
-/* Keeps the addresses the guest may be given. False: one of them stands where none may. */
-static void keep_reachable(struct lookup *lookup, struct dns_answer *answer, uint32_t *hidden)
+/* Asks for the addresses of a name, keeps those that may be reached through it, and notes them. *hidden: one that may not,
+ * or 0. -1: nobody answers. */
+static int look_up(struct proxy *proxy, const struct terms *terms, const char *name, uint8_t *scratch,
+		   struct dns_answer *answer, uint32_t *hidden)
 {
-	const struct policy *policy = lookup->terms->policy;
 	size_t kept = 0;
 
 	*hidden = 0;
+	if (ask(terms, name, DNS_A, scratch, answer) < 0)
+		return -1;
+	answer->ttl = MAX(TTL_MIN, MIN(answer->ttl, TTL_MAX));
 	for (size_t i = 0; i < answer->count; i++) {
 		uint32_t address = answer->addresses[i];
-		enum policy_place place = proxy_place(lookup->proxy, address);
+		enum policy_place place = proxy_place(proxy, address);
 
-		if (place == PLACE_PUBLIC || policy_lists_address(policy, address, 0, place))
-			answer->addresses[kept++] = address;
-		else
+		if (place != PLACE_PUBLIC && !policy_lists_address(terms->policy, address, 0, place)) {
 			*hidden = address;
+			continue;
+		}
+		answer->addresses[kept++] = address;
+		book_add(&proxy->book, name, address, answer->ttl);
 	}
 	answer->count = kept;
+	return 0;
+}
+
+void dns_learn(struct proxy *proxy, const struct terms *terms, const char *name)
+{
+	uint32_t known[1], ttl, hidden;
+	cleanup_free uint8_t *scratch = malloc(DNS_MESSAGE_MAX);
+	struct dns_answer answer;
+
+	if (scratch && book_addresses(&proxy->book, name, known, ARRAY_SIZE(known), &ttl) == 0)
+		look_up(proxy, terms, name, scratch, &answer, &hidden);
 }
 
 static size_t give(struct lookup *lookup, const uint32_t *addresses, size_t count, uint32_t ttl)
@@ -182,22 +199,16 @@ static size_t answer_address(struct lookup *lookup)
 
 	if (count)
 		return give(lookup, known, count, ttl);
-	if (ask(lookup->terms, name, DNS_A, lookup->answer, &answer) < 0)
+	if (look_up(lookup->proxy, lookup->terms, name, lookup->answer, &answer, &hidden) < 0)
 		return plain_answer(lookup, DNS_SERVFAIL);
-	keep_reachable(lookup, &answer, &hidden);
-	if (answer.count == 0 && hidden) {
-		struct in_addr address = { htonl(hidden) };
-
-		inet_ntop(AF_INET, &address, text, sizeof(text));
-		snprintf(reason, sizeof(reason), "%s stands for %s, a private address or one of the host", name, text);
-		return refuse(lookup, reason, text);
-	}
-	ttl = MAX(TTL_MIN, MIN(answer.ttl, TTL_MAX));
-	for (size_t i = 0; i < answer.count; i++)
-		book_add(&lookup->proxy->book, name, answer.addresses[i], ttl);
-	if (answer.count == 0)
+	if (answer.count)
+		return give(lookup, answer.addresses, answer.count, answer.ttl);
+	if (!hidden)
 		return plain_answer(lookup, answer.rcode);
-	return give(lookup, answer.addresses, answer.count, ttl);
+	struct in_addr address = { htonl(hidden) };
+	inet_ntop(AF_INET, &address, text, sizeof(text));
+	snprintf(reason, sizeof(reason), "%s stands for %s, a private address or one of the host", name, text);
+	return refuse(lookup, reason, text);
 }
 
 /* Records that open nothing are passed on as the resolver has them. */

@@ -119,6 +119,15 @@ bool flow_allows(struct flow *flow, const struct terms *terms, const char *name,
 	return flow->place == PLACE_PUBLIC || refuse_address(flow, name, reason, rule);
 }
 
+bool flow_check(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule)
+{
+	/* The guest may know the address from before this process lived, or keep it longer than it should. */
+	if (*name && terms->policy->mode == POLICY_ALLOW && policy_allows_name(terms->policy, name, flow->port) &&
+	    !book_has(&flow->proxy->book, name, flow->address))
+		dns_learn(flow->proxy, terms, name);
+	return flow_allows(flow, terms, name, reason, rule);
+}
+
 bool flow_permit(struct flow *flow, const char *host)
 {
 	struct proxy *proxy = flow->proxy;
@@ -164,22 +173,28 @@ static void tune(int fd)
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+/* Connects `fd`; 0 or the reason as errno. */
+static int connect_within(int fd, const struct sockaddr_in *to, int timeout_ms)
+{
+	socklen_t size = sizeof(int);
+	int error = 0;
+
+	if (connect(fd, (const struct sockaddr *)to, sizeof(*to)) < 0 && errno != EINPROGRESS)
+		return errno;
+	if (!flow_wait(fd, POLLOUT, timeout_ms))
+		return ETIMEDOUT;
+	return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0 ? errno : error;
+}
+
 int flow_connect(struct flow *flow)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET,
 				  .sin_port = htons(flow->port),
 				  .sin_addr = { htonl(flow->address) } };
 	cleanup_close int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int error = fd < 0 ? errno : connect_within(fd, &to, CONNECT_TIMEOUT_MS);
 	char reason[FLOW_TEXT];
-	int error = 0;
-	socklen_t size = sizeof(error);
 
-	if (fd < 0 || (connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0 && errno != EINPROGRESS))
-		error = errno;
-	else if (!flow_wait(fd, POLLOUT, CONNECT_TIMEOUT_MS))
-		error = ETIMEDOUT;
-	else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
-		error = errno;
 	if (error) {
 		snprintf(reason, sizeof(reason), "cannot connect to %s port %u: %s", flow->address_text, flow->port,
 			 strerrordesc_np(error));
@@ -266,7 +281,7 @@ static void decide_tls(struct flow *flow, const struct terms *terms, bool direct
 	} else if (!direct && !*hello->name) {
 		suggest(flow, "", rule);
 		deny_tls(flow, "", "its TLS hello names no host", rule);
-	} else if (!flow_allows(flow, terms, hello->name, reason, rule)) {
+	} else if (!flow_check(flow, terms, hello->name, reason, rule)) {
 		deny_tls(flow, hello->name, reason, rule);
 	} else if (!direct && hello->encrypted) {
 		suggest(flow, "", rule);
@@ -389,7 +404,7 @@ static void *flow_run(void *argument)
 /* Where the guest wanted to go is where the kernel says this end is: that is what tproxy keeps. */
 static int read_addresses(struct flow *flow)
 {
-	struct sockaddr_in here, there;
+	struct sockaddr_in here = { 0 }, there = { 0 };
 	socklen_t here_size = sizeof(here), there_size = sizeof(there);
 	struct in_addr address;
 
@@ -402,6 +417,15 @@ static int read_addresses(struct flow *flow)
 	flow->port = ntohs(here.sin_port);
 	inet_ntop(AF_INET, &address, flow->address_text, sizeof(flow->address_text));
 	return 0;
+}
+
+/* Only the main thread adds flows, so what it finds can only get better. */
+static bool has_room(struct proxy *proxy, uint32_t most)
+{
+	pthread_mutex_lock(&proxy->lock);
+	bool room = proxy->flow_count < most;
+	pthread_mutex_unlock(&proxy->lock);
+	return room;
 }
 
 void flow_start(struct proxy *proxy, int guest)
@@ -418,7 +442,7 @@ void flow_start(struct proxy *proxy, int guest)
 	}
 	*flow = (struct flow){ .proxy = proxy, .guest = guest, .remote = -1, .reset = true };
 	bool known = read_addresses(flow) == 0;
-	bool room = proxy->flow_count < terms->policy->connections; /* only this thread adds to it */
+	bool room = has_room(proxy, terms->policy->connections);
 	if (known && !room) {
 		snprintf(reason, sizeof(reason), "the limit of %u connections at one time is reached",
 			 terms->policy->connections);

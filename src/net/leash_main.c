@@ -23,6 +23,7 @@
 #define STACK_SIZE (256u << 10)
 #define FLUSH_MS 1000
 #define MESSAGE_MAX (1u << 20)
+#define FULL_US 10000
 #define ACCEPTS_MAX 64 /* in one turn, so that the supervisor is heard between them */
 
 struct arguments {
@@ -202,16 +203,14 @@ static void accept_all(struct proxy *proxy, int listening, void (*serve)(struct 
 	for (int i = 0; i < ACCEPTS_MAX; i++) {
 		int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-		if (fd < 0)
-			return; /* none left, or the one that was there is gone */
+		if (fd < 0) {
+			/* None left, mostly. Out of descriptors it would be tried again at once, for nothing. */
+			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+				usleep(FULL_US);
+			return;
+		}
 		serve(proxy, fd);
 	}
-}
-
-static void serve_datagrams(struct proxy *proxy)
-{
-	/* One in a turn: poll tells of the next. */
-	dns_serve_datagram(proxy);
 }
 
 static int run(struct proxy *proxy)
@@ -232,7 +231,7 @@ static int run(struct proxy *proxy)
 		if (watched[TCP].revents)
 			accept_all(proxy, proxy->tcp, flow_start);
 		if (watched[DNS].revents)
-			serve_datagrams(proxy);
+			dns_serve_datagram(proxy);
 		if (watched[DNS_TCP].revents)
 			accept_all(proxy, proxy->dns_tcp, dns_serve_connection);
 		if (time_monotonic_ms() - flushed_ms >= FLUSH_MS) {

@@ -122,6 +122,8 @@ void tally_put(struct proxy *proxy, struct tally *tally);
 /* Counts bytes, and waits where the rate asks for it. False: the byte limit is reached, and nothing more may pass. */
 bool tally_count(struct proxy *proxy, struct tally *tally, const struct policy *policy, uint64_t sent,
 		 uint64_t received);
+/* How many bytes to take at once, so that the wait for the rate is short; at most `most`. */
+size_t tally_chunk(const struct policy *policy, size_t most);
 bool report_exhausted(struct proxy *proxy, const struct policy *policy); /* the byte limit is reached */
 
 /* ---- leash_flow.c ---- */
@@ -152,6 +154,8 @@ int flow_connect(struct flow *flow);
  * up to 512 bytes. */
 bool flow_allows(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule);
 #define FLOW_TEXT 512
+/* The same, after asking the resolver when the address is not known for an allowed name. May take seconds. */
+bool flow_check(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule);
 /* Reports a refusal in the flow's name. */
 void flow_denied(struct flow *flow, const char *host, const char *reason, const char *rule);
 void flow_failed(struct flow *flow, const char *reason);
@@ -176,6 +180,8 @@ void web_run_tls(struct flow *flow, const struct terms *terms, const char *name)
 
 /* ---- leash_dns.c, leash_udp.c ---- */
 
+/* Looks an allowed name up, unless its addresses are known, and notes them. */
+void dns_learn(struct proxy *proxy, const struct terms *terms, const char *name);
 void dns_serve_datagram(struct proxy *proxy);           /* one question is waiting on proxy->dns */
 void dns_serve_connection(struct proxy *proxy, int fd); /* takes it */
 int udp_start(struct proxy *proxy, struct husk_error *err);

@@ -40,7 +40,7 @@ static int move(struct flow *flow, const struct policy *policy, struct direction
 	int moved = 0;
 
 	if (d->held == 0 && !d->over) {
-		ssize_t got = splice(d->from, NULL, d->pipe[1], NULL, PIPE_SIZE, flags);
+		ssize_t got = splice(d->from, NULL, d->pipe[1], NULL, tally_chunk(policy, PIPE_SIZE), flags);
 
 		if (got < 0 && errno != EAGAIN && errno != EINTR)
 			return -1;

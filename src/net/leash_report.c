@@ -13,6 +13,7 @@
 #define ALIKE_MAX 128  /* of them remembered */
 #define EVENTS_A_SECOND 40
 #define SEND_WAIT_MS 2000
+#define CHUNK_MIN 512u
 #define BURST_US 100000 /* how far ahead of its rate a sandbox may get */
 
 struct tally {
@@ -233,6 +234,11 @@ bool tally_count(struct proxy *proxy, struct tally *tally, const struct policy *
 	if (policy->rate)
 		pace(r, policy->rate, sent + received);
 	return !report_exhausted(proxy, policy);
+}
+
+size_t tally_chunk(const struct policy *policy, size_t most)
+{
+	return policy->rate ? (size_t)MIN((uint64_t)most, MAX(policy->rate / 8, CHUNK_MIN)) : most;
 }
 
 bool report_exhausted(struct proxy *proxy, const struct policy *policy)

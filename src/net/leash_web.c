@@ -27,8 +27,9 @@ struct web {
 	enum { HEAD, BODY, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
 	struct http_body body;
 	size_t requests;
-	bool blocked;  /* a request waits for room towards the host */
-	bool finished; /* the host knows that nothing more comes */
+	uint64_t early; /* bytes that came before it was known whom to count them for */
+	bool blocked;   /* a request waits for room towards the host */
+	bool finished;  /* the host knows that nothing more comes */
 	char chunk[CHUNK];
 };
 
@@ -113,7 +114,7 @@ static int check_request(struct web *web, const struct http_request *request)
 		return deny(web, request->host, reason, "");
 	}
 	terms = proxy_terms(flow->proxy);
-	bool allowed = flow_allows(flow, terms, request->host, reason, rule);
+	bool allowed = flow_check(flow, terms, request->host, reason, rule);
 	terms_drop(terms);
 	if (!allowed)
 		return deny(web, request->host, reason, rule);
@@ -226,16 +227,31 @@ static int take_answer(struct web *web, const char *data, size_t size)
 
 static bool count(struct web *web, uint64_t sent, uint64_t received)
 {
-	struct terms *terms = proxy_terms(web->flow->proxy);
-	bool more = !web->flow->tally || tally_count(web->flow->proxy, web->flow->tally, terms->policy, sent, received);
+	struct terms *terms;
 
+	if (!web->flow->tally) {
+		web->early += sent;
+		return true;
+	}
+	terms = proxy_terms(web->flow->proxy);
+	bool more = tally_count(web->flow->proxy, web->flow->tally, terms->policy, sent + web->early, received);
+	web->early = 0;
 	terms_drop(terms);
 	return more;
 }
 
+static size_t chunk_size(struct web *web)
+{
+	struct terms *terms = proxy_terms(web->flow->proxy);
+	size_t size = tally_chunk(terms->policy, CHUNK);
+
+	terms_drop(terms);
+	return size;
+}
+
 static int read_guest(struct web *web)
 {
-	ssize_t got = stream_read(&web->guest, web->chunk, CHUNK);
+	ssize_t got = stream_read(&web->guest, web->chunk, chunk_size(web));
 
 	if (got == STREAM_BROKEN || (got > 0 && !count(web, (uint64_t)got, 0)))
 		return -1;
@@ -244,7 +260,7 @@ static int read_guest(struct web *web)
 
 static int read_remote(struct web *web)
 {
-	ssize_t got = stream_read(&web->remote, web->chunk, CHUNK);
+	ssize_t got = stream_read(&web->remote, web->chunk, chunk_size(web));
 
 	if (got == STREAM_BROKEN || (got > 0 && !count(web, 0, (uint64_t)got)))
 		return -1;

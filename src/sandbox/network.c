@@ -341,9 +341,10 @@ int network_set(struct supervisor *s, const char *text, const char *secrets, str
 		revert(s, before);
 		return -1;
 	}
+	/* Of rules alone the guest knows nothing. */
+	s->network.untold |= s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
 	policy_free(s->network.policy);
 	s->network.policy = steal_pointer(policy);
-	s->network.untold = true;
 	cleanup_free char *detail = str_format("{\"mode\":\"%s\"}", policy_mode_name(s->network.policy->mode));
 	return detail ? catalog_event(s->husk.catalog, s->id, "policy", detail, err) : husk_fail_memory(err);
 }

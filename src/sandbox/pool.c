@@ -18,6 +18,7 @@
 #define START_TIMEOUT_MS 60000
 #define POOL_SIZE 2
 #define POOL_IDLE_SECONDS 300
+#define LEASH_SECONDS 600 /* how long after a sandbox with a policy the pool keeps leashes ready */
 
 static int64_t number_from_environment(const char *name, int64_t max, int64_t fallback)
 {
@@ -271,6 +272,23 @@ static void *refill(void *argument)
 	return NULL;
 }
 
+/* Does this instance make sandboxes with a policy these days? Told by the age of a file that each of them touches. */
+static bool leash_in_use(struct supervisor *s)
+{
+	cleanup_free char *path = str_format("%s/leash", s->husk.paths.runtime);
+	struct stat st;
+
+	if (!path)
+		return false;
+	if (s->network.leash) {
+		cleanup_close int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		if (fd >= 0)
+			futimens(fd, NULL);
+		return true;
+	}
+	return stat(path, &st) == 0 && time_wall_ms() / 1000 - st.st_mtime < LEASH_SECONDS;
+}
+
 void pool_refill(struct supervisor *s, const struct catalog_sandbox *like)
 {
 	pthread_t thread;
@@ -289,7 +307,7 @@ void pool_refill(struct supervisor *s, const struct catalog_sandbox *like)
 		.disk_bytes = like->disk_bytes,
 		.cpu_milli = like->cpu_milli,
 		.pids = like->pids,
-		.egress = s->network.leash ? "{\"mode\":\"allow\"}" : NULL,
+		.egress = leash_in_use(s) ? "{\"mode\":\"allow\"}" : NULL,
 	};
 	if (!job->like.template_name || !job->like.template_digest || !job->like.isolation ||
 	    pthread_create(&thread, NULL, refill, job) != 0) {

@@ -364,6 +364,45 @@ def looks_at_every_request_of_a_connection():
     assert not [r for r in seen if "neighbour" in str(r.get("host")) or "smuggled" in r.get("path", "")], seen
 
 
+SOCKETS = """
+import socket, threading
+def serve(c):
+    head = b""
+    while not head.endswith(b"\\r\\n\\r\\n"):
+        head += c.recv(1)
+    if b"pgrade: websocket" not in head:
+        c.sendall(b"HTTP/1.1 426 No\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    else:
+        c.sendall(b"HTTP/1.1 101 Yes\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n\\r\\n")
+    while data := c.recv(4096):
+        c.sendall(b"<" + data + b">")
+listener = socket.create_server(("0.0.0.0", 8081))
+print("up", flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+
+@test
+def lets_websockets_take_a_connection_over():
+    world = f"/run/netns/husk-w{os.getppid()}"
+    upgrade = get("allowed.test:8081", "/", "Upgrade: websocket", "Connection: Upgrade")
+    with Leash() as leash, subprocess.Popen(["nsenter", f"--net={world}", sys.executable, "-c", SOCKETS],
+                                            stdout=subprocess.PIPE) as server:
+        try:
+            server.stdout.readline()
+            leash.set("allow", "allowed.test:8081")
+            web = resolve("allowed.test")
+            answer = speak(web, 8081, upgrade, b"\x81\x05hello", get("neighbour.test")).decode("latin-1")
+            assert_in("101 Yes", answer)
+            assert_in("<\x81\x05hello>", answer, "after that it is the socket's own language")
+            answer = speak(web, 8081, get("allowed.test:8081"), upgrade, b"raw", timeout=2).decode("latin-1")
+            assert_in("426 No", answer)
+            assert "<raw" not in answer and "101" not in answer, "only the first request may"
+        finally:
+            server.kill()
+
+
 # ---- TLS ----
 
 
@@ -504,6 +543,17 @@ def cuts_what_a_new_policy_does_not_allow():
         raw.close()
 
 
+def echo(size):
+    """Has so many bytes sent back, however long that takes; how many came."""
+    with socket.create_connection((internet.RAW, 7000), 30) as s:
+        s.sendall(b"x" * size)
+        s.shutdown(socket.SHUT_WR)
+        got = 0
+        while chunk := s.recv(65536):
+            got += len(chunk)
+        return got
+
+
 @test
 def keeps_to_limits():
     with Leash() as leash:
@@ -515,7 +565,7 @@ def keeps_to_limits():
             s.close()
         leash.set("allow", internet.RAW, limits={"rate": 100_000})
         began = time.monotonic()
-        assert_equal(len(speak(internet.RAW, 7000, b"x" * 50_000, timeout=20)), 50_000)
+        assert_equal(guest(echo, 50_000), 50_000)
         assert time.monotonic() - began > 0.5, "100 kB at 100 kB a second"
         leash.set("allow", internet.RAW, limits={"bytes": 400_000})
         assert len(speak(internet.RAW, 7000, b"x" * 300_000, timeout=3) or b"") < 300_000
@@ -575,14 +625,22 @@ def puts_secrets_into_headers_of_their_host_only():
 @test
 def checks_the_certificate_of_a_host_with_secrets():
     with Leash() as leash:
-        leash.set("allow", "api.test:8080", secrets=[("TOKEN", VALUE, "api.test:8080")])
+        leash.set("allow", "api.test:7000", secrets=[("TOKEN", VALUE, "api.test:7000")])
         web = resolve("api.test")
-        assert_in("access denied", tls(web, "api.test", get("api.test"), port=8080).lower(), "no TLS there at all")
+        assert_in("access denied", tls(web, "api.test", get("api.test"), port=7000).lower(), "it only echoes")
         leash.flush()
         assert_in("handshake", [e for e in leash.events if e["verdict"] == "failed"][0]["reason"])
 
 
 # ---- the process ----
+
+
+@test
+def asks_for_addresses_the_guest_knows_already():
+    with Leash() as leash:
+        leash.set("allow", "allowed.test")
+        assert_in('"/old"', tls(internet.WEB, "allowed.test", get("allowed.test", "/old")), "it never asked this resolver")
+        assert_in("access denied", tls(internet.EVIL, "allowed.test", get("allowed.test")).lower(), "not its address")
 
 
 @test

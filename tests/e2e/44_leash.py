@@ -9,6 +9,7 @@ read from outside: from what arrived in the world, packet by packet.
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -19,8 +20,8 @@ import internet  # noqa: E402
 internet.enter()
 
 from harness import (  # noqa: E402
-    BUILD, HOME, adopt, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, event_kinds,
-    events, fork, husk, inspect, instance_processes, kill_instance, main, sh, start, supervisor_pid, test, until,
+    HOME, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, event_kinds,
+    events, fork, husk, inspect, instance_processes, kill_instance, main, scratch, sh, supervisor_pid, test, until,
 )
 
 CURL = "curl -sS -m 10 --cacert /tmp/ca.crt"
@@ -101,6 +102,11 @@ def test_run_prints_the_reason():
                "http://evil.test/")
     for piece in ("evil.test", "not allowed", "--allow evil.test"):
         assert_in(piece, bad.text)
+        assert_in(piece, bad.error)
+    plain = husk("run", "--allow", "allowed.test", "--", "curl", "-sS", "-m", "10", "https://evil.test/", code=6)
+    assert_in("husk: blocked: evil.test is not allowed; it takes --allow evil.test", plain.error)
+    [denied] = husk("run", "--json", "--allow", "allowed.test", "--", "curl", "-sS", "https://evil.test/", code=6).json()["denied"]
+    assert_equal((denied["host"], denied["rule"]), ("evil.test", "evil.test"))
 
 
 @test
@@ -590,6 +596,16 @@ def test_secret_is_swapped_for_its_host_only():
 
 
 @test
+def test_secret_is_not_given_to_an_impostor():
+    """A host whose certificate nobody vouches for does not get it, whatever the guest itself would put up with."""
+    sandbox = box("--secret", f"TOKEN={VALUE}@impostor.test")
+    sh(sandbox, "curl -ksS -m 10 -f -H \"X: $TOKEN\" https://impostor.test/ || true")
+    assert not [r for r in internet.requests() if VALUE in json.dumps(r) and r.get("host") == "impostor.test"]
+    log = husk("egress", sandbox, "--log", "--json").json()
+    assert any(entry["verdict"] == "failed" and "certificate" in entry["reason"] for entry in log), log
+
+
+@test
 def test_secret_is_nowhere_else():
     sandbox = box("--secret", f"TOKEN={VALUE}@api.test")
     # Sent away, it comes back as it went: the guest must not be able to have it echoed by anybody but that host.
@@ -628,6 +644,29 @@ def files_holding(text):
                         break
                     tail = block[-64:]
     return found
+
+
+# ---- templates ----
+
+
+@test
+def test_templates_carry_a_policy():
+    with scratch() as place:
+        definition = place / "base"  # of the same name, since what it is built from is in the cache under that
+        shutil.copytree(TOP / "templates/base", definition)
+        with open(definition / "template", "a", encoding="utf-8") as file:
+            file.write("egress: allow\nallow: allowed.test *.wild.test\n")
+        try:
+            husk("template", "build", str(definition), timeout=300)
+            plain, other = box("--ttl", "10m"), box("--egress", "off")
+            assert_equal(husk("egress", plain, "--json").json()["allow"], ["allowed.test", "*.wild.test"])
+            assert_in("allowed.test", sh(plain, f"{CURL} https://allowed.test/"))
+            assert_equal(inspect(other)["egress"], "off")
+            with open(definition / "template", "a", encoding="utf-8") as file:
+                file.write("allow: not/a/rule\n")
+            assert_fails("template", "build", str(definition), code=2, says=["base", "not/a/rule"])
+        finally:
+            husk("template", "build", "base", timeout=300)
 
 
 # ---- bad input ----

@@ -51,6 +51,7 @@ NAMES = {
     "loop.test": "127.0.0.1",
     "gateway.test": "10.201.0.1",
     "raw.test": RAW,
+    "impostor.test": WEB,
 }
 TTL = 30
 SCRATCH = None  # certificates, the server's records
@@ -131,6 +132,9 @@ def _make_certificates():
         *new, "-keyout", SCRATCH / "web.key", "-out", SCRATCH / "web.crt", "-subj", "/CN=web", "-CA", ca, "-CAkey", key,
         "-addext", f"subjectAltName={names}", "-addext", "basicConstraints=critical,CA:FALSE",
     )
+    # One that nobody vouches for, whatever it says it is.
+    _run(*new, "-keyout", SCRATCH / "bad.key", "-out", SCRATCH / "bad.crt", "-subj", "/CN=impostor.test", "-addext",
+         "subjectAltName=DNS:impostor.test")
     for file in (ca, SCRATCH):
         file.chmod(0o755)
 
@@ -199,7 +203,14 @@ class World:
         self.packets = open(self.scratch / "packets", "a", buffering=1, encoding="utf-8")
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.load_cert_chain(self.scratch / "web.crt", self.scratch / "web.key")
-        self.tls.sni_callback = lambda sock, name, _: setattr(sock, "asked_name", name)
+        self.untrusted = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.untrusted.load_cert_chain(self.scratch / "bad.crt", self.scratch / "bad.key")
+        self.tls.sni_callback = self.choose_certificate
+
+    def choose_certificate(self, connection, name, _):
+        connection.asked_name = name
+        if name == "impostor.test":
+            connection.context = self.untrusted
 
     def note(self, **what):
         with self.record_lock:
