@@ -365,13 +365,15 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 	char digest[TEMPLATE_DIGEST_LENGTH + 1];
 	struct catalog_template *current = NULL;
 
-	if (load_definition(options, &definition, err) < 0 || template_digest(definition, digest, err) < 0)
+	if (load_definition(options, &definition, err) < 0)
 		return -1;
 	const struct engine *engine = options->isolation && strcmp(options->isolation, "auto") != 0 ?
 					      engine_find(options->isolation) :
 					      engine_choose(husk->paths.runtime, err);
 	if (!engine)
 		return options->isolation ? husk_fail(err, HUSK_INVALID, "isolation '%s' is not known", options->isolation) : -1;
+	if (template_digest(definition, engine->name, digest, err) < 0)
+		return -1;
 
 	struct catalog_template version = {
 		.name = definition->name,
