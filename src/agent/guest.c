@@ -12,7 +12,6 @@
 #include "agent/process.h"
 
 #define FLAG_KERNEL 0x00200000 /* PF_KTHREAD: a thread of the kernel, which has no program and heeds no signal */
-#define FLAG_KERNEL_THREAD 0x00200000
 #define ENTRY_SIZE_MIN 24 /* of a directory entry, as the kernel lays them out */
 
 /* The fields of /proc/<pid>/stat after the name, counted from the state. */
@@ -45,7 +44,6 @@ static int stat_parse(char *text, struct guest_process *out)
 		field[i] = strtoll(rest, &rest, 10);
 	if (field[STAT_FLAGS] & FLAG_KERNEL)
 		return -1;
-	out->kernel = field[STAT_FLAGS] & FLAG_KERNEL_THREAD;
 	out->parent = (pid_t)field[STAT_PARENT];
 	out->group = (pid_t)field[STAT_GROUP];
 	out->session = (pid_t)field[STAT_SESSION];
@@ -66,7 +64,7 @@ static int guest_read(pid_t pid, struct guest_process *out)
 		return 0;
 	text[size] = '\0';
 	*out = (struct guest_process){ .pid = pid };
-	return stat_parse(text, out) == 0 && !out->kernel;
+	return stat_parse(text, out) == 0;
 }
 
 static const struct guest_process *find_pid(const struct guest_process *list, size_t count, pid_t pid)

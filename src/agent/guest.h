@@ -13,7 +13,6 @@ struct guest_process {
 	int64_t ticks; /* CPU time, own and of reaped children */
 	int64_t rss_bytes;
 	int depth; /* below the agent */
-	bool kernel; /* a thread of the kernel: nothing that could be stopped or killed */
 };
 
 /* Every process but the agent, parents before children. As PID 1 that is the whole guest; otherwise (tests) only the
