@@ -92,7 +92,7 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
-.PHONY: all run test bench install format lint fuzz setup clean help tests fuzzers FORCE
+.PHONY: all run test lab bench install format lint fuzz setup clean help tests fuzzers FORCE
 all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(VMM) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS)
 fuzzers: $(FUZZERS)
@@ -207,7 +207,11 @@ run: ## set up, build, bake the default template, run a first command in a sandb
 	+@BUILD=$(BUILD) MAKE='$(MAKE) --no-print-directory SANITIZE=$(SANITIZE)' scripts/first-run
 
 test: all $(TESTS) $(FUZZERS) | $(TOP)/.setup-test ## run every test (TESTS_ONLY='unit/test_base e2e/files')
+	-@scripts/setup lab # without them one test is skipped, and says so
 	@HUSK_BUILD=$(BUILD) tests/run $(TESTS_ONLY)
+
+lab: all $(TESTS) | $(TOP)/.setup-lab ## run the tests on real KVM, in a host under QEMU (TESTS_ONLY='e2e/10_')
+	@HUSK_BUILD=$(BUILD) tests/lab/suite $(TESTS_ONLY)
 
 bench: all ## measure against peers; writes build/bench.json
 	@HUSK_BUILD=$(BUILD) bench/run

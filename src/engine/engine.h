@@ -64,6 +64,11 @@ const struct engine *engine_find(const char *name);
 /* The strongest engine whose probe passes here; NULL with every engine's reason in err. The answer of a passing probe is
  * remembered under `runtime` for this boot of the host. */
 const struct engine *engine_choose(const char *runtime, struct husk_error *err);
+/* For engines: what was found out about this host, kept as a line of text in the file `name` under `runtime`, good as long
+ * as `key` is the same (it holds the boot's id, and whatever else the answer depends on). 0 with the text to free, or -1:
+ * a missing or unreadable memory is only slow, never wrong. */
+int engine_remembered(const char *runtime, const char *name, const char *key, char **out);
+void engine_remember(const char *runtime, const char *name, const char *key, const char *text);
 /* Removes what a machine whose supervisor was killed may have left in `runtime`. Its processes are gone already. */
 void engine_sweep(const char *runtime, const char *id);
 

@@ -386,7 +386,7 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 	char digest[TEMPLATE_DIGEST_LENGTH + 1];
 	struct catalog_template *current = NULL;
 
-	if (load_definition(options, &definition, err) < 0 || template_digest(definition, digest, err) < 0)
+	if (load_definition(options, &definition, err) < 0)
 		return -1;
 	struct husk_error why = { 0 };
 	cleanup_free char *egress = definition_egress(definition, &why);
@@ -397,6 +397,8 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 					      engine_choose(husk->paths.runtime, err);
 	if (!engine)
 		return options->isolation ? husk_fail_field(err, "isolation", "isolation '%s' is not known", options->isolation) : -1;
+	if (template_digest(definition, engine->name, digest, err) < 0)
+		return -1;
 
 	struct catalog_template version = {
 		.name = definition->name,

@@ -60,10 +60,10 @@ static inline void template_cleanup(struct template_definition **definition)
 bool template_name_valid(const char *name);
 
 /* Content hash of everything that ends up in the image: the definition (or the tar, or the tree), the agent, the guest
- * files and the format's version. The same content gives the same digest on every machine of one architecture and
+ * files, the engine that bakes it and the format's version. The same content gives the same digest on every machine of one architecture and
  * Debian release. */
-int template_digest(const struct template_definition *definition, char out[static TEMPLATE_DIGEST_LENGTH + 1],
-		    struct husk_error *err);
+int template_digest(const struct template_definition *definition, const char *isolation,
+		    char out[static TEMPLATE_DIGEST_LENGTH + 1], struct husk_error *err);
 
 /* One line at a time, without a newline. */
 typedef void (*template_progress)(void *data, const char *line);

@@ -206,6 +206,7 @@ def build(folder, names):
         unpack([*apt.closure(names), apt.alone(apt.kernel())], root)
         finish_root(root)
         call("dpkg-deb", "-x", apt.alone("busybox-static"), work / "busybox")
+        shutil.copy(work / "busybox/bin/busybox", root / "usr/bin/busybox")  # for tiny guests
         (folder / "initramfs").write_bytes(initramfs(root, work / "busybox/bin/busybox"))
         shutil.copy(next((root / "boot").glob("vmlinuz-*")), folder / "kernel")
         call("mkfs.erofs", "-T0", folder / "root.img", root)

@@ -18,6 +18,8 @@
 #include "engine/microvm/microvm.h"
 #include "engine/microvm/probe.h"
 
+static const char nowhere[] = "/nonexistent"; /* so that nothing is remembered */
+
 static size_t open_files(void)
 {
 	cleanup_dir DIR *dir = opendir("/proc/self/fd");
@@ -33,11 +35,11 @@ static void test_answer(void **state)
 {
 	struct husk_error first = { 0 }, second = { 0 };
 	size_t before = open_files();
-	int works = microvm_probe(&first);
+	int works = microvm_probe(nowhere, &first);
 
 	(void)state;
 	print_message("# %s\n", works == 0 ? "works" : first.message);
-	assert_int_equal(microvm_probe(&second), works);
+	assert_int_equal(microvm_probe(nowhere, &second), works);
 	assert_int_equal(second.code, works == 0 ? HUSK_OK : HUSK_UNAVAILABLE);
 	assert_int_equal(open_files(), before);
 	assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child is left */
@@ -48,6 +50,32 @@ static void test_answer(void **state)
 		assert_true(strstr(first.message, "use a host with") || strstr(first.message, "modprobe") ||
 			    strstr(first.message, "run as root"));
 	}
+}
+
+/* The second answer comes from memory, and is the same; for another device it does not count. */
+static void test_memory(void **state)
+{
+	struct husk_error first = { 0 }, second = { 0 };
+	char directory[] = "/var/tmp/husk-probe.XXXXXX";
+	cleanup_free char *path = NULL, *kept = NULL, *other = NULL;
+	size_t size;
+	int works;
+
+	(void)state;
+	if (access("/dev/kvm", R_OK | W_OK) < 0)
+		skip();
+	assert_non_null(mkdtemp(directory));
+	path = str_format("%s/probe-microvm", directory);
+	works = microvm_probe(directory, &first);
+	kept = file_read(path, 4096, &size, NULL);
+	if (kept) { /* else it was too busy to be sure */
+		assert_int_equal(microvm_probe(directory, &second), works);
+		assert_string_equal(first.message, second.message);
+		other = str_format("x%s", kept);
+		assert_int_equal(file_write_atomic(path, other, size + 1, 0600, NULL), 0);
+		assert_int_equal(microvm_probe(directory, NULL), works);
+	}
+	assert_int_equal(dir_remove(directory, NULL), 0);
 }
 
 /* In a child that `hide`s the device in its own way first: what the probe says. */
@@ -62,7 +90,7 @@ static void ask_without(int (*hide)(void), const char *wanted)
 	if (pid == 0) {
 		if (hide() < 0)
 			_exit(77);
-		_exit(microvm_probe(&err) == 0 || write(ends[1], err.message, strlen(err.message)) < 0);
+		_exit(microvm_probe(nowhere, &err) == 0 || write(ends[1], err.message, strlen(err.message)) < 0);
 	}
 	close(ends[1]);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
@@ -133,8 +161,8 @@ static void test_steps(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_answer), cmocka_unit_test(test_gone),  cmocka_unit_test(test_closed),
-		cmocka_unit_test(test_other),  cmocka_unit_test(test_steps),
+		cmocka_unit_test(test_answer), cmocka_unit_test(test_memory), cmocka_unit_test(test_gone),
+		cmocka_unit_test(test_closed), cmocka_unit_test(test_other),  cmocka_unit_test(test_steps),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,9 +23,6 @@ struct gvisor_program {
 };
 /* Finds it and asks for its version (remembered under `runtime`); refuses one that is too old. */
 int gvisor_program_find(const char *runtime, struct gvisor_program *out, struct husk_error *err);
-/* Text remembered under a name for as long as this runsc and this boot last: 0 with the text to free, else -1. */
-int gvisor_remembered(const char *runtime, const char *name, const char *key, char **out);
-void gvisor_remember(const char *runtime, const char *name, const char *key, const char *text);
 
 /* ---- probe.c ---- */
 

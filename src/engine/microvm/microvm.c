@@ -339,10 +339,9 @@ static int probe(const char *runtime, struct husk_error *err)
 {
 	cleanup_free char *program = place_find("husk-vmm"), *kernel = place_find("kernel/vmlinuz");
 
-	(void)runtime; /* it takes milliseconds: nothing is worth remembering */
 	if (!program || !kernel)
 		return place_missing(program ? "kernel/vmlinuz" : "husk-vmm", err);
-	return microvm_probe(err);
+	return microvm_probe(runtime, err);
 }
 
 const struct engine engine_microvm = {

@@ -12,8 +12,9 @@
 /* ---- probe.c ---- */
 
 /* Can /dev/kvm run a stock Linux kernel at speed? Runs a tiny guest, in some milliseconds where it can. 0, or -1 with
- * everything that failed, why, and the way out. Leaves nothing behind. */
-int microvm_probe(struct husk_error *err);
+ * everything that failed, why, and the way out. The answer is remembered under `runtime` for this boot and this device,
+ * unless it could be another one a moment later. */
+int microvm_probe(const char *runtime, struct husk_error *err);
 
 /* ---- process.c: the husk-vmm of a machine ---- */
 

@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -24,6 +25,8 @@
 #include "engine/microvm/probe.h"
 #include "jail/jail.h"
 
+#define MEMORY_NAME "probe-microvm"
+#define WORKS "works"
 #define ANSWER_MS 20000
 #define EXITS_MAX 64 /* a step makes a handful */
 #define CPUID_MAX 256
@@ -407,7 +410,7 @@ static int look(struct machine *machine)
 	failed = machine_make(machine) < 0 ? -1 : run_steps(machine);
 	/* Where the answer is no already, the figure is for the message only. */
 	if (failed >= 0)
-		time_loop(machine, failed ? 1 : ROUNDS);
+		time_loop(machine, failed ? ROUNDS / 4 : ROUNDS);
 	return failed < 0 ? -1 : 0;
 }
 
@@ -510,11 +513,13 @@ static int collect(const struct report *report, struct buf *steps, struct buf *l
 	return 0;
 }
 
-int microvm_probe(struct husk_error *err)
+/* Runs it. 0, or -1 with the reasons; `final`: another time they would be the same. */
+static int probe_now(bool *final, struct husk_error *err)
 {
 	cleanup_buf struct buf steps = { 0 }, lacking = { 0 }, slow = { 0 };
 	struct report report;
 
+	*final = false;
 	if (child_run(&report, err) < 0)
 		return -1;
 	if (report.setup != SETUP_DONE)
@@ -526,6 +531,8 @@ int microvm_probe(struct husk_error *err)
 		       "ring 0 runs %lld times slower than the host, so it is emulated one instruction at a time",
 		       (long long)(report.there_ns / MAX(report.here_ns, 1))) < 0)
 		return husk_fail_memory(err);
+	/* A host can be too busy to be timed. */
+	*final = steps.size || lacking.size || !slow.size;
 	if (!steps.size && !lacking.size && !slow.size)
 		return 0;
 	return husk_fail(err, HUSK_UNAVAILABLE, "/dev/kvm is there but cannot run a Linux kernel: %s%s%s%s%s%s; " FIX,
@@ -535,10 +542,41 @@ int microvm_probe(struct husk_error *err)
 			 lacking.size ? lacking.data : "");
 }
 
+/* What the answer depends on: this boot, this device (made anew when the module is loaded again), these steps. */
+static int memory_key(char *out, size_t size)
+{
+	cleanup_free char *boot = file_read("/proc/sys/kernel/random/boot_id", 128, NULL, NULL);
+	struct stat device;
+
+	if (!boot || stat("/dev/kvm", &device) < 0 || access("/dev/kvm", R_OK | W_OK) < 0)
+		return -1;
+	snprintf(out, size, "%.*s %llu %lld.%09ld %td", (int)strcspn(boot, "\n"), boot,
+		 (unsigned long long)device.st_ino, (long long)device.st_ctim.tv_sec, device.st_ctim.tv_nsec,
+		 probe_guest_end - probe_guest_begin);
+	return 0;
+}
+
+int microvm_probe(const char *runtime, struct husk_error *err)
+{
+	cleanup_free char *known = NULL;
+	struct husk_error why = { 0 };
+	char key[256];
+	bool final;
+	int result, has_key = memory_key(key, sizeof(key));
+
+	if (has_key == 0 && engine_remembered(runtime, MEMORY_NAME, key, &known) == 0)
+		return str_equal(known, WORKS) ? 0 : husk_fail(err, HUSK_UNAVAILABLE, "%s", known);
+	result = probe_now(&final, &why);
+	if (has_key == 0 && final)
+		engine_remember(runtime, MEMORY_NAME, key, result == 0 ? WORKS : why.message);
+	return result == 0 ? 0 : husk_fail(err, why.code, "%s", why.message);
+}
+
 #else
 
-int microvm_probe(struct husk_error *err)
+int microvm_probe(const char *runtime, struct husk_error *err)
 {
+	(void)runtime;
 	return husk_fail(err, HUSK_UNAVAILABLE, "the microvm engine is for x86-64 only; use --isolation gvisor");
 }
 
