@@ -96,14 +96,6 @@ void egress_given_free(struct egress_given *given)
 
 /* ---- what was denied meanwhile ---- */
 
-static json_t *event_json(const struct husk_egress_event *event)
-{
-	return json_pack("{s:o, s:s, s:s, s:o, s:i, s:o, s:o, s:I}", "at", json_time(event->at_ms), "verdict",
-			 event->verdict, "kind", event->kind, "host", json_text0(event->host), "port", event->port,
-			 "reason", json_text0(event->reason), "rule", json_text0(event->rule), "count",
-			 (json_int_t)event->count);
-}
-
 static bool told_before(const struct husk_egress_event *list, size_t index, int64_t since_ms)
 {
 	for (size_t i = 0; i < index; i++)
@@ -125,7 +117,7 @@ json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms)
 	for (size_t i = 0; i < count; i++) {
 		if (list[i].at_ms < since_ms || !str_equal(list[i].verdict, "denied") || told_before(list, i, since_ms))
 			continue;
-		json_array_append_new(denied, event_json(&list[i]));
+		json_array_append_new(denied, json_egress_event(&list[i]));
 		if (!cli->json)
 			output_note("blocked: %s%s%s", list[i].reason, *list[i].rule ? "; it takes --allow " : "",
 				    list[i].rule);
@@ -261,42 +253,6 @@ static int change(struct cli *cli, const char *sandbox, const struct show_argume
 
 /* ---- showing ---- */
 
-static json_t *texts_json(const char *const *list, size_t count)
-{
-	json_t *array = json_array();
-
-	for (size_t i = 0; array && i < count; i++)
-		json_array_append_new(array, json_text0(list[i]));
-	return array;
-}
-
-static json_t *egress_json(const struct husk_egress *egress)
-{
-	json_t *secrets = json_array();
-
-	for (size_t i = 0; secrets && i < egress->secret_count; i++)
-		json_array_append_new(secrets,
-				      json_pack("{s:o, s:o}", "name", json_text0(egress->secrets[i].name), "hosts",
-						texts_json(egress->secrets[i].hosts, egress->secrets[i].host_count)));
-	return json_pack("{s:s, s:o, s:o, s:{s:I, s:I, s:I}}", "mode", egress->mode, "allow",
-			 texts_json(egress->allow, egress->allow_count), "secrets", secrets, "limits", "bytes",
-			 (json_int_t)egress->limit_bytes, "rate", (json_int_t)egress->limit_rate, "connections",
-			 (json_int_t)egress->limit_connections);
-}
-
-static json_t *traffic_json(const struct husk_egress_traffic *list, size_t count)
-{
-	json_t *array = json_array();
-
-	for (size_t i = 0; array && i < count; i++)
-		json_array_append_new(array,
-				      json_pack("{s:o, s:i, s:I, s:I, s:I, s:I}", "host", json_text0(list[i].host),
-						"port", list[i].port, "sent", (json_int_t)list[i].sent, "received",
-						(json_int_t)list[i].received, "connections",
-						(json_int_t)list[i].connections, "denied", (json_int_t)list[i].denied));
-	return array;
-}
-
 static void print_limit(const char *name, uint64_t value, const char *unit)
 {
 	char text[32];
@@ -354,9 +310,9 @@ static int show_policy(struct cli *cli, const char *sandbox, struct husk_error *
 	if (status == 0)
 		status = husk_egress_traffic(cli->husk, sandbox, &traffic, &count, err);
 	if (status == 0 && cli->json) {
-		json_t *object = egress_json(egress);
+		json_t *object = json_egress(egress);
 		if (object)
-			json_object_set_new(object, "traffic", traffic_json(traffic, count));
+			json_object_set_new(object, "traffic", json_egress_traffic(traffic, count));
 		status = output_json(object, err);
 	} else if (status == 0) {
 		print_policy(egress);
@@ -404,7 +360,7 @@ static int show_log(struct cli *cli, const char *sandbox, size_t limit, struct h
 		if (!cli->json)
 			print_event(&list[i]);
 		else
-			json_array_append_new(array, event_json(&list[i]));
+			json_array_append_new(array, json_egress_event(&list[i]));
 	}
 	husk_egress_event_list_free(list, count);
 	return cli->json ? output_json(json_incref(array), err) : 0;

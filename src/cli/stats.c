@@ -6,24 +6,6 @@
 
 #include "cli/cli.h"
 
-static json_t *stats_json(const char *id, const struct husk_stats *stats)
-{
-	/* clang-format off */
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"id", id,
-		"cpu_us", (json_int_t)stats->cpu_us,
-		"memory_bytes", (json_int_t)stats->memory_bytes,
-		"memory_limit", (json_int_t)stats->memory_limit,
-		"disk_bytes", (json_int_t)stats->disk_bytes,
-		"disk_limit", (json_int_t)stats->disk_limit,
-		"processes", (json_int_t)stats->processes,
-		"network_sent", (json_int_t)stats->network_sent,
-		"network_received", (json_int_t)stats->network_received,
-		"network_connections", (json_int_t)stats->network_connections,
-		"network_denied", (json_int_t)stats->network_denied);
-	/* clang-format on */
-}
-
 static void stats_row(struct table *table, const char *id, const struct husk_stats *stats)
 {
 	char used[32], limit[32];
@@ -50,7 +32,9 @@ static int stats_one(struct cli *cli, const struct husk_sandbox *sandbox, struct
 	if (husk_stats(cli->husk, sandbox->id, &stats, err) < 0)
 		return -1;
 	stats_row(table, sandbox->id, &stats);
-	if (json_array_append_new(array, stats_json(sandbox->id, &stats)) < 0)
+	json_t *object = json_stats(&stats);
+	if (!object || json_object_set_new(object, "id", json_text0(sandbox->id)) < 0 ||
+	    json_array_append_new(array, object) < 0)
 		return husk_fail_memory(err);
 	return 0;
 }

@@ -211,3 +211,20 @@ json_t *json_code_contexts(const struct husk_code_context *list, size_t count)
 			return NULL;
 	return steal_pointer(array);
 }
+
+json_t *json_stats(const struct husk_stats *stats)
+{
+	/* clang-format off */
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+			 "cpu_us", (json_int_t)stats->cpu_us,
+			 "memory_bytes", (json_int_t)stats->memory_bytes,
+			 "memory_limit", (json_int_t)stats->memory_limit,
+			 "disk_bytes", (json_int_t)stats->disk_bytes,
+			 "disk_limit", (json_int_t)stats->disk_limit,
+			 "processes", (json_int_t)stats->processes,
+			 "network_sent", (json_int_t)stats->network_sent,
+			 "network_received", (json_int_t)stats->network_received,
+			 "network_connections", (json_int_t)stats->network_connections,
+			 "network_denied", (json_int_t)stats->network_denied);
+	/* clang-format on */
+}

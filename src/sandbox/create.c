@@ -315,21 +315,40 @@ static int create_new(struct husk *husk, const struct husk_create_options *o, co
 
 /* ---- create once for a key ---- */
 
+/* The policy as text, and the values of its secrets; "": none was given. */
+static char *sign_egress(const struct husk_egress *egress, struct husk_error *err)
+{
+	cleanup_policy struct policy *policy = NULL;
+	cleanup_buf struct buf text = { 0 };
+
+	if (egress && egress_check(egress, &policy, err) < 0)
+		return NULL;
+	cleanup_free char *terms = policy ? policy_text(policy) : strdup("");
+	int bad = terms ? buf_append_string(&text, terms) : -1;
+	for (size_t i = 0; egress && i < egress->secret_count; i++)
+		bad |= buf_printf(&text, "\n%s", egress->secrets[i].value ? egress->secrets[i].value : "");
+	char *out = bad ? NULL : buf_steal(&text);
+	if (!out)
+		husk_fail_memory(err);
+	return out;
+}
+
 /* Two requests are the same when this is: every option, in a fixed order. Signed, not merely hashed, because the values of
  * the environment are in it, and what is kept of it outlives them. */
 static char *sign_request(struct husk *husk, const struct husk_create_options *o, struct husk_error *err)
 {
 	cleanup_free char *metadata = pairs_to_json(o->metadata, o->metadata_count, err);
 	cleanup_free char *environment = metadata ? pairs_to_json(o->environment, o->environment_count, err) : NULL;
+	cleanup_free char *egress = environment ? sign_egress(o->egress, err) : NULL;
 	char *signature = NULL;
 
-	if (!environment)
+	if (!egress)
 		return NULL;
 	cleanup_free char *text = str_format(
-		"create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s", o->template_name ? o->template_name : "",
+		"create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s\n%s", o->template_name ? o->template_name : "",
 		o->snapshot ? o->snapshot : "", o->name ? o->name : "", o->isolation ? o->isolation : "",
 		(long long)o->ttl_seconds, o->persistent, (long long)o->idle_seconds, (unsigned long long)o->memory_bytes,
-		(unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment);
+		(unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment, egress);
 	if (!text)
 		husk_fail_memory(err);
 	else

@@ -14,7 +14,7 @@ int routes_setup(struct husk_error *err)
 {
 	static const struct route *const tables[] = { instance_routes, sandbox_routes, snapshot_routes, template_routes,
 						      event_routes,    exec_routes,    pty_routes,      code_routes,
-						      file_routes,     port_routes };
+						      file_routes,     egress_routes,   port_routes };
 
 	all_count = 0;
 	for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {

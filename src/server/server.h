@@ -46,6 +46,7 @@ extern const struct route exec_routes[];     /* exec.c: exec, processes */
 extern const struct route pty_routes[];      /* pty.c */
 extern const struct route code_routes[];     /* code.c */
 extern const struct route file_routes[];     /* files.c: files, tar, watch */
+extern const struct route egress_routes[];   /* egress.c */
 extern const struct route port_routes[];     /* ports.c: by path, and signing */
 
 /* ---- the request ---- */
