@@ -1,6 +1,7 @@
 # Husk's build: one makefile for everything. Sources are found by folder, so a new file needs no line here.
 #
-#   make            build/husk, build/huskd, build/libhusk.a, build/libhusk.so, build/husk-agent, build/examples/*
+#   make            build/husk, build/huskd, build/libhusk.a, build/libhusk.so, build/husk-agent, build/husk-vmm,
+#                   build/examples/*
 #   make help       the other targets
 #
 # Anything that builds first makes sure that the Debian packages it needs are there (scripts/setup, once).
@@ -38,7 +39,7 @@ LANGUAGE := -std=gnu17 -g -fno-strict-aliasing -MMD -MP $(WARNINGS)
 HARDENING := -fstack-protector-strong -fstack-clash-protection
 CFLAGS := $(LANGUAGE) -O2 -fPIC -D_FORTIFY_SOURCE=2 $(HARDENING) $(EXTRA_CFLAGS)
 LDFLAGS := -Wl,-z,relro,-z,now -Wl,--as-needed $(EXTRA_LDFLAGS)
-LIBRARIES := -ljansson -lsqlite3 -larchive -lcrypto -lseccomp -lzstd -lpthread
+LIBRARIES := -ljansson -lsqlite3 -larchive -lssl -lcrypto -lseccomp -lzstd -lpthread
 
 # The agent must run in a root filesystem that may hold nothing else, so it is static and small.
 AGENT_CFLAGS := $(LANGUAGE) -Os -static -ffunction-sections -fdata-sections $(HARDENING)
@@ -59,7 +60,11 @@ sources = $(foreach folder,$(1),$(wildcard $(folder)/*.c))
 objects = $(patsubst %.c,$(BUILD)/$(1)/%.o,$(2))
 
 KIT_SOURCES := $(call sources,src/base src/wire)
-LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox)
+# What husk-vmm is made of; its messages and the form of its disks are the engine's too.
+VMM_SHARED := src/vmm/message.c src/vmm/disk.c
+VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
+LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox) \
+	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 CLI_SOURCES := $(call sources,src/cli) $(JSON_SOURCES)
 SERVER_SOURCES := $(call sources,src/server) $(JSON_SOURCES)
@@ -73,10 +78,12 @@ LIB_OBJECTS := $(call objects,host,$(LIB_SOURCES))
 CLI_OBJECTS := $(call objects,host,$(CLI_SOURCES))
 SERVER_OBJECTS := $(call objects,host,$(SERVER_SOURCES))
 AGENT_OBJECTS := $(call objects,guest-side,$(AGENT_SOURCES) $(KIT_SOURCES))
-FUZZ_OBJECTS := $(call objects,fuzz,$(LIB_SOURCES))
+VMM_OBJECTS := $(call objects,host,$(filter-out $(VMM_SHARED),$(VMM_SOURCES)))
+FUZZ_OBJECTS := $(call objects,fuzz,$(sort $(LIB_SOURCES) $(VMM_SOURCES)))
 
 HUSK := $(if $(CLI_SOURCES),$(BUILD)/husk)
 AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
+VMM := $(BUILD)/husk-vmm
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
 GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%)
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
@@ -85,8 +92,8 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
-.PHONY: all run test bench install format lint fuzz setup clean help tests fuzzers FORCE
-all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(GUEST) $(EXAMPLES) ## build everything (the default)
+.PHONY: all run test lab bench install format lint fuzz setup clean help tests fuzzers FORCE
+all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(VMM) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS)
 fuzzers: $(FUZZERS)
 
@@ -146,6 +153,13 @@ $(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS) $^ -lmicrohttpd -lwslay $(LIBRARIES) -o $@
 
+# Links no more than it uses: what runs beside a hostile guest should be small.
+$(BUILD)/husk-vmm: $(call objects,host,src/vmm/main.c) $(BUILD)/libvmm.a $(BUILD)/libhusk.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) -Wl,--gc-sections $^ -lseccomp -lpthread -o $@
+
+$(BUILD)/libvmm.a: $(VMM_OBJECTS)
+
 $(BUILD)/husk-agent: $(AGENT_OBJECTS)
 	$(call say,LD,$@)
 	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) $^ -o $@
@@ -160,7 +174,7 @@ $(BUILD)/examples/%: examples/%.c $(BUILD)/libhusk.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) -Iinclude -D_GNU_SOURCE $(CFLAGS) $(LDFLAGS) $< $(BUILD)/libhusk.a $(LIBRARIES) -o $@
 
-$(BUILD)/tests/%: $(BUILD)/host/tests/unit/%.o $(BUILD)/libhusk.a
+$(BUILD)/tests/%: $(BUILD)/host/tests/unit/%.o $(BUILD)/libvmm.a $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
@@ -193,7 +207,11 @@ run: ## set up, build, bake the default template, run a first command in a sandb
 	+@BUILD=$(BUILD) MAKE='$(MAKE) --no-print-directory SANITIZE=$(SANITIZE)' scripts/first-run
 
 test: all $(TESTS) $(FUZZERS) | $(TOP)/.setup-test ## run every test (TESTS_ONLY='unit/test_base e2e/files')
+	-@scripts/setup lab # without them one test is skipped, and says so
 	@HUSK_BUILD=$(BUILD) tests/run $(TESTS_ONLY)
+
+lab: all $(TESTS) | $(TOP)/.setup-lab ## run the tests on real KVM, in a host under QEMU (TESTS_ONLY='e2e/10_')
+	@HUSK_BUILD=$(BUILD) tests/lab/suite $(TESTS_ONLY)
 
 bench: all ## measure against peers; writes build/bench.json
 	@HUSK_BUILD=$(BUILD) bench/run
@@ -206,6 +224,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 755 $(BUILD)/husk '$(ROOT)/bin/husk'
 	install -m 755 $(BUILD)/huskd '$(ROOT)/bin/huskd'
 	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
+	install -m 755 $(BUILD)/husk-vmm '$(ROOT)/lib/husk/husk-vmm'
 	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
 	cp -R templates/. '$(ROOT)/share/husk/templates/'
 	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'
@@ -219,7 +238,8 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
-C_FILES := $(sort $(LIB_SOURCES) $(CLI_SOURCES) $(SERVER_SOURCES)) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
+HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c $(CLI_SOURCES) $(SERVER_SOURCES))
+C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
 H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h guest/*.h)
 
 format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHECK=1: only tell)
@@ -227,7 +247,7 @@ format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHE
 
 # gcc's analyzer on each host-side file, and clang-tidy's bug finders; each file bounded in time.
 lint: | $(TOP)/.setup-tools ## static analysis: gcc -fanalyzer and clang-tidy
-	@scripts/lint '$(CC)' $(sort $(LIB_SOURCES) $(CLI_SOURCES) $(SERVER_SOURCES)) $(AGENT_SOURCES)
+	@scripts/lint '$(CC)' $(HOST_SOURCES) $(AGENT_SOURCES)
 
 clean: ## remove everything that was built
 	rm -rf $(TOP)
@@ -238,6 +258,6 @@ help: ## this list
 
 # ---- dependencies the compiler found ---------------------------------------------------------------------------------
 
--include $(patsubst %.o,%.d,$(LIB_OBJECTS) $(CLI_OBJECTS) $(SERVER_OBJECTS) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
+-include $(patsubst %.o,%.d,$(call objects,host,$(HOST_SOURCES)) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
 -include $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
 .SECONDARY:

@@ -4,6 +4,8 @@
  * peer, so that both meet the same machine. Only what a command's name says is inside the clock.
  *
  *   create TEMPLATE          a sandbox and `true` in it, to its end     -> us id
+ *   leash TEMPLATE RULE N    the same under a policy of RULE and N names -> us id
+ *   egress ID RULE N         another policy like that, from now on       -> us
  *   exec ID                  `true` in a sandbox that is there          -> us
  *   shell ID SECONDS LINE…   a shell line to its end, or a failure      -> us
  *   start ID LINE…           a shell line left running                  -> us
@@ -83,6 +85,58 @@ static int do_create(char *words, char *made, size_t size, struct husk_error *er
 	snprintf(made, size, "%s", sandbox->id);
 	husk_sandbox_free(sandbox);
 	return answer(made, err);
+}
+
+/* A policy of one rule and `count` names. */
+#define NAMES_MAX 200
+struct rules {
+	const char *list[NAMES_MAX + 1];
+	char names[NAMES_MAX][32];
+	struct husk_egress egress;
+};
+
+static void make_rules(struct rules *rules, const char *rule, size_t count)
+{
+	static unsigned serial;
+
+	serial++; /* never the same policy twice */
+	count = count < NAMES_MAX ? count : NAMES_MAX;
+	rules->list[0] = rule;
+	for (size_t i = 0; i < count; i++) {
+		snprintf(rules->names[i], sizeof(rules->names[i]), "n%zu.s%u.example.com", i, serial);
+		rules->list[i + 1] = rules->names[i];
+	}
+	rules->egress = (struct husk_egress){ .mode = "allow", .allow = rules->list, .allow_count = count + 1 };
+}
+
+static int do_leash(char *words, char *made, size_t size, struct husk_error *err)
+{
+	const char *template = strsep(&words, " "), *rule = strsep(&words, " ");
+	struct husk_sandbox *sandbox = NULL;
+	struct rules rules;
+
+	if (!words)
+		return fail(err, "leash TEMPLATE RULE N");
+	make_rules(&rules, rule, strtoul(words, NULL, 10));
+	const struct husk_create_options options = { .template_name = template, .memory_bytes = UINT64_C(2) << 30,
+						     .egress = &rules.egress };
+	if (husk_create(husk, &options, &sandbox, err) < 0)
+		return -1;
+	snprintf(made, size, "%s", sandbox->id);
+	husk_sandbox_free(sandbox);
+	return answer(made, err);
+}
+
+static int do_egress(char *words, char *made, size_t size, struct husk_error *err)
+{
+	const char *id = strsep(&words, " "), *rule = strsep(&words, " ");
+	struct rules rules;
+
+	(void)made, (void)size;
+	if (!words)
+		return fail(err, "egress ID RULE N");
+	make_rules(&rules, rule, strtoul(words, NULL, 10));
+	return husk_egress_set(husk, id, &rules.egress, err);
 }
 
 static int do_exec(char *words, char *made, size_t size, struct husk_error *err)
@@ -348,6 +402,7 @@ static const struct command {
 	{ "put", do_put },       { "get", do_get },
 	{ "storm", do_storm },   { "http-exec", do_http_exec },
 	{ "lag", do_lag },       { "http-storm", do_http_storm },
+	{ "leash", do_leash },   { "egress", do_egress },
 };
 
 static void obey(char *line)

@@ -87,6 +87,10 @@ _husk()
 		mapfile -t COMPREPLY < <(compgen -W "auto gvisor" -- "$word")
 		return
 		;;
+	--egress | --mode)
+		mapfile -t COMPREPLY < <(compgen -W "off allow open" -- "$word")
+		return
+		;;
 	-l | --language)
 		mapfile -t COMPREPLY < <(compgen -W "python javascript bash" -- "$word")
 		return
@@ -115,7 +119,7 @@ _husk()
 		return
 	fi
 	case $command in
-	exec | attach | ps | inspect | rm | fork | hibernate | wake | pause | resume | extend | code | logs | stats | \
+	exec | attach | ps | inspect | rm | fork | hibernate | wake | pause | resume | extend | egress | code | logs | stats | \
 		events | "snapshot create")
 		choices=$(_husk_sandboxes)
 		;;

@@ -76,6 +76,29 @@ struct husk_pair { /* one "key=value" of metadata or environment */
 	const char *value;
 };
 
+/* A value that never enters the guest: the variable `name` holds a placeholder there, which is swapped for the value in
+ * headers of requests to `hosts` ("api.example.com", "*.example.com") on their way out, and nowhere else. */
+struct husk_secret {
+	const char *name;
+	const char *value; /* NULL in a change: the value it has stays. Never given back */
+	const char *const *hosts;
+	size_t host_count;
+};
+
+/* What a sandbox may reach over the network. A rule is a host ("example.com", "*.example.com:8443"), which stands for TLS
+ * and HTTP to it, or an address range ("10.1.2.0/24:5432", "1.2.3.4"), which stands for TCP and UDP. Private and local
+ * addresses are reached by such a rule only, whatever the mode. In mode allow the hosts of secrets are rules too. */
+struct husk_egress {
+	const char *mode; /* "off", "allow" (what the rules name), "open"; NULL: allow when there are rules, else off */
+	const char *const *allow;
+	size_t allow_count;
+	const struct husk_secret *secrets;
+	size_t secret_count;
+	uint64_t limit_bytes;       /* in its life, both ways; 0: none */
+	uint64_t limit_rate;        /* bytes a second, both ways; 0: none */
+	uint32_t limit_connections; /* at one time; 0: 512 */
+};
+
 struct husk_create_options {
 	const char *template_name; /* NULL: "base" */
 	const char *snapshot;      /* id or name: create from it instead of from a template */
@@ -95,6 +118,7 @@ struct husk_create_options {
 	size_t metadata_count;
 	const struct husk_pair *environment; /* given to every process started in it */
 	size_t environment_count;
+	const struct husk_egress *egress; /* NULL: the template's, or the parent's; else off */
 };
 
 enum husk_state { HUSK_CREATING = 1, HUSK_RUNNING, HUSK_PAUSED, HUSK_HIBERNATED, HUSK_ENDED };
@@ -118,6 +142,7 @@ struct husk_sandbox {
 	struct husk_pair *metadata; /* environment values are never given back, only their names */
 	size_t metadata_count;
 	char **environment_names;
+	char *egress_mode; /* "off", "allow", "open" */
 };
 void husk_sandbox_free(struct husk_sandbox *sandbox);
 void husk_sandbox_list_free(struct husk_sandbox **list); /* NULL-terminated list */
@@ -147,7 +172,7 @@ int husk_resume(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_hibernate(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* `count` children from one pause of the parent. `options` may be NULL; of it name (count 1 only), ttl, persistent,
- * idle, memory, cpu, pids, metadata and environment count, the rest is inherited. All or none. */
+ * idle, memory, cpu, pids, metadata, environment and egress count, the rest is inherited. All or none. */
 int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
 	      struct husk_sandbox ***out, struct husk_error *err);
 
@@ -156,8 +181,43 @@ struct husk_stats {
 	uint64_t memory_bytes, memory_limit; /* what the host accounts to it */
 	uint64_t disk_bytes, disk_limit;
 	uint64_t processes;
+	uint64_t network_sent, network_received; /* bytes that left and entered it through its gateway */
+	uint64_t network_connections, network_denied;
 };
 int husk_stats(struct husk *husk, const char *sandbox, struct husk_stats *out, struct husk_error *err);
+
+/* ---- the network ---- */
+
+void husk_egress_free(struct husk_egress *egress);
+int husk_egress_get(struct husk *husk, const char *sandbox, struct husk_egress **out, struct husk_error *err);
+/* Replaces the policy. It holds when the call returns: connections it does not allow are cut, also those of before. On
+ * failure the old one holds. */
+int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_egress *egress, struct husk_error *err);
+
+struct husk_egress_event {
+	int64_t at_ms;
+	char *verdict; /* allowed, denied, failed */
+	char *kind;    /* dns, http, tls, tcp, udp */
+	char *host;    /* the name, or the address */
+	uint16_t port; /* 0: a lookup */
+	char *reason;  /* denied, failed: one sentence; else "" */
+	char *rule;    /* denied: the rule that would allow it; "" when none would */
+	uint64_t count; /* how many alike */
+};
+void husk_egress_event_list_free(struct husk_egress_event *list, size_t count);
+/* The newest `limit` (0: all that are kept, at most 1000), oldest first. Also of a hibernated or ended sandbox. */
+int husk_egress_log(struct husk *husk, const char *sandbox, size_t limit, struct husk_egress_event **out, size_t *count,
+		    struct husk_error *err);
+
+struct husk_egress_traffic {
+	char *host;
+	uint16_t port;
+	uint64_t sent, received, connections, denied;
+};
+void husk_egress_traffic_list_free(struct husk_egress_traffic *list, size_t count);
+/* By destination. Also of a hibernated or ended sandbox. */
+int husk_egress_traffic(struct husk *husk, const char *sandbox, struct husk_egress_traffic **out, size_t *count,
+			struct husk_error *err);
 
 /* ---- snapshots ---- */
 

@@ -82,9 +82,13 @@ struct uplink {
 	bool out_armed;      /* epoll watches for room */
 	struct buf deferred; /* frames that arrived while frozen */
 	bool ended;
+	bool socket; /* a connection of ours that can be made again, rather than pipes that were given */
 };
 
 int uplink_open(struct agent *agent, int in, int out, struct husk_error *err);
+/* The link has ended: makes a new connection where it is one of ours. False: this was the end. A machine that was
+ * restored goes on here, at a frame boundary, as it would on pipes that were replaced under it. */
+bool uplink_renew(struct agent *agent);
 /* Reads once and acts on the whole frames that are there. Malformed bytes end the agent. */
 void uplink_receive(struct agent *agent);
 void uplink_replay_deferred(struct agent *agent);
@@ -142,6 +146,9 @@ int dial_open(struct agent *agent, uint32_t number, const struct request *reques
 int stats_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int oom_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+/* The name server and the certificate of a request into the machine's files; those it does not name stay as they are. */
+int network_apply(const struct request *request, struct husk_error *err);
 int freeze_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int thaw_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 
@@ -167,8 +174,18 @@ bool worker_exited(struct agent *agent, pid_t pid);
 
 /* PID 1 in a template image: makes the writable root and moves into it. */
 int boot_root(struct husk_error *err);
-/* The group that holds the workload, so that a process limit binds it and never the agent. */
-int boot_process_group(struct agent *agent, struct husk_error *err);
+/* The group that holds the workload, so that a process limit binds it and never the agent. In a virtual machine
+ * (`machine`) it limits memory too. */
+int boot_process_group(struct agent *agent, bool machine, struct husk_error *err);
+
+/* ---- kernel.c --------------------------------------------------------------------------------------------------- */
+
+/* Was the agent started by a kernel, from an initramfs, rather than by an engine in a root that is ready? */
+bool kernel_is_ours(void);
+/* Modules, devices, the root image and the disk: up to where an engine would have started the agent. */
+int kernel_boot(struct husk_error *err);
+/* A connected link to the host. */
+int kernel_connect(struct husk_error *err);
 
 /* ---- freeze.c -------------------------------------------------------------------------------------------------- */
 
@@ -186,6 +203,7 @@ struct agent {
 
 	int group_tasks; /* workload group: writing "0" moves the writer in; -1: none */
 	int group_max;   /* its limit */
+	int group_memory; /* its limit of memory; -1: the engine's business */
 
 	char **image_environment;    /* K=V of the template */
 	char **identity_environment; /* K=V of this sandbox */

@@ -62,15 +62,18 @@ int boot_root(struct husk_error *err)
 	return 0;
 }
 
-int boot_process_group(struct agent *agent, struct husk_error *err)
+int boot_process_group(struct agent *agent, bool machine, struct husk_error *err)
 {
-	if (mount("cgroup", GROUP_MOUNT, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, "pids") < 0)
+	/* A virtual machine has more memory than the sandbox may use; the limit is held here, page cache included. */
+	if (mount("cgroup", GROUP_MOUNT, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, machine ? "pids,memory" : "pids") < 0)
 		return husk_fail_errno(err, "cannot mount the process group");
 	if (make_directory(GROUP_MOUNT "/workload", 0755, err) < 0)
 		return -1;
 	agent->group_tasks = open(GROUP_MOUNT "/workload/cgroup.procs", O_WRONLY | O_CLOEXEC);
 	agent->group_max = open(GROUP_MOUNT "/workload/pids.max", O_WRONLY | O_CLOEXEC);
-	if (agent->group_tasks < 0 || agent->group_max < 0)
+	if (machine)
+		agent->group_memory = open(GROUP_MOUNT "/workload/memory.limit_in_bytes", O_WRONLY | O_CLOEXEC);
+	if (agent->group_tasks < 0 || agent->group_max < 0 || (machine && agent->group_memory < 0))
 		return husk_fail_errno(err, "cannot open the process group");
 	/* Out of sight: the open files keep it, and the workload finds no limit to lift. */
 	if (umount2(GROUP_MOUNT, MNT_DETACH) < 0)

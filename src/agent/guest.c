@@ -11,6 +11,7 @@
 #include "agent/guest.h"
 #include "agent/process.h"
 
+#define FLAG_KERNEL 0x00200000 /* PF_KTHREAD: a thread of the kernel, which has no program and heeds no signal */
 #define ENTRY_SIZE_MIN 24 /* of a directory entry, as the kernel lays them out */
 
 /* The fields of /proc/<pid>/stat after the name, counted from the state. */
@@ -18,6 +19,7 @@ enum {
 	STAT_PARENT = 1,
 	STAT_GROUP,
 	STAT_SESSION,
+	STAT_FLAGS = 6,
 	STAT_UTIME = 11,
 	STAT_STIME,
 	STAT_CUTIME,
@@ -26,6 +28,7 @@ enum {
 	STAT_FIELDS = 22
 };
 
+/* -1: makes no sense, or is no process of the guest's. */
 static int stat_parse(char *text, struct guest_process *out)
 {
 	char *open = strchr(text, '('), *close = strrchr(text, ')'); /* a name may hold anything, brackets too */
@@ -39,6 +42,8 @@ static int stat_parse(char *text, struct guest_process *out)
 	rest = close + 3;
 	for (int i = 1; i < STAT_FIELDS; i++)
 		field[i] = strtoll(rest, &rest, 10);
+	if (field[STAT_FLAGS] & FLAG_KERNEL)
+		return -1;
 	out->parent = (pid_t)field[STAT_PARENT];
 	out->group = (pid_t)field[STAT_GROUP];
 	out->session = (pid_t)field[STAT_SESSION];
@@ -47,7 +52,7 @@ static int stat_parse(char *text, struct guest_process *out)
 	return 0;
 }
 
-/* 1: read; 0: it has ended meanwhile. */
+/* 1: read; 0: it has ended meanwhile, or is the kernel's. */
 static int guest_read(pid_t pid, struct guest_process *out)
 {
 	char path[32], text[1024];

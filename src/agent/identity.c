@@ -1,6 +1,6 @@
 /*
  * IDENTITY: makes a restored machine its own before any of its processes goes on: name, machine-id, entropy, clock,
- * limits, environment; the channels of the life it was copied from are dropped. It must never let a process go while
+ * network, limits, environment; the channels of the life it was copied from are dropped. It must never let a process go while
  * any of that does not hold.
  */
 #include <fcntl.h>
@@ -136,6 +136,19 @@ static int set_process_limit(const struct agent *agent, int64_t limit, struct hu
 	return 0;
 }
 
+static int set_memory_limit(const struct agent *agent, int64_t limit, struct husk_error *err)
+{
+	char text[32];
+	int size = snprintf(text, sizeof(text), "%lld\n", (long long)limit);
+
+	if (agent->group_memory < 0 || limit <= 0)
+		return 0;
+	/* A copy may get less than its parent used: what does not fit then is reclaimed, or killed, by the kernel. */
+	if (pwrite(agent->group_memory, text, (size_t)size, 0) != size && errno != EBUSY)
+		return husk_fail_errno(err, "cannot limit memory");
+	return 0;
+}
+
 /* What the machine itself is told; as not PID 1 (tests on a host) that machine is not ours. */
 static int set_machine(const struct request *request, struct husk_error *err)
 {
@@ -152,6 +165,8 @@ static int set_machine(const struct request *request, struct husk_error *err)
 		return -1;
 	if (hostname && set_hostname(hostname, err) < 0)
 		return -1;
+	if (network_apply(request, err) < 0)
+		return -1;
 	return machine_id ? set_machine_id(machine_id, err) : 0;
 }
 
@@ -163,7 +178,8 @@ int identity_answer(struct agent *agent, const struct request *request, struct b
 	if (!environment)
 		return husk_fail(err, HUSK_INVALID, "an environment variable holds a NUL byte");
 	if (environment_check(environment, err) < 0 || set_machine(request, err) < 0 ||
-	    (limit && set_process_limit(agent, limit, err) < 0))
+	    (limit && set_process_limit(agent, limit, err) < 0) ||
+	    set_memory_limit(agent, request_int(request, TAG_MEMORY, 0), err) < 0)
 		return -1;
 	agent->memory_limit = request_int(request, TAG_MEMORY, agent->memory_limit);
 	strv_free(agent->identity_environment);

@@ -107,7 +107,7 @@ void loop_run(struct agent *agent)
 {
 	bool busy = false;
 
-	while (!agent->link.ended) {
+	while (!agent->link.ended || uplink_renew(agent)) {
 		loop_wait(agent, loop_timeout(agent, busy));
 		if (agent->link.in.readable)
 			uplink_receive(agent);

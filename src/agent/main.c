@@ -1,6 +1,6 @@
 /*
- * husk-agent: PID 1 inside every sandbox. The host talks to it over its stdin and stdout; everything else it does is in
- * the files beside this one. Run outside of a sandbox (tests) it skips the boot and leaves the machine alone.
+ * husk-agent: PID 1 inside every sandbox. The host talks to it over its stdin and stdout, or over vsock in a virtual
+ * machine; everything else it does is in the files beside this one. Run outside of a sandbox (tests) it skips the boot and leaves the machine alone.
  * It must never let a child see the link.
  */
 #include <fcntl.h>
@@ -86,18 +86,32 @@ static int take_signals(struct husk_error *err)
 	return 0;
 }
 
+/* Over vsock in a virtual machine; stdin and stdout are its console there. */
+static int connect_link(int *in, int *out, struct husk_error *err)
+{
+	*in = kernel_connect(err);
+	if (*in < 0)
+		return -1;
+	*out = fcntl(*in, F_DUPFD_CLOEXEC, 64);
+	return *out < 0 ? husk_fail_errno(err, "cannot keep the link") : 0;
+}
+
 static int agent_start(struct agent *agent, struct husk_error *err)
 {
+	bool machine = kernel_is_ours();
 	int in, out;
 
 	umask(022);
 	prctl(PR_SET_NAME, "husk-agent"); /* a copy in memory has another */
 	if (close_inherited(err) < 0 || take_signals(err) < 0)
 		return -1;
-	if (getpid() == 1 && access("/.husk/disk", F_OK) == 0 &&
-	    (boot_root(err) < 0 || boot_process_group(agent, err) < 0))
+	if (machine && kernel_boot(err) < 0)
 		return -1;
-	if (take_link(&in, &out, err) < 0)
+	if (getpid() == 1 && access("/.husk/disk", F_OK) == 0 &&
+	    (boot_root(err) < 0 || boot_process_group(agent, machine, err) < 0))
+		return -1;
+	agent->link.socket = machine;
+	if (machine ? connect_link(&in, &out, err) < 0 : take_link(&in, &out, err) < 0)
 		return -1;
 	agent->image_environment = environment_load("/.husk/environment", err);
 	if (!agent->image_environment)
@@ -132,10 +146,10 @@ static void run_from_memory(char **argv)
 
 int main(int argc, char **argv)
 {
-	static struct agent agent = { .group_tasks = -1, .group_max = -1 };
+	static struct agent agent = { .group_tasks = -1, .group_max = -1, .group_memory = -1 };
 	struct husk_error err = { 0 };
 
-	if (getpid() == 1 && argc == 1)
+	if (getpid() == 1 && argc == 1 && !kernel_is_ours())
 		run_from_memory(argv);
 	if (agent_start(&agent, &err) < 0)
 		agent_die("%s", err.message);

@@ -14,6 +14,8 @@
 #define UPLINK_QUEUE_HIGH (768u * 1024u)
 #define CREDIT_MAX (1u << 30)
 
+static void uplink_watch_room(struct agent *agent, bool on);
+
 int uplink_open(struct agent *agent, int in, int out, struct husk_error *err)
 {
 	struct uplink *link = &agent->link;
@@ -31,6 +33,28 @@ int uplink_open(struct agent *agent, int in, int out, struct husk_error *err)
 	uplink_send(agent, 0, WIRE_HELLO, 0, hello.data, hello.size);
 	uplink_flush(agent);
 	return 0;
+}
+
+bool uplink_renew(struct agent *agent)
+{
+	struct uplink *link = &agent->link;
+	struct husk_error err = { 0 };
+	int in, out;
+
+	if (!link->socket)
+		return false;
+	uplink_watch_room(agent, false);
+	source_close(agent, &link->in);
+	close(link->out.fd);
+	/* A checkpoint is only taken between frames, so what is left over belongs to nobody. */
+	link->input_size = link->sent = link->queue.size = 0;
+	in = kernel_connect(&err);
+	out = in < 0 ? -1 : fcntl(in, F_DUPFD_CLOEXEC, 64);
+	if (out < 0 || source_open(agent, &link->in, in, EPOLLIN, &err) < 0)
+		agent_die("the link cannot be made again: %s", err.message);
+	link->out = (struct source){ .fd = out };
+	link->ended = false;
+	return true;
 }
 
 /* ---- out ---- */

@@ -150,6 +150,14 @@ int command_run(const struct command *command, struct husk_error *err);
 /* Starts only: the pid, or -1. Descriptors above 2 are closed in the child. */
 pid_t command_start(const struct command *command, struct husk_error *err);
 
+/* ---- what comes with Husk -------------------------------------------------------------------------------------- */
+
+/* Directories in which shipped files may be, best first; caller frees. */
+char **place_list(void);
+/* The path of a shipped file, for the caller to free; NULL when it is nowhere: then place_missing is what to say. */
+char *place_find(const char *name);
+int place_missing(const char *name, struct husk_error *err);
+
 /* ---- time, random, log ----------------------------------------------------------------------------------------- */
 
 int64_t time_monotonic_ms(void);

@@ -7,6 +7,7 @@
 #define HUSK_CLI_H
 
 #include "base/base.h"
+#include "cli/egress.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "husk.h"
@@ -37,7 +38,7 @@ struct cli_command {
 	const char *operands; /* shown in the usage line */
 	const char *summary;
 	const char *details; /* further lines of --help; NULL: none */
-	struct command_group groups[4];
+	struct command_group groups[5];
 	size_t arguments_size; /* zeroed, filled from `groups`, handed to `run` */
 	int min, max;          /* operands; max -1: any number */
 	size_t stop_after;     /* see options_parse: words of the guest's command are not ours to parse */
@@ -53,7 +54,7 @@ extern const struct cli_command *const cli_commands[];
 extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls, cli_inspect, cli_rm, cli_cp,
 	cli_fork, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_hibernate, cli_wake, cli_pause, cli_resume,
 	cli_extend, cli_code, cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls, cli_template_rm,
-	cli_serve, cli_token_create, cli_token_ls, cli_token_rm, cli_doctor, cli_gc, cli_version, cli_help;
+	cli_serve, cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_doctor, cli_gc, cli_version, cli_help;
 
 /* help.c: the page of one command, and the list of them all. */
 void help_command(const struct cli_command *command, FILE *out);
@@ -71,15 +72,23 @@ struct create_arguments {
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli;
 	struct pair_list metadata, environment;
+	struct egress_arguments egress;
 };
 extern const struct option_spec source_options[]; /* what only a new sandbox can choose */
 extern const struct option_spec limit_options[];  /* what a fork can choose as well */
 
-void create_fill(const struct create_arguments *arguments, struct husk_create_options *out);
+/* `egress` is what create_fill adds to; it lives as long as the options, then egress_given_free. */
+int create_fill(const struct create_arguments *arguments, struct egress_given *egress, struct husk_create_options *out,
+		struct husk_error *err);
 /* Creates it; a bundled template that was never baked is baked first, with progress on stderr. *create_ms is the time
  * of the create alone. Interrupted: nothing is left, and the failure says so. */
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err);
+
+/* ---- the network (egress.c) ---- */
+
+/* What the sandbox was denied since then, each once, as a list for --json; without --json it is told on stderr too. */
+json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms);
 
 /* ---- templates (template.c) ---- */
 

@@ -42,8 +42,11 @@ const struct option_spec limit_options[] = {
 	{ 0 },
 };
 
-void create_fill(const struct create_arguments *arguments, struct husk_create_options *out)
+int create_fill(const struct create_arguments *arguments, struct egress_given *egress, struct husk_create_options *out,
+		struct husk_error *err)
 {
+	if (egress_read(&arguments->egress, egress, err) < 0)
+		return -1;
 	*out = (struct husk_create_options){
 		.template_name = arguments->template,
 		.snapshot = arguments->snapshot,
@@ -60,7 +63,9 @@ void create_fill(const struct create_arguments *arguments, struct husk_create_op
 		.metadata_count = arguments->metadata.count,
 		.environment = arguments->environment.items,
 		.environment_count = arguments->environment.count,
+		.egress = egress->any ? &egress->egress : NULL,
 	};
+	return 0;
 }
 
 static int create_once(struct cli *cli, const struct husk_create_options *options, struct husk_sandbox **out,
@@ -78,14 +83,14 @@ static int create_once(struct cli *cli, const struct husk_create_options *option
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err)
 {
+	cleanup(egress_given_free) struct egress_given egress = { 0 };
 	struct husk_create_options options;
 
 	if (arguments->snapshot && arguments->template)
 		return husk_fail(err, HUSK_INVALID,
 				 "--from and --template exclude each other: a snapshot has its template");
-	if (interrupt_hold(err) < 0)
+	if (create_fill(arguments, &egress, &options, err) < 0 || interrupt_hold(err) < 0)
 		return -1;
-	create_fill(arguments, &options);
 	int result = create_once(cli, &options, out, create_ms, err);
 	if (result < 0 && err->code == HUSK_NOT_FOUND && !arguments->snapshot && !interrupt_seen()) {
 		const char *template = arguments->template ? arguments->template : "base";
@@ -132,7 +137,9 @@ const struct cli_command cli_create = {
 	.summary = "Make a sandbox and print its id",
 	.details = "It runs until its time is up or `husk rm` removes it. Use it with husk exec, cp, code, fork and so "
 		   "on.\n",
-	.groups = { { source_options, 0 }, { limit_options, 0 } },
+	.groups = { { source_options, 0 },
+		    { limit_options, 0 },
+		    { egress_options, offsetof(struct create_arguments, egress) } },
 	.arguments_size = sizeof(struct create_arguments),
 	.run = create_run,
 };

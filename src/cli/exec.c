@@ -59,7 +59,7 @@ static int exec_detached(struct cli *cli, const char *sandbox, const struct husk
 
 /* The end of exec and attach alike: an interrupted process is killed, a detached one is named, a result is shown. */
 static int finish(struct cli *cli, const char *sandbox, int64_t pid, const struct relay_result *result,
-		  const struct husk_attach_result *attached, struct husk_error *err)
+		  const struct husk_attach_result *attached, json_t *denied, struct husk_error *err)
 {
 	if (result->interrupted && result->interrupted != SIGHUP && result->interrupted != SIGPIPE)
 		husk_process_kill(cli->husk, sandbox, pid, SIGKILL, NULL);
@@ -74,7 +74,7 @@ static int finish(struct cli *cli, const char *sandbox, int64_t pid, const struc
 	if (!id)
 		return -1;
 	cleanup_json json_t *object = json_pack("{s:s, s:I}", "id", id, "pid", (json_int_t)pid);
-	if (relay_json(object, result) < 0)
+	if (relay_json(object, result) < 0 || (denied && json_object_set(object, "denied", denied) < 0))
 		return husk_fail_memory(err);
 	if (attached) {
 		cleanup_json json_t *more = json_pack(
@@ -105,9 +105,13 @@ static int exec_run(struct cli *cli, void *data, int argc, char **argv, struct h
 	options.detach = arguments->detach;
 	if (arguments->detach)
 		return exec_detached(cli, sandbox, &options, err);
+	int64_t started_ms = time_wall_ms();
 	if (relay_exec(cli, sandbox, &arguments->process, &options, true, &result, &pid, err) < 0)
 		return -1;
-	return finish(cli, sandbox, pid, &result, NULL, err);
+	cleanup_json json_t *denied = NULL; /* asked for when it may be why the command failed */
+	if (result.exit_code != 0 && !result.detached && !result.interrupted)
+		denied = egress_denied(cli, sandbox, started_ms);
+	return finish(cli, sandbox, pid, &result, NULL, denied, err);
 }
 
 /* ---- attach ---- */
@@ -167,7 +171,7 @@ static int attach_run(struct cli *cli, void *data, int argc, char **argv, struct
 	relay.detachable = true;
 	if (relay_process(cli, process, &relay, &result, err) < 0)
 		return -1;
-	return finish(cli, argv[0], relay.pid, &result, &attached, err);
+	return finish(cli, argv[0], relay.pid, &result, &attached, NULL, err);
 }
 
 const struct cli_command cli_exec = {

@@ -20,6 +20,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_pause,
 	&cli_resume,
 	&cli_extend,
+	&cli_egress,
 	&cli_code,
 	&cli_logs,
 	&cli_stats,

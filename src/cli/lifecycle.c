@@ -193,14 +193,14 @@ static int fork_run(struct cli *cli, void *data, int argc, char **argv, struct h
 	const struct fork_arguments *arguments = data;
 	size_t count = arguments->count ? (size_t)arguments->count : 1;
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
+	cleanup(egress_given_free) struct egress_given egress = { 0 };
 	struct husk_create_options options;
 
 	(void)argc;
 	if (arguments->create.name && count > 1)
 		return husk_fail(err, HUSK_INVALID, "--name: %zu children cannot share one name; leave it out, or -n 1",
 				 count);
-	create_fill(&arguments->create, &options);
-	if (interrupt_hold(err) < 0)
+	if (create_fill(&arguments->create, &egress, &options, err) < 0 || interrupt_hold(err) < 0)
 		return -1;
 	struct progress *progress = progress_begin("forking %s", argv[0]);
 	int64_t started = time_monotonic_ms();
@@ -285,7 +285,9 @@ const struct cli_command cli_fork = {
 	.summary = "Make independent children of a running sandbox, memory and disk",
 	.details =
 		"All children start from one instant of the parent, which goes on. What is not given is inherited.\n",
-	.groups = { { fork_options, 0 }, { limit_options, offsetof(struct fork_arguments, create) } },
+	.groups = { { fork_options, 0 },
+		    { limit_options, offsetof(struct fork_arguments, create) },
+		    { egress_options, offsetof(struct fork_arguments, create.egress) } },
 	.arguments_size = sizeof(struct fork_arguments),
 	.min = 1,
 	.max = 1,

@@ -1,10 +1,12 @@
 /*
  * husk, the command line: finds the command, parses its options, opens the instance, runs it, and turns what came of it
  * into an exit status. Everything a command does stands in its own file; nothing here knows any of them by name, except
- * `supervise`, the process that looks after one sandbox and that libhusk starts from this same binary.
+ * `supervise` and `leash`, the processes that look after one sandbox and its network and that libhusk starts from this
+ * same binary.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "net/leash.h"
 #include "sandbox/supervise.h"
 
 static int status_of(const struct cli *cli, const struct husk_error *err)
@@ -102,6 +104,8 @@ int main(int argc, char **argv)
 
 	if (argc > 1 && str_equal(argv[1], "supervise"))
 		return supervise_main(argc - 1, argv + 1);
+	if (argc > 1 && str_equal(argv[1], "leash"))
+		return leash_main(argc - 1, argv + 1);
 	argc -= argc > 0;
 	argv++;
 	int status = interrupt_setup(&err);

@@ -184,6 +184,17 @@ int options_pair(const char *what, const char *text, bool from_environment, stru
 	return 0;
 }
 
+static int add_string(const char *text, struct string_list *list, struct husk_error *err)
+{
+	const char **items = reallocarray(list->items, list->count + 1, sizeof(*items));
+
+	if (!items)
+		return husk_fail_memory(err);
+	list->items = items;
+	list->items[list->count++] = text;
+	return 0;
+}
+
 /* ---- one option ---- */
 
 static int option_set(const struct option_spec *spec, void *target, const char *what, const char *text,
@@ -204,6 +215,8 @@ static int option_set(const struct option_spec *spec, void *target, const char *
 	case OPTION_STRING:
 		*(const char **)field = text;
 		return 0;
+	case OPTION_STRINGS:
+		return add_string(text, field, err);
 	case OPTION_PAIRS:
 	case OPTION_ENVIRONMENT:
 		return options_pair(what, text, spec->kind == OPTION_ENVIRONMENT, field, err);
@@ -372,6 +385,11 @@ void options_free(const struct option_group *groups, size_t group_count)
 {
 	for (size_t i = 0; i < group_count; i++) {
 		for (const struct option_spec *spec = groups[i].specs; spec && spec->name; spec++) {
+			if (spec->kind == OPTION_STRINGS) {
+				struct string_list *strings = (void *)((char *)groups[i].target + spec->offset);
+				free(strings->items);
+				*strings = (struct string_list){ 0 };
+			}
 			if (spec->kind != OPTION_PAIRS && spec->kind != OPTION_ENVIRONMENT)
 				continue;
 			struct pair_list *list = (void *)((char *)groups[i].target + spec->offset);

@@ -21,11 +21,17 @@ enum option_kind {
 	OPTION_MILLISECONDS, /* int64_t; given in seconds with decimals, or with a unit; within min..max */
 	OPTION_CPUS,         /* uint32_t thousandths, within min..max thousandths */
 	OPTION_PAIRS,        /* struct pair_list of K=V, may be repeated */
+	OPTION_STRINGS,      /* struct string_list, may be repeated */
 	OPTION_ENVIRONMENT,  /* as PAIRS; K alone takes the value from our own environment */
 };
 
 struct pair_list {
 	struct husk_pair *items; /* each key and its value share one allocation, owned through the key */
+	size_t count;
+};
+
+struct string_list {
+	const char **items; /* the strings are argv's */
 	size_t count;
 };
 
@@ -59,7 +65,7 @@ struct option_group {
  * anywhere). "--" ends them too. The first failure is described in err, naming the option. */
 int options_parse(const struct option_group *groups, size_t group_count, size_t stop_after, int *argc, char **argv,
 		  struct husk_error *err);
-/* Frees what the parser allocated (pair lists). */
+/* Frees what the parser allocated (lists). */
 void options_free(const struct option_group *groups, size_t group_count);
 /* The option lines of --help. */
 void options_help(const struct option_group *groups, size_t group_count, FILE *out);

@@ -21,7 +21,7 @@ static const struct option_spec run_options[] = {
 };
 
 static int run_print(struct cli *cli, const struct husk_sandbox *sandbox, const struct relay_result *result,
-		     int64_t create_ms, int64_t total_ms, struct husk_error *err)
+		     json_t *denied, int64_t create_ms, int64_t total_ms, struct husk_error *err)
 {
 	if (cli->verbose)
 		output_note("command took %lld ms, %lld ms in all", (long long)result->duration_ms,
@@ -32,18 +32,21 @@ static int run_print(struct cli *cli, const struct husk_sandbox *sandbox, const 
 		"{s:s, s:o, s:o, s:o, s:I, s:I}", "id", sandbox->id, "template", json_text0(sandbox->template_name),
 		"isolation", json_text0(sandbox->isolation), "boundary", json_text0(sandbox->boundary), "create_ms",
 		(json_int_t)create_ms, "total_ms", (json_int_t)total_ms);
-	if (relay_json(object, result) < 0)
+	if (relay_json(object, result) < 0 || json_object_set(object, "denied", denied) < 0)
 		return husk_fail_memory(err);
 	return output_json(json_incref(object), err);
 }
 
 /* Follows the command in a sandbox that is there; then removes it, whatever came of the command. */
 static int run_in(struct cli *cli, const struct run_arguments *arguments, const struct husk_sandbox *sandbox,
-		  const struct husk_exec_options *exec, struct relay_result *result, struct husk_error *err)
+		  const struct husk_exec_options *exec, struct relay_result *result, json_t **denied,
+		  struct husk_error *err)
 {
 	struct husk_error kill_error = { 0 };
 	int64_t pid = 0;
 	int status = relay_exec(cli, sandbox->id, &arguments->process, exec, false, result, &pid, err);
+
+	*denied = status < 0 || str_equal(sandbox->egress_mode, "off") ? json_array() : egress_denied(cli, sandbox->id, 0);
 
 	if (arguments->keep) {
 		output_note("sandbox %s is kept (husk rm %s)", sandbox->id, sandbox->id);
@@ -60,6 +63,7 @@ static int run_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 	struct run_arguments *arguments = data;
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	cleanup_relay struct relay_result result = { 0 };
+	cleanup_json json_t *denied = NULL;
 	int64_t started = time_monotonic_ms(), create_ms = 0;
 	struct husk_exec_options exec;
 
@@ -69,9 +73,9 @@ static int run_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 		return -1;
 	if (create_sandbox(cli, &arguments->create, &sandbox, &create_ms, err) < 0)
 		return -1;
-	if (run_in(cli, arguments, sandbox, &exec, &result, err) < 0)
+	if (run_in(cli, arguments, sandbox, &exec, &result, &denied, err) < 0)
 		return -1;
-	if (run_print(cli, sandbox, &result, create_ms, time_monotonic_ms() - started, err) < 0)
+	if (run_print(cli, sandbox, &result, denied, create_ms, time_monotonic_ms() - started, err) < 0)
 		return -1;
 	return relay_status(cli, &result);
 }
@@ -85,6 +89,7 @@ const struct cli_command cli_run = {
 		   "out. 125 means that husk itself failed. Stdin is not read without -i.\n",
 	.groups = { { source_options, offsetof(struct run_arguments, create) },
 		    { limit_options, offsetof(struct run_arguments, create) },
+		    { egress_options, offsetof(struct run_arguments, create.egress) },
 		    { process_options, offsetof(struct run_arguments, process) },
 		    { run_options, 0 } },
 	.arguments_size = sizeof(struct run_arguments),

@@ -6,20 +6,6 @@
 
 #include "cli/cli.h"
 
-static json_t *stats_json(const char *id, const struct husk_stats *stats)
-{
-	/* clang-format off */
-	return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"id", id,
-		"cpu_us", (json_int_t)stats->cpu_us,
-		"memory_bytes", (json_int_t)stats->memory_bytes,
-		"memory_limit", (json_int_t)stats->memory_limit,
-		"disk_bytes", (json_int_t)stats->disk_bytes,
-		"disk_limit", (json_int_t)stats->disk_limit,
-		"processes", (json_int_t)stats->processes);
-	/* clang-format on */
-}
-
 static void stats_row(struct table *table, const char *id, const struct husk_stats *stats)
 {
 	char used[32], limit[32];
@@ -33,6 +19,9 @@ static void stats_row(struct table *table, const char *id, const struct husk_sta
 	output_size(stats->disk_limit, limit, sizeof(limit));
 	table_cellf(table, "%s of %s", used, limit);
 	table_cellf(table, "%" PRIu64, stats->processes);
+	output_size(stats->network_sent, used, sizeof(used));
+	output_size(stats->network_received, limit, sizeof(limit));
+	table_cellf(table, "%s out, %s in", used, limit);
 }
 
 static int stats_one(struct cli *cli, const struct husk_sandbox *sandbox, struct table *table, json_t *array,
@@ -43,7 +32,9 @@ static int stats_one(struct cli *cli, const struct husk_sandbox *sandbox, struct
 	if (husk_stats(cli->husk, sandbox->id, &stats, err) < 0)
 		return -1;
 	stats_row(table, sandbox->id, &stats);
-	if (json_array_append_new(array, stats_json(sandbox->id, &stats)) < 0)
+	json_t *object = json_stats(&stats);
+	if (!object || json_object_set_new(object, "id", json_text0(sandbox->id)) < 0 ||
+	    json_array_append_new(array, object) < 0)
 		return husk_fail_memory(err);
 	return 0;
 }
@@ -77,7 +68,7 @@ static int stats_all(struct cli *cli, struct table *table, json_t *array, struct
 
 static int stats_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
-	static const char *const heading[] = { "ID", "CPU", "MEMORY", "DISK", "PROCESSES" };
+	static const char *const heading[] = { "ID", "CPU", "MEMORY", "DISK", "PROCESSES", "NETWORK" };
 	cleanup_table struct table table;
 	cleanup_json json_t *array = json_array();
 
@@ -98,7 +89,7 @@ static int stats_run(struct cli *cli, void *data, int argc, char **argv, struct 
 const struct cli_command cli_stats = {
 	.name = "stats",
 	.operands = "[SANDBOX…]",
-	.summary = "Show what sandboxes use of CPU, memory and disk",
+	.summary = "Show what sandboxes use of CPU, memory, disk and network",
 	.max = -1,
 	.run = stats_run,
 };

@@ -9,7 +9,7 @@
 
 #include "engine/gvisor/gvisor.h"
 
-const struct engine *const engines[] = { &engine_gvisor, NULL };
+const struct engine *const engines[] = { &engine_microvm, &engine_gvisor, NULL };
 
 const struct engine *engine_find(const char *name)
 {
@@ -40,6 +40,30 @@ const struct engine *engine_choose(const char *runtime, struct husk_error *err)
 void engine_sweep(const char *runtime, const char *id)
 {
 	gvisor_sweep(runtime, id);
+}
+
+/* ---- memory of what was found out ---- */
+
+/* Kept as two lines: the key, the text. */
+int engine_remembered(const char *runtime, const char *name, const char *key, char **out)
+{
+	cleanup_free char *path = str_format("%s/%s", runtime, name);
+	cleanup_free char *text = path ? file_read(path, 4096, NULL, NULL) : NULL;
+	size_t length = strlen(key);
+
+	if (!text || strncmp(text, key, length) != 0 || text[length] != '\n')
+		return -1;
+	*out = strndup(text + length + 1, strcspn(text + length + 1, "\n"));
+	return *out ? 0 : -1;
+}
+
+void engine_remember(const char *runtime, const char *name, const char *key, const char *text)
+{
+	cleanup_free char *path = str_format("%s/%s", runtime, name);
+	cleanup_free char *content = str_format("%s\n%s\n", key, text);
+
+	if (path && content)
+		file_write_atomic(path, content, strlen(content), 0600, NULL);
 }
 
 /* ---- durable images ---- */

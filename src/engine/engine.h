@@ -10,7 +10,8 @@
 
 #include "base/base.h"
 
-struct cgroup; /* jail/cgroup.h */
+struct cgroup;  /* jail/cgroup.h */
+struct gateway; /* net/gateway.h */
 
 /* Fixed when the machine is prepared. Strings live as long as the machine. */
 struct engine_spec {
@@ -21,6 +22,7 @@ struct engine_spec {
 	const char *agent;         /* path of the agent inside the image */
 	uint64_t disk_bytes;       /* size of the writable layer; part of a checkpoint, so it must match on restore */
 	uint32_t uid_base;         /* first of 65,536 host uids of this machine's own; 0: the engine may not map */
+	const struct gateway *gateway; /* the wire for its network interface; the port is copied. NULL: loopback only */
 	struct cgroup *cgroup;     /* every process of the engine is born inside */
 };
 
@@ -62,6 +64,11 @@ const struct engine *engine_find(const char *name);
 /* The strongest engine whose probe passes here; NULL with every engine's reason in err. The answer of a passing probe is
  * remembered under `runtime` for this boot of the host. */
 const struct engine *engine_choose(const char *runtime, struct husk_error *err);
+/* For engines: what was found out about this host, kept as a line of text in the file `name` under `runtime`, good as long
+ * as `key` is the same (it holds the boot's id, and whatever else the answer depends on). 0 with the text to free, or -1:
+ * a missing or unreadable memory is only slow, never wrong. */
+int engine_remembered(const char *runtime, const char *name, const char *key, char **out);
+void engine_remember(const char *runtime, const char *name, const char *key, const char *text);
 /* Removes what a machine whose supervisor was killed may have left in `runtime`. Its processes are gone already. */
 void engine_sweep(const char *runtime, const char *id);
 
@@ -70,6 +77,6 @@ void engine_sweep(const char *runtime, const char *id);
 int engine_image_sync(const char *image, struct husk_error *err);
 #define ENGINE_IMAGE_DURABLE "durable" /* the file in an image that says so; for engines */
 
-extern const struct engine engine_gvisor;
+extern const struct engine engine_microvm, engine_gvisor;
 
 #endif

@@ -103,7 +103,7 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
-			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o}",
+			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
 			 "tenant", json_text0(sandbox->tenant),
@@ -123,7 +123,8 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "cpus", (double)sandbox->cpu_milli / 1000,
 			 "pids", (json_int_t)sandbox->pids,
 			 "metadata", json_pairs(sandbox->metadata, sandbox->metadata_count),
-			 "environment", json_texts(sandbox->environment_names));
+			 "environment", json_texts(sandbox->environment_names),
+			 "egress", json_text0(sandbox->egress_mode));
 	/* clang-format on */
 }
 
@@ -209,4 +210,21 @@ json_t *json_code_contexts(const struct husk_code_context *list, size_t count)
 		    0)
 			return NULL;
 	return steal_pointer(array);
+}
+
+json_t *json_stats(const struct husk_stats *stats)
+{
+	/* clang-format off */
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}",
+			 "cpu_us", (json_int_t)stats->cpu_us,
+			 "memory_bytes", (json_int_t)stats->memory_bytes,
+			 "memory_limit", (json_int_t)stats->memory_limit,
+			 "disk_bytes", (json_int_t)stats->disk_bytes,
+			 "disk_limit", (json_int_t)stats->disk_limit,
+			 "processes", (json_int_t)stats->processes,
+			 "network_sent", (json_int_t)stats->network_sent,
+			 "network_received", (json_int_t)stats->network_received,
+			 "network_connections", (json_int_t)stats->network_connections,
+			 "network_denied", (json_int_t)stats->network_denied);
+	/* clang-format on */
 }

@@ -28,8 +28,15 @@ int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t si
 json_t *json_sandbox(const struct husk_sandbox *sandbox);
 json_t *json_sandbox_list(struct husk_sandbox *const *list);
 json_t *json_snapshot(const struct husk_snapshot *snapshot);
+json_t *json_stats(const struct husk_stats *stats);
 json_t *json_template(const struct husk_template *template);
 json_t *json_process_list(const struct husk_process_info *list, size_t count);
 json_t *json_code_contexts(const struct husk_code_context *list, size_t count);
+
+/* ---- the network (egress.c) ---- */
+
+json_t *json_egress(const struct husk_egress *egress);
+json_t *json_egress_event(const struct husk_egress_event *event);
+json_t *json_egress_traffic(const struct husk_egress_traffic *list, size_t count);
 
 #endif

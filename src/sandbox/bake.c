@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
+#include "sandbox/egress.h"
 #include "sandbox/lifecycle.h"
 #include "sandbox/link.h"
 #include "sandbox/pool.h"
@@ -358,6 +359,26 @@ static int build_files(struct husk *husk, const struct husk_build_options *o, co
 	return image ? 0 : -1;
 }
 
+/* What sandboxes of this template may reach unless told otherwise, checked; NULL with err->code 0 when it says nothing. */
+static char *definition_egress(const struct template_definition *definition, struct husk_error *err)
+{
+	struct husk_egress egress = { .mode = definition->egress,
+				      .allow = (const char *const *)definition->allow,
+				      .allow_count = definition->allow ? strv_length(definition->allow) : 0 };
+	cleanup_policy struct policy *policy = NULL;
+
+	if (!definition->egress && !definition->allow)
+		return NULL;
+	if (egress_check(&egress, &policy, err) < 0) {
+		husk_wrap(err, "template '%s'", definition->name);
+		return NULL;
+	}
+	char *text = policy_text(policy);
+	if (!text)
+		husk_fail_memory(err);
+	return text;
+}
+
 int husk_template_build(struct husk *husk, const struct husk_build_options *options, struct husk_template **out,
 			bool *fresh, struct husk_error *err)
 {
@@ -365,13 +386,19 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 	char digest[TEMPLATE_DIGEST_LENGTH + 1];
 	struct catalog_template *current = NULL;
 
-	if (load_definition(options, &definition, err) < 0 || template_digest(definition, digest, err) < 0)
+	if (load_definition(options, &definition, err) < 0)
 		return -1;
+	struct husk_error why = { 0 };
+	cleanup_free char *egress = definition_egress(definition, &why);
+	if (!egress && why.code != HUSK_OK)
+		return husk_fail(err, why.code, "%s", why.message);
 	const struct engine *engine = options->isolation && strcmp(options->isolation, "auto") != 0 ?
 					      engine_find(options->isolation) :
 					      engine_choose(husk->paths.runtime, err);
 	if (!engine)
 		return options->isolation ? husk_fail_field(err, "isolation", "isolation '%s' is not known", options->isolation) : -1;
+	if (template_digest(definition, engine->name, digest, err) < 0)
+		return -1;
 
 	struct catalog_template version = {
 		.name = definition->name,
@@ -381,6 +408,7 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 		.created_ms = time_wall_ms(),
 		.disk_bytes = definition->disk_bytes ? definition->disk_bytes : DEFAULT_DISK_BYTES,
 		.current = true,
+		.egress = egress,
 	};
 	cleanup_free char *directory = path_template(&husk->paths, digest);
 	cleanup_free char *baked = path_baked(&husk->paths, digest, version.disk_bytes);
@@ -388,7 +416,7 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 		return husk_fail_memory(err);
 	bool known = catalog_template_get(husk->catalog, definition->name, &current, NULL) == 0 &&
 		     str_equal(current->digest, digest) && str_equal(current->isolation, engine->name) &&
-		     access(baked, F_OK) == 0;
+		     access(baked, F_OK) == 0 && strcmp(current->egress ? current->egress : "", egress ? egress : "") == 0;
 	catalog_template_free(current);
 	current = NULL;
 	if (fresh)

@@ -2,6 +2,7 @@
  * What can be done to a sandbox that exists: look at it, end it, give it more time, pause it, send it to sleep. Thin: the
  * supervisor does the work; a hibernated sandbox has none, and is dealt with here under its lock.
  */
+#include "sandbox/egress.h"
 #include "sandbox/lifecycle.h"
 #include "sandbox/pool.h"
 #include "sandbox/view.h"
@@ -34,6 +35,7 @@ static int end_asleep(struct husk *husk, const struct catalog_sandbox *row, cons
 	if (catalog_sandbox_end(husk->catalog, row->id, reason, err) < 0)
 		return -1;
 	catalog_event(husk->catalog, row->id, "ended", detail, NULL);
+	egress_secrets_drop(husk, row->id);
 	unlink(lock_path);
 	return dir_remove(image, err);
 }

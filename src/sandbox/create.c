@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "engine/engine.h"
+#include "sandbox/egress.h"
 #include "sandbox/json.h"
 #include "sandbox/lifecycle.h"
 #include "sandbox/pool.h"
@@ -89,7 +90,10 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 				       engines[0] ? " or " : "", engines[0] ? engines[0]->name : "");
 	if (pairs_check_metadata(o->metadata, o->metadata_count, err) < 0)
 		return -1;
-	return pairs_check_environment(o->environment, o->environment_count, err);
+	if (pairs_check_environment(o->environment, o->environment_count, err) < 0)
+		return -1;
+	cleanup_policy struct policy *policy = NULL;
+	return o->egress ? egress_check(o->egress, &policy, err) : 0;
 }
 
 /* ---- continuing from an image ---- */
@@ -98,6 +102,7 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 struct plan {
 	struct catalog_sandbox row; /* strings belong to the plan */
 	char *image;
+	char *secrets;      /* the text of its file; NULL: none */
 	bool from_template; /* then a warm pool entry will do */
 };
 
@@ -113,12 +118,44 @@ static void plan_free(struct plan *plan)
 	free(plan->row.environment);
 	free(plan->row.idempotency_key);
 	free(plan->row.request);
+	free(plan->row.egress);
 	free(plan->image);
+	secrets_wipe(plan->secrets);
 }
 
-/* What was asked for, over what is inherited (of a snapshot or a parent; NULL: nothing). */
-static int plan_fill(struct plan *plan, const struct husk_create_options *o, const char *inherited_environment,
-		     const char *inherited_metadata, struct husk_error *err)
+/* What a sandbox to be takes over from its template, snapshot or parent; NULL: nothing. */
+struct inherited {
+	const char *environment, *metadata, *egress;
+	const char *secrets; /* of a parent */
+};
+
+static int check_variables(const struct policy *policy, const struct husk_create_options *o, struct husk_error *err)
+{
+	for (size_t i = 0; i < policy->secret_count; i++)
+		for (size_t k = 0; k < o->environment_count; k++)
+			if (str_equal(policy->secrets[i].name, o->environment[k].key))
+				return husk_fail(err, HUSK_INVALID, "'%s' is given as a secret and as an environment variable; "
+						 "keep one", policy->secrets[i].name);
+	return 0;
+}
+
+/* The policy that was asked for, or the inherited one, and the secrets it needs. */
+static int plan_egress(struct plan *plan, const struct husk_create_options *o, const struct inherited *inherited,
+		       struct husk_error *err)
+{
+	cleanup_policy struct policy *policy = NULL;
+
+	int result = o->egress ? egress_check(o->egress, &policy, err) : policy_parse(inherited->egress, &policy, err);
+	if (result < 0 || check_variables(policy, o, err) < 0 ||
+	    egress_secrets(policy, o->egress, inherited->secrets, &plan->secrets, err) < 0)
+		return -1;
+	plan->row.egress = policy_text(policy);
+	return plan->row.egress ? 0 : husk_fail_memory(err);
+}
+
+/* What was asked for, over what is inherited. */
+static int plan_fill(struct plan *plan, const struct husk_create_options *o, const struct inherited *inherited,
+		     struct husk_error *err)
 {
 	struct catalog_sandbox *row = &plan->row;
 	int64_t ttl = o->ttl_seconds ? o->ttl_seconds : DEFAULT_TTL_SECONDS;
@@ -134,9 +171,9 @@ static int plan_fill(struct plan *plan, const struct husk_create_options *o, con
 	if (o->pids || !row->pids)
 		row->pids = o->pids ? o->pids : DEFAULT_PIDS;
 	row->name = o->name ? strdup(o->name) : NULL;
-	row->metadata = json_with_pairs(inherited_metadata, o->metadata, o->metadata_count, err);
-	row->environment = json_with_pairs(inherited_environment, o->environment, o->environment_count, err);
-	if (!row->metadata || !row->environment)
+	row->metadata = json_with_pairs(inherited->metadata, o->metadata, o->metadata_count, err);
+	row->environment = json_with_pairs(inherited->environment, o->environment, o->environment_count, err);
+	if (!row->metadata || !row->environment || plan_egress(plan, o, inherited, err) < 0)
 		return -1;
 	return (o->name && !row->name) || !row->template_name || !row->template_digest || !row->isolation || !plan->image ?
 		       husk_fail_memory(err) : 0;
@@ -160,6 +197,8 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 			unlink(path);
 		return -1;
 	}
+	if (plan->secrets && egress_secrets_save(husk, id, plan->secrets, err) < 0)
+		return -1;
 	return supervisor_start(husk, id, lock, plan->image, false, err);
 }
 
@@ -179,7 +218,7 @@ static int plan_run(struct husk *husk, struct plan *plan, struct husk_error *err
 	if (catalog_quota(husk->catalog, 1, plan->row.memory_bytes, err) < 0)
 		return -1;
 	for (int warm = plan->from_template ? 1 : 0; warm >= 0 && pool_size() > 0; warm--) {
-		int taken = pool_take(husk, &plan->row, -1, plan->image, warm, &plan->row.id, err);
+		int taken = pool_take(husk, &plan->row, -1, plan->image, warm, plan->secrets, &plan->row.id, err);
 		if (taken > 0)
 			return 0;
 	}
@@ -212,11 +251,13 @@ static int plan_from_template(struct husk *husk, const struct husk_create_option
 	plan->row.template_digest = strdup(version->digest);
 	plan->row.isolation = strdup(version->isolation);
 	plan->image = bake_image(husk, version, plan->row.disk_bytes, err);
+	int result = plan->image ? plan_fill(plan, o, &(struct inherited){ .egress = version->egress }, err) : -1;
 	catalog_template_free(version);
-	return plan->image ? plan_fill(plan, o, NULL, NULL, err) : -1;
+	return result;
 }
 
-static int plan_from_snapshot(struct husk *husk, const char *snapshot, const char *parent,
+/* `parent`: a fork, which has its parent's metadata and secrets as well. */
+static int plan_from_snapshot(struct husk *husk, const char *snapshot, const char *parent, const char *secrets,
 			      const struct husk_create_options *o, struct plan *plan, struct husk_error *err)
 {
 	struct catalog_snapshot *row = NULL;
@@ -239,7 +280,12 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 		plan->row.isolation = strdup(row->isolation);
 		plan->row.parent = strdup(parent ? parent : row->id);
 		plan->image = path_snapshot(&husk->paths, row->id);
-		result = plan_fill(plan, o, row->environment, parent ? row->metadata : NULL, err);
+		result = plan_fill(plan, o,
+				   &(struct inherited){ .environment = row->environment,
+							.metadata = parent ? row->metadata : NULL,
+							.egress = row->egress,
+							.secrets = secrets },
+				   err);
 	}
 	catalog_snapshot_free(row);
 	return result;
@@ -251,7 +297,7 @@ static int create_new(struct husk *husk, const struct husk_create_options *o, co
 {
 	struct plan plan = { 0 };
 
-	int result = o->snapshot ? plan_from_snapshot(husk, o->snapshot, NULL, o, &plan, err)
+	int result = o->snapshot ? plan_from_snapshot(husk, o->snapshot, NULL, NULL, o, &plan, err)
 				 : plan_from_template(husk, o, &plan, err);
 	if (result == 0 && request) {
 		plan.row.idempotency_key = strdup(o->idempotency_key);
@@ -269,21 +315,40 @@ static int create_new(struct husk *husk, const struct husk_create_options *o, co
 
 /* ---- create once for a key ---- */
 
+/* The policy as text, and the values of its secrets; "": none was given. */
+static char *sign_egress(const struct husk_egress *egress, struct husk_error *err)
+{
+	cleanup_policy struct policy *policy = NULL;
+	cleanup_buf struct buf text = { 0 };
+
+	if (egress && egress_check(egress, &policy, err) < 0)
+		return NULL;
+	cleanup_free char *terms = policy ? policy_text(policy) : strdup("");
+	int bad = terms ? buf_append_string(&text, terms) : -1;
+	for (size_t i = 0; egress && i < egress->secret_count; i++)
+		bad |= buf_printf(&text, "\n%s", egress->secrets[i].value ? egress->secrets[i].value : "");
+	char *out = bad ? NULL : buf_steal(&text);
+	if (!out)
+		husk_fail_memory(err);
+	return out;
+}
+
 /* Two requests are the same when this is: every option, in a fixed order. Signed, not merely hashed, because the values of
  * the environment are in it, and what is kept of it outlives them. */
 static char *sign_request(struct husk *husk, const struct husk_create_options *o, struct husk_error *err)
 {
 	cleanup_free char *metadata = pairs_to_json(o->metadata, o->metadata_count, err);
 	cleanup_free char *environment = metadata ? pairs_to_json(o->environment, o->environment_count, err) : NULL;
+	cleanup_free char *egress = environment ? sign_egress(o->egress, err) : NULL;
 	char *signature = NULL;
 
-	if (!environment)
+	if (!egress)
 		return NULL;
 	cleanup_free char *text = str_format(
-		"create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s", o->template_name ? o->template_name : "",
+		"create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s\n%s", o->template_name ? o->template_name : "",
 		o->snapshot ? o->snapshot : "", o->name ? o->name : "", o->isolation ? o->isolation : "",
 		(long long)o->ttl_seconds, o->persistent, (long long)o->idle_seconds, (unsigned long long)o->memory_bytes,
-		(unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment);
+		(unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment, egress);
 	if (!text)
 		husk_fail_memory(err);
 	else
@@ -383,6 +448,7 @@ static int checkpoint(struct husk *husk, const char *sandbox, const char *name, 
 		.pids = row->pids,
 		.environment = row->environment,
 		.metadata = row->metadata,
+		.egress = row->egress,
 	};
 	int result = directory ? catalog_snapshot_add(husk->catalog, &snapshot, err) : husk_fail_memory(err);
 	if (result == 0 && (dir_make(directory, 0700, err) < 0 || wire_put_string(&arguments, TAG_PATH, directory) < 0 ||
@@ -560,6 +626,14 @@ static int fork_quota(struct husk *husk, const char *sandbox, size_t count, cons
 	return catalog_quota(husk->catalog, count, memory * count, err); /* bounded: count by 256, memory by MEMORY_MAX */
 }
 
+static int load_secrets(struct husk *husk, const char *id, char **out, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+
+	*out = egress_secrets_load(husk, id, &why);
+	return *out || why.code == HUSK_OK ? 0 : husk_fail(err, why.code, "%s", why.message);
+}
+
 int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
 	      struct husk_sandbox ***out, struct husk_error *err)
 {
@@ -579,8 +653,11 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 		return husk_fail_memory(err);
 	int result = save_parent(husk, children, count, sandbox, snapshot, &parent, err);
 	bool saved = result == 0;
+	cleanup_secrets char *secrets = NULL;
+	if (saved)
+		result = load_secrets(husk, parent, &secrets, err);
 	for (size_t i = 0; i < count && result == 0; i++)
-		result = plan_from_snapshot(husk, snapshot, parent, o, &children[i].plan, err);
+		result = plan_from_snapshot(husk, snapshot, parent, secrets, o, &children[i].plan, err);
 	if (result == 0)
 		result = run_children(husk, children, count, err);
 	if (result == 0 && out)
@@ -625,7 +702,7 @@ int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err)
 		return image ? 0 : husk_fail_memory(err);
 	}
 	if (catalog_sandbox_move(husk->catalog, row->id, 1u << CATALOG_HIBERNATED, CATALOG_CREATING, err) == 0) {
-		int taken = pool_size() > 0 ? pool_take(husk, row, lock, image, false, &id, err) : 0;
+		int taken = pool_size() > 0 ? pool_take(husk, row, lock, image, false, NULL, &id, err) : 0;
 		if (taken == 0)
 			result = supervisor_start(husk, row->id, lock, image, false, err);
 		else

@@ -1,6 +1,7 @@
 /*
  * What works on this host and what does not (husk_doctor), what was left behind (husk_leaks), and tidying up (husk_gc).
  */
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -9,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
+#include "net/gateway.h"
 #include "sandbox/leaks.h"
 #include "sandbox/lifecycle.h"
 #include "sandbox/pool.h"
@@ -117,6 +119,28 @@ static void check_programs(struct checks *checks)
 		add_check(checks, "agent", HUSK_CHECK_FAIL, "husk-agent is not installed beside husk; run make, or make install");
 }
 
+/* The wire of a machine, made and taken away again; and whether its addresses hide a network of the host from guests. */
+static void check_network(struct checks *checks, struct husk *husk)
+{
+	struct gateway gateway = GATEWAY_NONE;
+	struct address_link link;
+	struct husk_error err = { 0 };
+	char route[64], address[INET_ADDRSTRLEN];
+
+	if (address_choose(husk->paths.home, &link, &err) < 0 || gateway_make(&link, &gateway, &err) < 0) {
+		add_check(checks, "network", HUSK_CHECK_FAIL, "%s", err.message);
+		return;
+	}
+	gateway_close(&gateway);
+	inet_ntop(AF_INET, &link.guest, address, sizeof(address));
+	if (address_collides(&link, route, &err) == 1)
+		add_check(checks, "network", HUSK_CHECK_WARN,
+			  "guests have the address %s, which lies in the host's route %s and hides it from them; set HUSK_NET",
+			  address, route);
+	else
+		add_check(checks, "network", HUSK_CHECK_OK, "works: guests have the address %s", address);
+}
+
 static void check_templates(struct checks *checks, struct husk *husk)
 {
 	struct catalog_template **list = NULL;
@@ -142,6 +166,7 @@ int husk_doctor(struct husk *husk, struct husk_check **out, size_t *count, struc
 	check_host(&checks, husk);
 	check_programs(&checks);
 	check_engines(&checks, husk);
+	check_network(&checks, husk);
 	check_templates(&checks, husk);
 	return give_checks(&checks, 0, out, count, err);
 }

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
+#include "sandbox/egress.h"
 #include "sandbox/lifecycle.h"
 #include "sandbox/pool.h"
 #include "wire/wire.h"
@@ -55,6 +56,7 @@ static void clear_remains(struct husk *husk, const struct catalog_sandbox *row)
 			dir_remove(directory, NULL);
 		return;
 	}
+	egress_secrets_drop(husk, row->id);
 	catalog_sandbox_end(husk->catalog, row->id, "crashed", NULL);
 	catalog_event(husk->catalog, row->id, "recovered", "{\"state\":\"ended\"}", NULL);
 	catalog_event(husk->catalog, row->id, "ended", "{\"reason\":\"crashed\"}", NULL);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/file.h>
 
+#include "sandbox/egress.h"
 #include "sandbox/lifecycle.h"
 #include "sandbox/pool.h"
 #include "sandbox/supervisor.h"
@@ -33,6 +34,7 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 	s->engine = engine_find(row->isolation);
 	if (!s->engine)
 		return husk_fail(err, HUSK_UNAVAILABLE, "no engine '%s' in this build", row->isolation);
+	s->slot = row->slot;
 	s->machine_name = str_format("%s-%u", s->husk.paths.scope, row->slot);
 	s->machine_directory = path_machine(&s->husk.paths, row->slot);
 	if (!rootfs || !s->machine_name || !s->machine_directory)
@@ -43,6 +45,8 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 		return -1;
 	if (cgroup_set_limits(s->cgroup, &limits, err) < 0)
 		return -1;
+	if (network_prepare(s, row, err) < 0)
+		return -1;
 	struct engine_spec spec = {
 		.id = s->machine_name,
 		.directory = s->machine_directory,
@@ -51,9 +55,12 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 		.agent = "/.husk/agent",
 		.disk_bytes = row->disk_bytes,
 		.uid_base = machine_uid_base(row->slot),
+		.gateway = &s->network.gateway,
 		.cgroup = s->cgroup,
 	};
-	return s->engine->prepare(&spec, &s->machine, err);
+	int result = s->engine->prepare(&spec, &s->machine, err);
+	gateway_release_port(&s->network.gateway);
+	return result;
 }
 
 int machine_restore(struct supervisor *s, const char *image, struct husk_error *err)
@@ -84,15 +91,7 @@ static int identity_arguments(const struct catalog_sandbox *row, struct buf *out
 	bad |= wire_put_int(out, TAG_PIDS, row->pids);
 	bad |= wire_put_int(out, TAG_MEMORY, (int64_t)row->memory_bytes);
 
-	json_t *environment = row->environment ? json_loads(row->environment, 0, NULL) : NULL;
-	const char *key;
-	json_t *value;
-	json_object_foreach(environment, key, value) {
-		cleanup_free char *pair = str_format("%s=%s", key, json_string_value(value));
-		bad |= pair ? wire_put_string(out, TAG_ENV, pair) : -1;
-	}
-	json_decref(environment);
-	return bad ? husk_fail(err, HUSK_LIMIT, "the environment is too large; keep it under 200 KiB") : 0;
+	return bad ? husk_fail_memory(err) : 0;
 }
 
 static void remove_image(struct supervisor *s)
@@ -110,9 +109,11 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 	bool waking = sandbox_has_image(&s->husk, s->id);
 	struct cgroup_limits limits = limits_of(row);
 
-	if (cgroup_set_limits(s->cgroup, &limits, err) < 0)
+	if (cgroup_set_limits(s->cgroup, &limits, err) < 0 || network_begin(s, row, err) < 0)
 		return -1;
-	if (identity_arguments(row, &arguments, err) < 0)
+	if (identity_arguments(row, &arguments, err) < 0 || network_arguments(s, row->environment, &arguments, err) < 0)
+		return -1;
+	if (network_hold(s, err) < 0) /* before the first packet of the guest */
 		return -1;
 	if (link_call(s->link, METHOD_IDENTITY, &arguments, NULL, AGENT_TIMEOUT_MS, err) < 0)
 		return husk_wrap(err, "cannot make the restored machine its own");
@@ -125,6 +126,7 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 	if (catalog_sandbox_move(s->husk.catalog, s->id, 1u << CATALOG_CREATING, CATALOG_RUNNING, err) < 0)
 		return -1;
 	s->state = CATALOG_RUNNING;
+	network_settle(s);
 	if (waking) /* only now: killed any earlier, the sandbox is still hibernated */
 		remove_image(s);
 	json_t *detail = json_pack("{s:s, s:s?, s:s}", "template", row->template_name, "parent", row->parent, "isolation",
@@ -231,6 +233,7 @@ static void dismantle(struct supervisor *s)
 		s->engine->free(s->machine);
 		s->machine = NULL;
 	}
+	network_end(s);
 	if (s->cgroup) {
 		cgroup_free(s->cgroup);
 		s->cgroup = NULL;
@@ -321,6 +324,8 @@ int machine_pause(struct supervisor *s, bool pause, struct husk_error *err)
 		s->state = to;
 		result = catalog_event(s->husk.catalog, s->id, pause ? "paused" : "resumed", NULL, err);
 	}
+	if (result == 0 && !pause)
+		result = network_tell(s, err);
 	pthread_mutex_unlock(&s->lock);
 	return result;
 }
@@ -347,6 +352,29 @@ int machine_extend(struct supervisor *s, int64_t ttl_seconds, bool persistent, i
 	return result;
 }
 
+int machine_egress(struct supervisor *s, const char *policy, const char *secrets, struct husk_error *err)
+{
+	pthread_mutex_lock(&s->lock);
+	int result = s->over ? husk_fail(err, HUSK_GONE, "sandbox %s has ended", s->id) : 0;
+	if (result == 0 && s->state != CATALOG_RUNNING && s->state != CATALOG_PAUSED)
+		result = husk_fail(err, HUSK_CONFLICT, "sandbox %s is not running", s->id);
+	if (result == 0)
+		result = network_set(s, policy, secrets, err);
+	/* A paused guest cannot listen: it is told when it goes on. */
+	if (result == 0 && s->state == CATALOG_RUNNING)
+		result = network_tell(s, err);
+	pthread_mutex_unlock(&s->lock);
+	return result;
+}
+
+char *machine_egress_view(struct supervisor *s, size_t limit)
+{
+	pthread_mutex_lock(&s->lock);
+	char *text = network_view(s, limit);
+	pthread_mutex_unlock(&s->lock);
+	return text;
+}
+
 void machine_end(struct supervisor *s, const char *reason)
 {
 	struct husk_error err = { 0 };
@@ -357,6 +385,7 @@ void machine_end(struct supervisor *s, const char *reason)
 		keep_console(s);
 		dismantle(s);
 		remove_image(s);
+		egress_secrets_drop(&s->husk, s->id);
 		if (catalog_sandbox_end(s->husk.catalog, s->id, reason, &err) < 0 ||
 		    catalog_event(s->husk.catalog, s->id, "ended", detail, &err) < 0)
 			log_line(LOG_ERROR, "%s", err.message);
@@ -437,14 +466,19 @@ void machine_relieve(struct supervisor *s)
 char *machine_describe(struct supervisor *s)
 {
 	struct cgroup_use use = { 0 };
+	struct leash_totals traffic;
 
 	pthread_mutex_lock(&s->lock);
 	if (s->cgroup)
 		cgroup_read(s->cgroup, &use, NULL);
-	json_t *root = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "id", s->id, "expires_ms",
+	network_totals(s, &traffic);
+	json_t *root = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:i}}", "id", s->id, "expires_ms",
 				 (json_int_t)s->expires_ms, "memory", (json_int_t)use.memory_bytes, "memory_limit",
 				 (json_int_t)s->memory_limit, "cpu_us", (json_int_t)use.cpu_us, "channels",
-				 (json_int_t)(s->link ? link_channels(s->link) : 0), "sessions", (json_int_t)s->sessions);
+				 (json_int_t)(s->link ? link_channels(s->link) : 0), "sessions", (json_int_t)s->sessions,
+				 "network", "sent", (json_int_t)traffic.sent, "received", (json_int_t)traffic.received,
+				 "connections", (json_int_t)traffic.connections, "denied", (json_int_t)traffic.denied,
+				 "restarts", (json_int_t)traffic.restarts, "pid", (int)traffic.pid);
 	pthread_mutex_unlock(&s->lock);
 	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);

@@ -11,12 +11,14 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include "sandbox/egress.h"
 #include "sandbox/supervisor.h"
 #include "store/template.h"
 
 #define START_TIMEOUT_MS 60000
 #define POOL_SIZE 2
 #define POOL_IDLE_SECONDS 300
+#define LEASH_SECONDS 600 /* how long after a sandbox with a policy the pool keeps leashes ready */
 
 static int64_t number_from_environment(const char *name, int64_t max, int64_t fallback)
 {
@@ -64,7 +66,7 @@ int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 }
 
 /* The husk binary: ourselves when we are it, else what an embedding program was told or what is installed. */
-static char *husk_binary(struct husk_error *err)
+char *husk_program(struct husk_error *err)
 {
 	char self[4096];
 	ssize_t size = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -87,8 +89,9 @@ static char *husk_binary(struct husk_error *err)
 /* Only what a supervisor needs of our environment: never the caller's secrets. */
 static char **clean_environment(void)
 {
-	static const char *const kept[] = { "PATH", "HUSK_POOL", "HUSK_POOL_IDLE", "HUSK_BIN", "HUSK_LIBDIR", "HUSK_CACHE",
-					    "ASAN_OPTIONS", "UBSAN_OPTIONS" };
+	static const char *const kept[] = { "PATH",          "HUSK_POOL",    "HUSK_POOL_IDLE", "HUSK_BIN",
+					    "HUSK_LIBDIR",   "HUSK_CACHE",   "HUSK_NET",       "HUSK_DNS",
+					    "SSL_CERT_FILE", "ASAN_OPTIONS", "UBSAN_OPTIONS" };
 	cleanup_strv char **list = calloc(1, sizeof(char *));
 
 	for (size_t i = 0; list && i < ARRAY_SIZE(kept); i++) {
@@ -134,9 +137,10 @@ static int read_outcome(int fd, struct husk_error *err)
 	return husk_fail(err, (enum husk_code)code, "%s", *message == ' ' ? message + 1 : message);
 }
 
-int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool, struct husk_error *err)
+int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
+		     struct husk_error *err)
 {
-	cleanup_free char *binary = husk_binary(err);
+	cleanup_free char *binary = husk_program(err);
 	cleanup_strv char **environment = clean_environment();
 	cleanup_close int read_end = -1;
 	cleanup_close int write_end = -1;
@@ -183,10 +187,12 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
 
 /* A claimed entry that wakes another sandbox gives it its slot; one that becomes a new one gets the wanted row's fields. */
 static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, struct catalog_sandbox *entry,
-		     struct husk_error *err)
+		     const char *secrets, struct husk_error *err)
 {
 	if (wanted->id)
 		return catalog_pool_adopt(husk->catalog, wanted->id, entry->id, err);
+	if (secrets && egress_secrets_save(husk, entry->id, secrets, err) < 0)
+		return -1;
 	struct catalog_sandbox row = *wanted;
 	row.id = entry->id;
 	row.slot = entry->slot;
@@ -195,8 +201,8 @@ static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, st
 	return catalog_sandbox_update(husk->catalog, &row, err);
 }
 
-int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm, char **out,
-	      struct husk_error *err)
+int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm,
+	      const char *secrets, char **out, struct husk_error *err)
 {
 	struct catalog_sandbox *entry = NULL;
 	cleanup_buf struct buf arguments = { 0 };
@@ -205,7 +211,7 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 	if (found <= 0)
 		return found;
 	cleanup_close int fd = supervisor_dial(husk, entry->id, err);
-	int result = fd < 0 ? -1 : hand_over(husk, wanted, entry, err);
+	int result = fd < 0 ? -1 : hand_over(husk, wanted, entry, secrets, err);
 	if (result == 0) {
 		int bad = wire_put_string(&arguments, TAG_NAME, wanted->id ? wanted->id : entry->id);
 		bad |= wire_put_string(&arguments, TAG_PATH, image);
@@ -229,7 +235,8 @@ void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	if (random_id("sb-", 10, id) < 0)
 		return;
 	row.id = id;
-	row.name = row.parent = row.end_reason = row.metadata = row.environment = NULL;
+	row.name = row.parent = row.end_reason = row.metadata = row.environment =
+		NULL;                             /* egress tells whether to keep a leash ready */
 	row.idempotency_key = row.request = NULL; /* they stand for the sandbox it is like, and for no second one */
 	row.state = CATALOG_PREPARING;
 	row.warm = warm;
@@ -250,7 +257,7 @@ void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 
 struct refill {
 	struct supervisor *supervisor;
-	struct catalog_sandbox like; /* only template, isolation, sizes */
+	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it is on a leash */
 };
 
 static void *refill(void *argument)
@@ -261,7 +268,8 @@ static void *refill(void *argument)
 	for (int warm = 1; warm >= 0; warm--) {
 		int target = warm ? pool_size() : MIN(pool_size(), 1);
 		while (!job->supervisor->over) {
-			int count = catalog_pool_count(catalog, job->like.template_digest, job->like.disk_bytes, warm, NULL);
+			int count = catalog_pool_count(catalog, job->like.template_digest, job->like.disk_bytes, warm,
+						       NULL);
 			if (count < 0 || count >= target)
 				break;
 			pool_add(&job->supervisor->husk, &job->like, warm);
@@ -272,6 +280,23 @@ static void *refill(void *argument)
 	free(job->like.isolation);
 	free(job);
 	return NULL;
+}
+
+/* Does this instance make sandboxes with a policy these days? Told by the age of a file that each of them touches. */
+static bool leash_in_use(struct supervisor *s)
+{
+	cleanup_free char *path = str_format("%s/leash", s->husk.paths.runtime);
+	struct stat st;
+
+	if (!path)
+		return false;
+	if (s->network.leash) {
+		cleanup_close int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		if (fd >= 0)
+			futimens(fd, NULL);
+		return true;
+	}
+	return stat(path, &st) == 0 && time_wall_ms() / 1000 - st.st_mtime < LEASH_SECONDS;
 }
 
 void pool_refill(struct supervisor *s, const struct catalog_sandbox *like)
@@ -292,6 +317,7 @@ void pool_refill(struct supervisor *s, const struct catalog_sandbox *like)
 		.disk_bytes = like->disk_bytes,
 		.cpu_milli = like->cpu_milli,
 		.pids = like->pids,
+		.egress = leash_in_use(s) ? "{\"mode\":\"allow\"}" : NULL,
 	};
 	if (!job->like.template_name || !job->like.template_digest || !job->like.isolation ||
 	    pthread_create(&thread, NULL, refill, job) != 0) {

@@ -14,15 +14,18 @@ int pool_size(void);
 /* How long an unclaimed entry waits: $HUSK_POOL_IDLE seconds, else 300. */
 int64_t pool_idle_ms(void);
 
+/* The husk binary, for the processes libhusk starts; caller frees. */
+char *husk_program(struct husk_error *err);
 /* The lock of a sandbox, taken without waiting: a descriptor to hand to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
 /* Starts the supervisor of a sandbox whose row is in CREATING; waits until it is up. On failure nothing is left of it. */
 int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool, struct husk_error *err);
 /* Has a pool entry of the wanted template and disk become the wanted sandbox: a new one (wanted->id NULL), or a
- * hibernated one that wakes (then lock_fd is its lock). `image` is for an entry that is not warm. 1: done, and its id in
+ * hibernated one that wakes (then lock_fd is its lock). `image` is for an entry that is not warm, `secrets` (may be NULL)
+ * for a new one. 1: done, and its id in
  * *out (caller frees); 0: the pool had none; -1: it had one, and that failed and is gone. */
-int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm, char **out,
-	      struct husk_error *err);
+int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm,
+	      const char *secrets, char **out, struct husk_error *err);
 /* Adds one prepared machine (warm: restored as well) for the template and disk of `like`; waits until it is there. That it
  * failed is only logged: whoever wanted it finds the pool empty. */
 void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm);

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include "sandbox/egress.h"
 #include "sandbox/supervisor.h"
 
 #define RELAYS_MAX 32
@@ -223,6 +224,15 @@ static int serve(struct session *session, int64_t method, const char *payload, s
 			return husk_fail(err, HUSK_INVALID, "checkpoint without a path");
 		result = machine_checkpoint(s, image, &number, err);
 		return result < 0 ? result : wire_put_int(results, TAG_DURATION_MS, number);
+	}
+	case METHOD_SANDBOX_EGRESS: {
+		cleanup_free char *policy = wire_get_string(payload, size, TAG_JSON);
+		cleanup_secrets char *secrets = wire_get_string(payload, size, TAG_SECRETS);
+		return machine_egress(s, policy, secrets, err);
+	}
+	case METHOD_SANDBOX_EGRESS_VIEW: {
+		cleanup_free char *text = machine_egress_view(s, (size_t)MAX(0, wire_get_int(payload, size, TAG_COUNT, 0)));
+		return text && wire_put_string(results, TAG_JSON, text) == 0 ? 0 : husk_fail_memory(err);
 	}
 	case METHOD_SANDBOX_HIBERNATE:
 		return machine_hibernate(s, err);

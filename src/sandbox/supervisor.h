@@ -11,18 +11,21 @@
 #include "jail/cgroup.h"
 #include "sandbox/internal.h"
 #include "sandbox/link.h"
+#include "sandbox/network.h"
 
 struct supervisor {
 	struct husk husk; /* paths and catalog of the instance */
 	char *id;
 	char *machine_name;      /* of the cgroup and in the engine: by slot, since a pooled machine may serve another id */
 	char *machine_directory; /* the engine's files */
+	uint32_t slot;
 	int listen_fd;
 	int wake_fd; /* eventfd: tells the main loop that something changed (expiry, the end) */
 
 	const struct engine *engine;
 	struct engine_machine *machine;
 	struct cgroup *cgroup;
+	struct network network;
 	struct link *link;
 
 	/* One lifecycle operation at a time; guards everything below. */
@@ -63,6 +66,10 @@ void machine_end(struct supervisor *s, const char *reason);
 void machine_abort(struct supervisor *s);
 /* Memory ran short: has the guest's largest process killed. Or its processes are too many: kills them all. */
 void machine_relieve(struct supervisor *s);
+/* Another egress policy (JSON, and the text of its secrets file or NULL), from its return on. */
+int machine_egress(struct supervisor *s, const char *policy, const char *secrets, struct husk_error *err);
+/* Its traffic and the newest `limit` entries of its log, as JSON the caller frees. */
+char *machine_egress_view(struct supervisor *s, size_t limit);
 /* Adds the live view's fields as JSON. */
 char *machine_describe(struct supervisor *s);
 

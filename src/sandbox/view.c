@@ -5,6 +5,7 @@
 #include "sandbox/view.h"
 
 #include "engine/engine.h"
+#include "net/policy.h"
 #include "sandbox/json.h"
 
 /* A copy that may be NULL because the original is; `bad` remembers a copy that failed. */
@@ -72,6 +73,16 @@ static int copy_environment_names(const char *environment, char ***out)
 	return names ? 0 : -1;
 }
 
+/* What the stored policy calls itself; a row of before there were policies is off. */
+static char *egress_mode(const char *text)
+{
+	struct policy *policy = NULL;
+	char *mode = policy_parse(text, &policy, NULL) == 0 ? strdup(policy_mode_name(policy->mode)) : strdup("unknown");
+
+	policy_free(policy);
+	return mode;
+}
+
 struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
 {
 	const struct engine *engine = row->isolation ? engine_find(row->isolation) : NULL;
@@ -100,7 +111,8 @@ struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
 		.cpu_milli = row->cpu_milli,
 		.pids = row->pids,
 	};
-	if (bad || json_to_pairs(row->metadata, &out->metadata, &out->metadata_count, NULL) ||
+	out->egress_mode = egress_mode(row->egress);
+	if (bad || !out->egress_mode || json_to_pairs(row->metadata, &out->metadata, &out->metadata_count, NULL) ||
 	    copy_environment_names(row->environment, &out->environment_names)) {
 		husk_sandbox_free(out);
 		return NULL;
@@ -122,6 +134,7 @@ void husk_sandbox_free(struct husk_sandbox *sandbox)
 	free(sandbox->end_reason);
 	pairs_free(sandbox->metadata, sandbox->metadata_count);
 	strv_free(sandbox->environment_names);
+	free(sandbox->egress_mode);
 	free(sandbox);
 }
 

@@ -157,6 +157,7 @@ int husk_stats(struct husk *husk, const char *sandbox, struct husk_stats *out, s
 	cleanup(json_cleanup) json_t *info = text ? json_loads(text, 0, NULL) : NULL;
 	if (!info)
 		return husk_fail(err, HUSK_PROTOCOL, "the supervisor's account of the sandbox is not JSON");
+	const json_t *network = json_object_get(info, "network");
 	*out = (struct husk_stats){
 		.cpu_us = json_count(info, "cpu_us", field_count(&inside, TAG_CPU_US)),
 		.memory_bytes = json_count(info, "memory", field_count(&inside, TAG_MEMORY)),
@@ -164,6 +165,10 @@ int husk_stats(struct husk *husk, const char *sandbox, struct husk_stats *out, s
 		.disk_bytes = field_count(&inside, TAG_DISK),
 		.disk_limit = field_count(&inside, TAG_DISK_TOTAL),
 		.processes = field_count(&inside, TAG_COUNT),
+		.network_sent = json_count(network, "sent", 0),
+		.network_received = json_count(network, "received", 0),
+		.network_connections = json_count(network, "connections", 0),
+		.network_denied = json_count(network, "denied", 0),
 	};
 	return 0;
 }

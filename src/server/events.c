@@ -266,15 +266,7 @@ static int handle_stats(struct request *request, struct husk_error *err)
 
 	if (husk_stats(request_husk(request), request_path(request, "id"), &stats, err) < 0)
 		return -1;
-	/* clang-format off */
-	return respond_json(request, 200, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}",
-		"cpu_us", (json_int_t)stats.cpu_us,
-		"memory_bytes", (json_int_t)stats.memory_bytes,
-		"memory_limit", (json_int_t)stats.memory_limit,
-		"disk_bytes", (json_int_t)stats.disk_bytes,
-		"disk_limit", (json_int_t)stats.disk_limit,
-		"processes", (json_int_t)stats.processes), err);
-	/* clang-format on */
+	return respond_json(request, 200, json_stats(&stats), err);
 }
 
 const struct route event_routes[] = {

@@ -3,7 +3,7 @@
  * what it is given; what stands here is the shape of requests and answers. A bundled template that was never built is
  * built by its first create. Environment values pass through and are never shown, kept or logged.
  */
-#include "server/server.h"
+#include "server/egress.h"
 #include "server/templates.h"
 
 #define PAGE_DEFAULT 100
@@ -47,6 +47,18 @@ static void take_limits(struct fields *fields, struct husk_create_options *optio
 	options->environment = *environment = fields_pairs(fields, "env", &options->environment_count);
 }
 
+/* Reads `egress`, the last of the fields, and fails when others are left. */
+static int take_egress(struct fields *fields, struct husk_create_options *options, struct egress_request *egress,
+		       struct husk_error *err)
+{
+	json_t *document = fields_any(fields, "egress");
+
+	if (fields_done(fields, err) < 0 || (document && egress_parse(document, egress, err) < 0))
+		return -1;
+	options->egress = document ? &egress->egress : NULL;
+	return 0;
+}
+
 static int create(struct request *request, const struct husk_create_options *options, struct husk_sandbox **out,
 		  struct husk_error *err)
 {
@@ -63,6 +75,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_free struct husk_pair *metadata = NULL;
 	cleanup_free struct husk_pair *environment = NULL;
+	cleanup_egress struct egress_request egress = { 0 };
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct husk_create_options options = { .idempotency_key = request_header(request, "Idempotency-Key") };
 	json_t *body = request_json(request, err);
@@ -76,7 +89,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	options.isolation = fields_string(&fields, "isolation");
 	options.disk_bytes = fields_size(&fields, "disk");
 	take_limits(&fields, &options, &metadata, &environment);
-	if (fields_done(&fields, err) < 0 || create(request, &options, &sandbox, err) < 0)
+	if (take_egress(&fields, &options, &egress, err) < 0 || create(request, &options, &sandbox, err) < 0)
 		return -1;
 	return respond_json(request, 201, json_sandbox(sandbox), err);
 }
@@ -85,6 +98,7 @@ static int handle_fork(struct request *request, struct husk_error *err)
 {
 	cleanup_free struct husk_pair *metadata = NULL;
 	cleanup_free struct husk_pair *environment = NULL;
+	cleanup_egress struct egress_request egress = { 0 };
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
 	struct husk_create_options options = { 0 };
 	json_t *body = request_json(request, err);
@@ -95,7 +109,7 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	fields_begin(&fields, body);
 	int64_t count = fields_int(&fields, "count", 1, 1, FORKS_MAX);
 	take_limits(&fields, &options, &metadata, &environment);
-	if (fields_done(&fields, err) < 0 ||
+	if (take_egress(&fields, &options, &egress, err) < 0 ||
 	    husk_fork(request_husk(request), sandbox_of(request), (size_t)count, &options, &children, err) < 0)
 		return -1;
 	return respond_json(request, 201, json_pack("{s:o}", "sandboxes", json_sandbox_list(children)), err);

@@ -49,6 +49,7 @@ extern const struct route exec_routes[];     /* exec.c: exec, processes */
 extern const struct route pty_routes[];      /* pty.c */
 extern const struct route code_routes[];     /* code.c */
 extern const struct route file_routes[];     /* files.c: files, tar, watch */
+extern const struct route egress_routes[];   /* egress.c */
 extern const struct route port_routes[];     /* ports.c: by path, and signing */
 extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[]; /* e2b_*.c */
 extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];

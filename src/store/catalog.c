@@ -91,6 +91,9 @@ static const char *const schema_steps[] = {
 	"  expires_ms INTEGER NOT NULL, revoked INTEGER NOT NULL, max_sandboxes INTEGER NOT NULL,"
 	"  max_memory_bytes INTEGER NOT NULL, max_snapshot_bytes INTEGER NOT NULL);"
 	"CREATE UNIQUE INDEX tokens_name ON tokens (name) WHERE NOT revoked;",
+	"ALTER TABLE sandboxes ADD COLUMN egress TEXT;"
+	"ALTER TABLE snapshots ADD COLUMN egress TEXT;"
+	"ALTER TABLE templates ADD COLUMN egress TEXT;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

@@ -65,6 +65,7 @@ struct catalog_sandbox {
 	char *environment;  /* JSON object of strings; kept for the processes started later, never shown */
 	char *tenant;       /* as the view it was added through says; what a caller puts here is not looked at */
 	char *idempotency_key, *request; /* the caller's key for the request that made it, and that request signed */
+	char *egress;       /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
@@ -94,13 +95,15 @@ int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct cata
  * which is waking it: LIMIT when its memory is over the quota. */
 int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
 			 struct husk_error *err);
-/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, created_ms, state and the idempotency key of
- * `row` over the row, which becomes the view's. Refuses as catalog_sandbox_add does. */
+/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, egress, created_ms, state and the idempotency
+ * key of `row` over the row, which becomes the view's. Refuses as catalog_sandbox_add does. */
 int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
 			       struct husk_error *err);
 /* The metadata alone, so that a client's change never writes over what the supervisor changed meanwhile. GONE: ended. */
 int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err);
+/* The egress policy alone, likewise. */
+int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const char *egress, struct husk_error *err);
 /* To ENDED with a reason and the time; frees its slot and name, drops its environment. Does nothing when it had ended. */
 int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err);
 /* Deletes the row altogether (a pool entry, a creation that failed). */
@@ -122,7 +125,7 @@ struct catalog_snapshot {
 	uint64_t bytes, memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
 	bool ready;      /* false while it is being written, and for what a fork passes through */
-	char *environment, *metadata; /* of the sandbox */
+	char *environment, *metadata, *egress; /* of the sandbox */
 	char *tenant;    /* as of a sandbox */
 };
 void catalog_snapshot_free(struct catalog_snapshot *row);
@@ -144,6 +147,7 @@ struct catalog_template {
 	uint64_t bytes, disk_bytes;
 	bool current; /* the name points here */
 	char *tenant; /* as of a sandbox; NULL: the instance's, which everybody may use */
+	char *egress; /* what its sandboxes start with; NULL: off */
 };
 void catalog_template_free(struct catalog_template *row);
 void catalog_template_list_free(struct catalog_template **list);

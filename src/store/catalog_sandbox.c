@@ -34,6 +34,7 @@ static const struct field sandbox_fields[] = {
 	FIELD(catalog_sandbox, FIELD_TEXT, tenant),
 	FIELD(catalog_sandbox, FIELD_TEXT, idempotency_key),
 	FIELD(catalog_sandbox, FIELD_TEXT, request),
+	FIELD(catalog_sandbox, FIELD_TEXT, egress),
 };
 static const struct table sandboxes = { "sandboxes", sizeof(struct catalog_sandbox), sandbox_fields,
 					ARRAY_SIZE(sandbox_fields) };
@@ -351,14 +352,15 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 			"UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
 			"persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
 			"metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
-			"tenant = ?15, idempotency_key = ?16, request = ?17 "
+			"tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18 "
 			"WHERE id = ?1 AND state <> 'ended'",
 			ARGUMENTS(text(row->id), text(row->name), text(row->parent), number(row->expires_ms),
 				  number(row->idle_seconds), number(row->persistent),
 				  number((int64_t)row->memory_bytes), number((int64_t)row->disk_bytes),
 				  number(row->cpu_milli), number(row->pids), text(row->metadata),
 				  text(row->environment), number(row->created_ms), text(catalog_state_name(row->state)),
-				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request)),
+				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request),
+				  text(row->egress)),
 			err);
 	return catalog_finish(catalog, result, err);
 }
@@ -375,14 +377,24 @@ int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t 
 	return catalog_finish(catalog, result, err);
 }
 
-int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err)
+/* One text column of a sandbox that has not ended. */
+static int set_text(struct catalog *catalog, const char *id, const char *sql, const char *value, struct husk_error *err)
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int result = update_live(catalog, id, "UPDATE sandboxes SET metadata = ?2 WHERE id = ?1 AND state <> 'ended'",
-				 ARGUMENTS(text(id), text(metadata)), err);
+	int result = update_live(catalog, id, sql, ARGUMENTS(text(id), text(value)), err);
 
 	return catalog_finish(catalog, result, err);
+}
+
+int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err)
+{
+	return set_text(catalog, id, "UPDATE sandboxes SET metadata = ?2 WHERE id = ?1 AND state <> 'ended'", metadata, err);
+}
+
+int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const char *egress, struct husk_error *err)
+{
+	return set_text(catalog, id, "UPDATE sandboxes SET egress = ?2 WHERE id = ?1 AND state <> 'ended'", egress, err);
 }
 
 int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)

@@ -21,6 +21,7 @@ static const struct field snapshot_fields[] = {
 	FIELD(catalog_snapshot, FIELD_TEXT, environment),
 	FIELD(catalog_snapshot, FIELD_TEXT, metadata),
 	FIELD(catalog_snapshot, FIELD_TEXT, tenant),
+	FIELD(catalog_snapshot, FIELD_TEXT, egress),
 };
 static const struct table snapshots = { "snapshots", sizeof(struct catalog_snapshot), snapshot_fields,
 					ARRAY_SIZE(snapshot_fields) };

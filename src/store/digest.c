@@ -348,14 +348,14 @@ static int digest_source(const struct template_definition *definition, struct di
 	return digest_tree(digest, "definition", definition->source, false, err);
 }
 
-int template_digest(const struct template_definition *definition, char out[static TEMPLATE_DIGEST_LENGTH + 1],
-		    struct husk_error *err)
+int template_digest(const struct template_definition *definition, const char *isolation,
+		    char out[static TEMPLATE_DIGEST_LENGTH + 1], struct husk_error *err)
 {
 	cleanup_digest struct digest *digest = digest_new();
 
 	if (!digest)
 		return husk_fail_memory(err);
-	if (digest_text(digest, "image", IMAGE_FORMAT) < 0)
+	if (digest_text(digest, "image", IMAGE_FORMAT) < 0 || digest_text(digest, "isolation", isolation) < 0)
 		return fail_hash(err);
 	if (digest_source(definition, digest, err) < 0 || digest_guest(digest, err) < 0)
 		return -1;

@@ -12,10 +12,6 @@
 #include <limits.h>
 #include <sys/stat.h>
 
-#ifndef HUSK_PREFIX
-#define HUSK_PREFIX "/usr/local"
-#endif
-
 #define DEFINITION_MAX (1u << 20)
 #define NAME_MAX_LENGTH 64
 #define DISK_MIN (64ull << 20)
@@ -124,6 +120,7 @@ static const struct list_key list_keys[] = {
 	{ "script", offsetof(struct template_definition, scripts), false, check_script },
 	{ "warm", offsetof(struct template_definition, warm), false, NULL },
 	{ "start", offsetof(struct template_definition, start), false, NULL },
+	{ "allow", offsetof(struct template_definition, allow), true, NULL },
 };
 
 static int add_value(const struct line *line, const struct list_key *key, char ***list, const char *value,
@@ -169,11 +166,11 @@ static int parse_disk(const struct line *line, uint64_t *field, struct husk_erro
 
 static int fail_key(const struct line *line, struct husk_error *err)
 {
-	const char *names[ARRAY_SIZE(list_keys) + 3] = { "description", "disk", "ready" };
+	const char *names[ARRAY_SIZE(list_keys) + 4] = { "description", "disk", "ready", "egress" };
 	const char *near;
 
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
-		names[i + 3] = list_keys[i].key;
+		names[i + 4] = list_keys[i].key;
 	near = str_nearest(line->key, names, ARRAY_SIZE(names));
 	return husk_fail(err, HUSK_INVALID, "%s:%zu: unknown key '%s'%s%s%s", line->file, line->number, line->key,
 			 near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
@@ -187,6 +184,8 @@ static int parse_pair(const struct line *line, struct template_definition *defin
 		return parse_text(line, &definition->description, err);
 	if (str_equal(line->key, "ready"))
 		return parse_text(line, &definition->ready, err);
+	if (str_equal(line->key, "egress"))
+		return parse_text(line, &definition->egress, err);
 	if (str_equal(line->key, "disk"))
 		return parse_disk(line, &definition->disk_bytes, err);
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
@@ -249,6 +248,7 @@ void template_free(struct template_definition *definition)
 	free(definition->source);
 	free(definition->description);
 	free(definition->ready);
+	free(definition->egress);
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
 		strv_free(*(char ***)((char *)definition + list_keys[i].offset));
 	free(definition);
@@ -357,51 +357,17 @@ int template_from_directory(const char *path, const char *name, struct template_
 
 char **template_places(void)
 {
-	const char *given = getenv("HUSK_LIBDIR");
-	char program[PATH_MAX];
-	cleanup_strv char **places = NULL;
-	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
-	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
-	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk",
-						 HUSK_PREFIX "/bin" };
-	ssize_t size;
-
-	if (given && given[0] && strv_add(&places, given) < 0)
-		return NULL;
-	size = readlink("/proc/self/exe", program, sizeof(program) - 1);
-	if (size > 0) {
-		program[size] = '\0';
-		*strrchr(program, '/') = '\0';
-		for (size_t i = 0; i < ARRAY_SIZE(near); i++) {
-			cleanup_free char *place = str_format("%s%s", program, near[i]);
-			if (!place || strv_add(&places, place) < 0)
-				return NULL;
-		}
-	}
-	for (size_t i = 0; i < ARRAY_SIZE(installed); i++)
-		if (strv_add(&places, installed[i]) < 0)
-			return NULL;
-	return steal_pointer(places);
+	return place_list();
 }
 
 char *template_libfile(const char *name)
 {
-	cleanup_strv char **places = template_places();
-
-	for (char **place = places; place && *place; place++) {
-		cleanup_free char *path = str_format("%s/%s", *place, name);
-		if (path && access(path, F_OK) == 0)
-			return realpath(path, NULL);
-	}
-	return NULL;
+	return place_find(name);
 }
 
 int template_libfile_missing(const char *name, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_UNAVAILABLE,
-			 "'%s', which comes with husk, is neither beside the program nor under " HUSK_PREFIX
-			 "; run 'make' or 'make install', or set HUSK_LIBDIR",
-			 name);
+	return place_missing(name, err);
 }
 
 static int by_name(const void *a, const void *b)

@@ -12,6 +12,8 @@
  *     user*:       name [sudo]            made with a home directory and bash
  *     env*:        KEY=value              given to every process
  *     disk:        size of the writable layer (512M, 8G)
+ *     egress:      off, allow or open     what its sandboxes may reach unless told otherwise
+ *     allow*:      rules for that, separated by spaces (example.com, *.example.com, 10.1.2.0/24:5432)
  *     script*:     a file of this directory, run as root inside the root at build
  *     start*:      a shell command left running in the snapshot
  *     ready:       a shell command that succeeds once what was started can be used
@@ -36,8 +38,9 @@ struct template_definition {
 	char *description;   /* never NULL */
 	uint64_t disk_bytes; /* 0: the instance's default */
 	char *ready;         /* NULL: no check */
+	char *egress;        /* mode; NULL: by the rules */
 	/* NULL-terminated lists; NULL when empty. */
-	char **packages, **exclude, **npm, **users, **environment, **scripts, **warm, **start;
+	char **packages, **exclude, **npm, **users, **environment, **scripts, **warm, **start, **allow;
 };
 
 /* Reads <directory>/template. A wrong line is named by file, line and key. */
@@ -57,10 +60,10 @@ static inline void template_cleanup(struct template_definition **definition)
 bool template_name_valid(const char *name);
 
 /* Content hash of everything that ends up in the image: the definition (or the tar, or the tree), the agent, the guest
- * files and the format's version. The same content gives the same digest on every machine of one architecture and
+ * files, the engine that bakes it and the format's version. The same content gives the same digest on every machine of one architecture and
  * Debian release. */
-int template_digest(const struct template_definition *definition, char out[static TEMPLATE_DIGEST_LENGTH + 1],
-		    struct husk_error *err);
+int template_digest(const struct template_definition *definition, const char *isolation,
+		    char out[static TEMPLATE_DIGEST_LENGTH + 1], struct husk_error *err);
 
 /* One line at a time, without a newline. */
 typedef void (*template_progress)(void *data, const char *line);

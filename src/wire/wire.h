@@ -144,12 +144,14 @@ enum wire_method {
 
 	/* the supervisor only; a client's OPEN with these is refused */
 	METHOD_IDENTITY = 60, /* HOSTNAME, MACHINE_ID (32 hex), ENTROPY (bytes), TIME_MS (wall), PIDS (limit), MEMORY (limit),
-				 ENV* (K=V, given to every process from now on): makes this machine its own; channels of the past life are dropped (their processes go on,
+				 ENV* (K=V, given to every process from now on), NAMESERVER? (address for resolv.conf),
+				 CERTIFICATE? (PEM, for the trust store) with NAME (its subject hash): makes this machine its own; channels of the past life are dropped (their processes go on,
 				 detached); only then are frozen processes let go. END when all of it holds: VERSION */
 	METHOD_FREEZE,        /* before a checkpoint: stops every process of the guest but the agent, parents first; END when
 				 done. After END the agent sends nothing until THAW or IDENTITY */
 	METHOD_THAW,          /* the checkpoint is over and this is still the same machine: children first */
 	METHOD_OOM,           /* memory is short: kill the largest process (by RSS) and mark it OOM. END: PID?, NAME? */
+	METHOD_NETWORK,       /* NAMESERVER?, CERTIFICATE? with NAME, ENV*: the network part of IDENTITY, for a policy changed later */
 
 	/* answered by the supervisor itself */
 	METHOD_SANDBOX_INFO = 100, /* => END: JSON (the live view: state, expiry, limits, use) */
@@ -160,6 +162,8 @@ enum wire_method {
 	METHOD_SANDBOX_HIBERNATE,  /* => END once it is on disk; then the supervisor ends */
 	METHOD_SANDBOX_PAUSE,
 	METHOD_SANDBOX_RESUME,
+	METHOD_SANDBOX_EGRESS,      /* JSON (a policy), SECRETS? (the text of its secrets file): holds from END on */
+	METHOD_SANDBOX_EGRESS_VIEW, /* COUNT? (newest events) => END: JSON {"traffic":{…},"log":[…]} */
 };
 
 enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2 };
@@ -225,12 +229,15 @@ enum wire_tag {
 	TAG_ENTROPY,
 	TAG_TIME_MS,
 	TAG_PIDS,
+	TAG_NAMESERVER,
+	TAG_CERTIFICATE,
 
 	TAG_JSON = 130,
 	TAG_REASON,
 	TAG_TTL_SECONDS,
 	TAG_PERSISTENT,
 	TAG_EXPIRES_MS,
+	TAG_SECRETS,
 };
 
 #endif

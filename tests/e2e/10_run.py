@@ -105,7 +105,7 @@ def test_json_of_run():
         (done["exit_code"], done["stdout"], done["stderr"], done["timed_out"], done["out_of_memory"]),
         (3, "hi\n", "", False, False),
     )
-    assert done["id"] and done["boundary"] and done["isolation"] == "gvisor", done
+    assert done["id"] and done["boundary"] and done["isolation"] == isolation(), done
 
 
 @test

@@ -68,10 +68,10 @@ def test_inspect_says_everything():
     assert_equal(
         (seen["template"], seen["state"], seen["persistent"], seen["name"]), ("base", "running", False, "e2e-all")
     )
-    assert_equal(seen["isolation"], "gvisor")
+    assert_equal(seen["isolation"], isolation())
     assert seen["boundary"] and seen["created_at"] and seen["expires_at"], seen
     text = husk("inspect", box).text
-    for piece in (box, "e2e-all", "256 MiB", "gvisor", seen["boundary"]):
+    for piece in (box, "e2e-all", "256 MiB", seen["isolation"], seen["boundary"]):
         assert_in(piece, text)
 
 

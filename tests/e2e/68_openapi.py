@@ -148,6 +148,15 @@ def streams(call, box):
     call.called.add("pty")
 
 
+def network(call, box):
+    call("getEgress", id=box)
+    call("setEgress", {"allow": ["example.test", "10.9.8.0/24:443"], "limits": {"rate": "1M"}}, id=box)
+    call("exec", {"cmd": "getent hosts denied.test; true"}, id=box)
+    assert call("egressLog", query="?limit=10", id=box).json()["events"], "a denied lookup is not in the log"
+    call("setEgress", {"mode": "off"}, id=box)
+    call("setEgress", {"allow": ["not a host"]}, 400, id=box)
+
+
 def instance(call):
     call("health")
     call("openapi")
@@ -169,6 +178,7 @@ def every_operation_answers_as_documented():
             processes(call, box)
             files(call, box)
             streams(call, box)
+            network(call, box)
             instance(call)
         finally:
             call("killSandbox", status=204, id=box)
@@ -185,6 +195,8 @@ def errors_are_as_documented():
         call("createSandbox", {"ttl_seconds": "soon"}, 400)
         call("createSandbox", b"{", 400)
         call("createSandbox", {"template": "none"}, 404)
+        call("createSandbox", {"egress": "most"}, 400)
+        call("createSandbox", {"egress": {"alow": []}}, 400)
         call("removeSnapshot", status=404, id="sn-none")
         call("listSandboxes", status=400, query="?limit=-1")
         for path, method in (("/v1/nothing", "GET"), ("/v1/sandboxes", "DELETE")):

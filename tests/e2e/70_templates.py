@@ -201,7 +201,7 @@ def test_unknown_templates():
 def test_listing():
     listing = {entry["name"]: entry for entry in husk("template", "ls", "--json").json()}
     assert {"base", "code-interpreter", "agent", "browser"} <= set(listing), listing
-    assert_equal((listing["base"]["built"], listing["base"]["isolation"]), (True, "gvisor"))
+    assert_equal((listing["base"]["built"], listing["base"]["isolation"]), (True, isolation()))
     assert listing["base"]["bytes"] > 0 and listing["base"]["description"], listing["base"]
     assert_in("base", husk("template", "ls").text)
     result = husk("template", "build", "base")

@@ -13,7 +13,7 @@
 static char scratch[] = "/tmp/husk-test.XXXXXX";
 
 /* A path in the scratch directory; four may be in use at a time. */
-static const char *at(const char *name)
+static inline const char *at(const char *name)
 {
 	static char paths[4][PATH_MAX];
 	static unsigned next;
@@ -23,7 +23,7 @@ static const char *at(const char *name)
 	return path;
 }
 
-static void put(const char *path, const char *text)
+static inline void put(const char *path, const char *text)
 {
 	assert_int_equal(file_write_atomic(path, text, strlen(text), 0644, NULL), 0);
 }

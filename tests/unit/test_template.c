@@ -160,7 +160,7 @@ static void digest_of(const char *text, char out[TEMPLATE_DIGEST_LENGTH + 1])
 	struct husk_error err;
 
 	assert_int_equal(load(text, &t, &err), 0);
-	if (template_digest(t, out, &err) < 0)
+	if (template_digest(t, "gvisor", out, &err) < 0)
 		fail_msg("%s", err.message);
 	assert_int_equal(strlen(out), TEMPLATE_DIGEST_LENGTH);
 }
@@ -238,12 +238,12 @@ static void trees(void **state)
 	assert_int_equal(dir_make(root, 0755, NULL), 0);
 	write_file("root/file", "content");
 	assert_int_equal(template_from_directory(root, "tree", &t, NULL), 0);
-	assert_int_equal(template_digest(t, first, NULL), 0);
+	assert_int_equal(template_digest(t, "gvisor", first, NULL), 0);
 	assert_int_equal(chmod(file, 0600), 0);
-	assert_int_equal(template_digest(t, second, NULL), 0);
+	assert_int_equal(template_digest(t, "gvisor", second, NULL), 0);
 	assert_string_not_equal(first, second);
 	assert_int_equal(chmod(file, 0644), 0);
-	assert_int_equal(template_digest(t, second, NULL), 0);
+	assert_int_equal(template_digest(t, "gvisor", second, NULL), 0);
 	assert_string_equal(first, second);
 	assert_int_equal(unsetenv("HUSK_LIBDIR"), 0);
 }

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 
 #include "engine/gvisor/gvisor.h"
+#include "net/gateway.h"
 
 #define CALL_TIMEOUT_MS 30000
 /* A checkpoint writes all memory and disk of the guest, on a disk that may be slow. */
@@ -107,7 +108,7 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 				     root,
 				     log,
 				     panic,
-				     "--network=none",
+				     machine->spec.gateway ? "--network=sandbox" : "--network=none",
 				     "--ignore-cgroups",
 				     "--overlay2=none",
 				     "--platform=systrap",
@@ -158,20 +159,6 @@ static int machine_call(struct engine_machine *machine, const char *method, json
 	return 0;
 }
 
-/* What `runsc start` and `runsc restore` tell a sandbox without a network before they start it: loopback, as usual. */
-static json_t *loopback_links(void)
-{
-	return json_pack(
-		"{s:[{s:s, s:[{s:s, s:i}, {s:s, s:i}], s:[{s:{s:s, s:s}, s:s}, {s:{s:s, s:s}, s:s}], s:b}],"
-		" s:n, s:n, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:{s:{s:{s:s, s:n}, s:s}, s:s}, s:b, s:b, s:b, s:b}",
-		"LoopbackLinks", "Name", "lo", "Addresses", "Address", "127.0.0.1", "PrefixLen", 8, "Address", "::1",
-		"PrefixLen", 128, "Routes", "Destination", "IP", "127.0.0.0", "Mask", "/wAAAA==", "Gateway", "",
-		"Destination", "IP", "::1", "Mask", "/////////////////////w==", "Gateway", "", "GVisorGRO", 0,
-		"FDBasedLinks", "XDPLinks", "Defaultv4Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway", "",
-		"Name", "", "Defaultv6Gateway", "Route", "Destination", "IP", "", "Mask", "Gateway", "", "Name", "",
-		"PCAP", 0, "LogPackets", 0, "NATBlob", 0, "DisconnectOk", 0);
-}
-
 static void gvisor_stop(struct engine_machine *machine)
 {
 	gvisor_init_stop(&machine->process);
@@ -213,7 +200,9 @@ static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 	gvisor_sweep(spec->runtime, spec->id);
 	if (start_process(machine, &program, bundle, err) < 0)
 		return -1;
-	return machine_call(machine, "Network.CreateLinksAndRoutes", loopback_links(), NULL, 0, CALL_TIMEOUT_MS, NULL, err);
+	const struct gateway *gateway = spec->gateway;
+	return machine_call(machine, "Network.CreateLinksAndRoutes", gvisor_links(gateway), gateway ? &gateway->port : NULL,
+			    gateway ? 1 : 0, CALL_TIMEOUT_MS, NULL, err);
 }
 
 static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err)

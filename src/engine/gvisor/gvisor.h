@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "engine/engine.h"
+#include "engine/marker.h"
 
 /* ---- gvisor.c ---- */
 
@@ -22,9 +23,6 @@ struct gvisor_program {
 };
 /* Finds it and asks for its version (remembered under `runtime`); refuses one that is too old. */
 int gvisor_program_find(const char *runtime, struct gvisor_program *out, struct husk_error *err);
-/* Text remembered under a name for as long as this runsc and this boot last: 0 with the text to free, else -1. */
-int gvisor_remembered(const char *runtime, const char *name, const char *key, char **out);
-void gvisor_remember(const char *runtime, const char *name, const char *key, const char *text);
 
 /* ---- probe.c ---- */
 
@@ -34,6 +32,11 @@ int gvisor_probe(const char *runtime, struct husk_error *err);
 
 /* Writes bundle/config.json for a machine whose writable layer is backed by a file in `disk`. */
 int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, struct husk_error *err);
+
+/* ---- network.c ---- */
+
+/* The argument of Network.CreateLinksAndRoutes; without a gateway there is loopback only. */
+json_t *gvisor_links(const struct gateway *gateway);
 
 /* ---- init.c: the host-side pid 1 of a machine's processes ---- */
 
@@ -88,10 +91,8 @@ int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t
 enum gvisor_file { IMAGE_STATE, IMAGE_META, IMAGE_PAGES, IMAGE_FILES }; /* in the order runsc wants their descriptors */
 /* What an image must have in common with the machine that restores it. */
 struct gvisor_identity {
+	struct marker_identity common;
 	char version[64]; /* of runsc */
-	char rootfs[80];  /* digest of the root image's ends and size */
-	char rootfs_path[512];
-	uint64_t disk_bytes;
 };
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err);

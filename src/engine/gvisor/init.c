@@ -19,6 +19,7 @@
 
 #include "engine/gvisor/gvisor.h"
 #include "jail/cgroup.h"
+#include "jail/jail.h"
 
 #define CREATE_TIMEOUT_MS 60000
 /* The guest's pid 1 writes there; a hostile one without end. */
@@ -213,8 +214,9 @@ static _Noreturn void init_loop(struct launch *launch, int signals)
 	}
 }
 
-static _Noreturn void init_run(struct launch *launch)
+static _Noreturn void init_run(void *data)
 {
+	struct launch *launch = data;
 	sigset_t children;
 	int signals;
 
@@ -240,23 +242,6 @@ static _Noreturn void init_run(struct launch *launch)
 }
 
 /* ---- the supervisor's side ---- */
-
-/* A fork into namespaces of its own. Every signal is blocked across it: no handler of ours may run in the child. */
-static pid_t launch_clone(struct launch *launch, int *pidfd)
-{
-	unsigned long flags = CLONE_NEWPID | CLONE_NEWNS | CLONE_PIDFD | SIGCHLD;
-	sigset_t all, old;
-	pid_t pid;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* The pidfd comes back in the place of the parent's thread id, the third argument on every architecture. */
-	pid = (pid_t)syscall(SYS_clone, flags, NULL, pidfd, NULL, NULL);
-	if (pid == 0)
-		init_run(launch);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	return pid;
-}
 
 static int report_read(int fd, struct husk_error *err)
 {
@@ -315,7 +300,7 @@ int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out
 	launch.lifeline = life_in;
 	launch.console_in = console_in;
 	launch.console_out = console_out;
-	process.pid = launch_clone(&launch, &process.pidfd);
+	process.pid = jail_clone(CLONE_NEWPID | CLONE_NEWNS, init_run, &launch, &process.pidfd);
 	if (process.pid < 0)
 		return husk_fail_errno(err, "cannot start the machine's first process (are we root?)");
 	process.lifeline = steal_fd(&life_out);

@@ -195,7 +195,7 @@ int gvisor_probe(const char *runtime, struct husk_error *err)
 
 	if (gvisor_program_find(runtime, &program, err) < 0)
 		return -1;
-	if (gvisor_remembered(runtime, MEMORY_NAME, program.key, &known) == 0)
+	if (engine_remembered(runtime, MEMORY_NAME, program.key, &known) == 0)
 		return 0;
 	if (random_id("probe-", 8, id) < 0)
 		return husk_fail_errno(err, "cannot get random bytes");
@@ -208,6 +208,6 @@ int gvisor_probe(const char *runtime, struct husk_error *err)
 	dir_remove(scratch, NULL);
 	if (result < 0)
 		return husk_wrap(err, "gVisor (runsc %s) does not work here", program.version);
-	gvisor_remember(runtime, MEMORY_NAME, program.key, "works");
+	engine_remember(runtime, MEMORY_NAME, program.key, "works");
 	return 0;
 }

@@ -1,8 +1,6 @@
 /*
- * The runsc that is installed here: where it is, which version, whether that is new enough; and a memory of what was
- * found out about it, under the runtime directory, good until the file changes or the host reboots. Called by prepare
- * and by the probe. A start of runsc takes 20 ms, which is why answers are kept; a missing or unreadable memory is only
- * slow, never wrong.
+ * The runsc that is installed here: where it is, which version, whether that is new enough. Called by prepare and by the
+ * probe. A start of runsc takes 20 ms, which is why the answer is remembered until the file changes or the host reboots.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -39,28 +37,6 @@ static int program_key(struct gvisor_program *program, struct husk_error *err)
 		 (unsigned long long)found.st_ino, (long long)found.st_mtim.tv_sec, found.st_mtim.tv_nsec,
 		 (long long)found.st_size);
 	return 0;
-}
-
-/* Kept as two lines: the key, the text. */
-int gvisor_remembered(const char *runtime, const char *name, const char *key, char **out)
-{
-	cleanup_free char *path = str_format("%s/%s", runtime, name);
-	cleanup_free char *text = path ? file_read(path, 4096, NULL, NULL) : NULL;
-	size_t length = strlen(key);
-
-	if (!text || strncmp(text, key, length) != 0 || text[length] != '\n')
-		return -1;
-	*out = strndup(text + length + 1, strcspn(text + length + 1, "\n"));
-	return *out ? 0 : -1;
-}
-
-void gvisor_remember(const char *runtime, const char *name, const char *key, const char *text)
-{
-	cleanup_free char *path = str_format("%s/%s", runtime, name);
-	cleanup_free char *content = str_format("%s\n%s\n", key, text);
-
-	if (path && content)
-		file_write_atomic(path, content, strlen(content), 0600, NULL);
 }
 
 /* "runsc version 0.0~20240729.0", "runsc version release-20240729.0": the date is what can be compared. */
@@ -106,12 +82,12 @@ int gvisor_program_find(const char *runtime, struct gvisor_program *out, struct 
 				 GVISOR_VERSION_MIN);
 	if (program_key(out, err) < 0)
 		return -1;
-	if (gvisor_remembered(runtime, "runsc-version", out->key, &version) == 0) {
+	if (engine_remembered(runtime, "runsc-version", out->key, &version) == 0) {
 		snprintf(out->version, sizeof(out->version), "%s", version);
 		return 0;
 	}
 	if (program_ask(out, err) < 0)
 		return -1;
-	gvisor_remember(runtime, "runsc-version", out->key, out->version);
+	engine_remember(runtime, "runsc-version", out->key, out->version);
 	return 0;
 }

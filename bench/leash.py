@@ -1,0 +1,188 @@
+"""The part `leash` of bench/run: what the network leash costs.
+
+What goes through the leash is measured against the bare wire of the same engine: a sandbox without a policy, whose
+gateway namespace this process enters to listen there itself, in the place of the leash. Both talk to the same server,
+here on the host; under the leash it is reached by a rule for the host's own address.
+"""
+
+import ctypes
+import os
+import socket
+import threading
+
+MEGABYTES = 192
+CROWD = int(os.environ.get("HUSK_BENCH_CROWD", "100"))
+RULES = 50
+CREATE_BUDGET_MS, CONNECT_BUDGET_MS, CHANGE_BUDGET_MS = 5.0, 1.0, 20.0
+
+# In the guest: bytes out, bytes in, and the time from connect to the first byte back. Prints a number for each.
+GUEST = """
+import socket, sys, time
+address, port, megabytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def dial(word):
+    s = socket.create_connection((address, port), 10); s.sendall(word); return s
+block = bytes(1 << 20)
+def out():
+    s = dial(b"i"); begin = time.monotonic()
+    for _ in range(megabytes): s.sendall(block)
+    s.shutdown(1); s.recv(1); return megabytes / (time.monotonic() - begin)
+def into():
+    s = dial(b"o"); total, buffer = 0, bytearray(1 << 20); begin = time.monotonic()
+    while total < megabytes << 20: total += s.recv_into(buffer)
+    return megabytes / (time.monotonic() - begin)
+def connect():
+    times = []
+    for _ in range(40):
+        begin = time.monotonic(); s = dial(b"p"); s.recv(1); times.append(time.monotonic() - begin); s.close()
+    return sorted(times)[len(times) // 2] * 1000
+print({"out": out, "into": into, "connect": connect}[sys.argv[4]]())
+"""
+
+
+class Server:
+    """Takes bytes ("i"), gives bytes ("o") or answers at once ("p"), as the first byte of a connection says."""
+
+    def __init__(self, listener):
+        self.listener = listener
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(connection,), daemon=True).start()
+
+    def serve(self, connection):
+        buffer = bytearray(1 << 20)
+        with connection:
+            try:
+                word = connection.recv(1)
+                if word == b"p":
+                    connection.sendall(b"x")
+                while word == b"i" and connection.recv_into(buffer):
+                    pass
+                if word == b"i":
+                    connection.sendall(b"x")
+                while word == b"o":
+                    connection.sendall(buffer)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def own_address():
+    """An address of the host that a guest can name; None when it has loopback only."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.254", 9))
+            address = probe.getsockname()[0]
+        except OSError:
+            return None
+    return None if address.startswith("127.") else address
+
+
+def supervisor_of(bench, box):
+    """The process that holds the lock of this sandbox."""
+    lock = f"{bench.ours.home}/run/{box}.lock"
+    for pid in bench.ours.processes():
+        try:
+            if os.path.samefile(f"/proc/{pid}/fd/3", lock):
+                return pid
+        except OSError:
+            continue
+    raise RuntimeError(f"no supervisor of {box}")
+
+
+def listen_in_gateway(bench, box):
+    """A listener where the leash would have its resolver: the one port that the rules bring to without a leash."""
+    pid = supervisor_of(bench, box)
+    own = os.readlink("/proc/self/ns/net")
+    spaces = [f"/proc/{pid}/fd/{fd}" for fd in os.listdir(f"/proc/{pid}/fd")]
+    spaces = [path for path in spaces if (os.path.lexists(path) and os.readlink(path).startswith("net:["))]
+    [space] = [path for path in spaces if os.readlink(path) != own]
+    result = []
+
+    def enter():
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = os.open(space, os.O_RDONLY)
+        if libc.setns(fd, 0x40000000) == 0:
+            result.append(socket.create_server(("0.0.0.0", 53), backlog=512))
+        os.close(fd)
+
+    thread = threading.Thread(target=enter)  # the namespace is the thread's own, and goes with it
+    thread.start()
+    thread.join()
+    if not result:
+        raise RuntimeError("cannot enter the gateway namespace")
+    return result[0]
+
+
+def guest(bench, box, address, port, what):
+    words = ["exec", box, "--", "python3", "-c", GUEST, address, str(port), str(MEGABYTES), what]
+    return float(bench.ours.husk(*words, timeout=300))
+
+
+def rows(bench):
+    address = own_address()
+    if not address:
+        print("bench: leash: skipped, this host has no address but loopback")
+        return
+    server = Server(socket.create_server((address, 0), backlog=512))
+    port = server.listener.getsockname()[1]
+    rule = f"{address}:{port}"
+    try:
+        yield from create_rows(bench, rule)
+        yield from path_rows(bench, address, port, rule)
+    finally:
+        server.close()
+
+
+def create_rows(bench, rule):
+    def under_policy():
+        took, made = bench.ours.do("leash", bench.template, rule, RULES)
+        bench.ours.do("kill", made[0])
+        bench.ours.settle()
+        return took
+
+    with_policy, without = bench.turns("create under a policy", under_policy, bench.create_once)
+    added = [a - b for a, b in zip(sorted(with_policy), sorted(without))]
+    yield bench.row("create under a policy of 50 rules, added", "ms", added, [CREATE_BUDGET_MS], 1.0)
+
+
+def path_rows(bench, address, port, rule):
+    leashed, bare = bench.ours.do("leash", bench.template, rule, RULES)[1][0], bench.new()
+    bench.ours.settle()
+    plain = Server(listen_in_gateway(bench, bare))
+    gateway = "10.201.0.1"
+    few = max(5, bench.count // 6)
+
+    def turns(what):
+        return bench.turns(
+            what,
+            lambda: guest(bench, leashed, address, port, what),
+            lambda: guest(bench, bare, gateway, 53, what),
+            few,
+        )
+
+    yield bench.row("bytes out through the leash / bare wire", "MB/s", *turns("out"), 0.7, "higher")
+    yield bench.row("bytes in through the leash / bare wire", "MB/s", *turns("into"), 0.7, "higher")
+    through, direct = turns("connect")
+    yield bench.row("connect to first byte, added by the leash", "ms", [a - b for a, b in zip(through, direct)],
+                    [CONNECT_BUDGET_MS], 1.0)
+    alone = [guest(bench, leashed, address, port, "into") for _ in range(few)]
+    boxes = []
+    for _ in range(CROWD):
+        boxes.append(bench.ours.do("leash", bench.template, rule, RULES)[1][0])
+    bench.ours.settle(30)
+    changes = [bench.ours.do("egress", boxes[turn % len(boxes)], rule, RULES)[0] for turn in range(bench.count + 1)][1:]
+    crowded = [guest(bench, leashed, address, port, "into") for _ in range(few)]
+    yield bench.row(f"policy change with {CROWD} alive, 50 rules each", "ms", changes, [CHANGE_BUDGET_MS], 1.0)
+    yield bench.row(f"bytes in with {CROWD} alive / with none", "MB/s", crowded, alone, 0.8, "higher")
+    for box in [*boxes, leashed, bare]:
+        bench.ours.do("kill", box)
+    plain.close()

@@ -1,0 +1,28 @@
+/*
+ * The network options of a sandbox on the command line, and what they come to for libhusk.
+ */
+#ifndef HUSK_CLI_EGRESS_H
+#define HUSK_CLI_EGRESS_H
+
+#include "cli/options.h"
+
+struct egress_arguments {
+	const char *mode;
+	struct string_list allow, secrets;
+	uint64_t bytes, rate;
+	int64_t connections;
+};
+extern const struct option_spec egress_options[];
+
+/* What the options say; strings are borrowed from them. */
+struct egress_given {
+	struct husk_egress egress;
+	bool any; /* something was said */
+	size_t count;
+	struct husk_secret *secrets;
+	char **storage;
+};
+int egress_read(const struct egress_arguments *arguments, struct egress_given *out, struct husk_error *err);
+void egress_given_free(struct egress_given *given); /* also after a failure */
+
+#endif

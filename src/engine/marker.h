@@ -1,0 +1,35 @@
+/*
+ * The marker of an image: a small JSON file, written last, that says what the image is of. The same for all engines, so
+ * that each refuses the other's images and those of a host that went down too early with the same words. For engines.
+ */
+#ifndef HUSK_ENGINE_MARKER_H
+#define HUSK_ENGINE_MARKER_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+
+/* What every image says of itself. */
+struct marker_identity {
+	const char *engine;
+	char rootfs[80]; /* digest of the root image's ends and size */
+	char rootfs_path[512];
+	uint64_t disk_bytes;
+};
+
+#define MARKER_DIGEST_TEXT 65 /* SHA-256 in hex */
+
+/* Fills in what an image of a machine with this root image would say. */
+int marker_identify(const char *engine, const char *rootfs, uint64_t disk_bytes, struct marker_identity *out,
+		    struct husk_error *err);
+int marker_digest(const void *data, size_t size, char out[static MARKER_DIGEST_TEXT], struct husk_error *err);
+
+bool marker_exists(const char *image);
+/* Writes it: the identity, this boot of the host, and what the engine adds. Takes over `more`, which may be NULL. */
+int marker_write(const char *image, const struct marker_identity *identity, json_t *more, struct husk_error *err);
+/* Reads it and checks everything in it that all engines have in common; for json_decref. NULL with the reason. */
+json_t *marker_read(const char *image, const struct marker_identity *identity, struct husk_error *err);
+/* A text of it, "" when it is not there. */
+const char *marker_text(json_t *marker, const char *key);
+
+#endif

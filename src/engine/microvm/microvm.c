@@ -1,0 +1,362 @@
+/*
+ * The microvm engine: a machine is one husk-vmm process with a virtual machine under KVM. Called by the supervisor
+ * through the ops table at the end.
+ *
+ * This side opens every file and hands it over; husk-vmm has no names of its own. Memory and disk are layers (layers.c).
+ * A checkpoint pauses the guest only while husk-vmm writes what has changed; linking files and writing the marker come
+ * after it runs again. This file must never hand out a layer for writing that an image already has.
+ */
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include "engine/marker.h"
+#include "engine/microvm/microvm.h"
+
+#define CALL_TIMEOUT_MS 30000
+/* A checkpoint writes all changed memory of the guest, on a disk that may be slow. */
+#define IMAGE_TIMEOUT_MS (15 * 60 * 1000)
+#define CONSOLE_MAX (1u << 20)
+#define LINK_BUFFER (1 << 20)
+/* A panic ends the machine at once, and nothing is looked for that is not there. */
+#define COMMAND_LINE "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off random.trust_cpu=on"
+
+struct engine_machine {
+	struct engine_spec spec;
+	struct marker_identity identity;
+	struct microvm_shape shape;
+	struct microvm_process process;
+	struct microvm_layers memory, disk;
+	int link;
+	bool started;
+};
+
+/* ---- calls ---- */
+
+static int call_plain(struct engine_machine *machine, enum control_type type, struct husk_error *err)
+{
+	return microvm_call(&machine->process, type, NULL, 0, NULL, NULL, 0, CALL_TIMEOUT_MS, NULL, err);
+}
+
+/* Hands a descriptor over, with a value; ours is closed. */
+static int give(struct engine_machine *machine, enum control_type type, uint64_t value, int fd, struct husk_error *err)
+{
+	int result =
+		fd < 0 ? husk_fail_errno(err, "cannot open a file of machine %s", machine->spec.id)
+		       : microvm_call(&machine->process, type, &value, 1, NULL, &fd, 1, CALL_TIMEOUT_MS, NULL, err);
+
+	base_cleanup_close(&fd);
+	return result;
+}
+
+/* ---- prepare ---- */
+
+static int give_console(struct engine_machine *machine, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s/console.log", machine->spec.directory);
+
+	if (!path)
+		return husk_fail_memory(err);
+	return give(machine, CONTROL_CONSOLE, CONSOLE_MAX,
+		    open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600), err);
+}
+
+/* The guest's agent gets the other end when it connects. */
+static int give_link(struct engine_machine *machine, struct husk_error *err)
+{
+	const int size = LINK_BUFFER;
+	int ends[2];
+
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+		return husk_fail_errno(err, "cannot make the agent link");
+	/* Larger ones carry file transfers better; without it is only slower. */
+	for (int i = 0; i < 2; i++)
+		setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+	machine->link = ends[0];
+	return give(machine, CONTROL_PORT, VMM_AGENT_PORT, ends[1], err);
+}
+
+static int start(struct engine_machine *machine, struct husk_error *err)
+{
+	if (microvm_process_start(&machine->spec, &machine->shape, &machine->process, err) < 0 ||
+	    give_console(machine, err) < 0 || give_link(machine, err) < 0)
+		return -1;
+	return give(machine, CONTROL_BASE, 0, open(machine->spec.rootfs, O_RDONLY | O_CLOEXEC), err);
+}
+
+static void microvm_stop(struct engine_machine *machine)
+{
+	microvm_process_stop(&machine->process);
+}
+
+static void microvm_free(struct engine_machine *machine)
+{
+	if (!machine)
+		return;
+	microvm_stop(machine);
+	base_cleanup_close(&machine->process.pidfd);
+	base_cleanup_close(&machine->link);
+	layers_free(&machine->memory);
+	layers_free(&machine->disk);
+	free(machine);
+}
+
+static int microvm_prepare(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err)
+{
+	struct engine_machine *machine = calloc(1, sizeof(*machine));
+
+	if (!machine)
+		return husk_fail_memory(err);
+	machine->spec = *spec;
+	machine->process = (struct microvm_process)MICROVM_PROCESS_INIT;
+	machine->link = -1;
+	layers_init(&machine->memory, spec->directory, "memory");
+	layers_init(&machine->disk, spec->directory, "disk");
+	if (marker_identify(engine_microvm.name, spec->rootfs, spec->disk_bytes, &machine->identity, err) < 0 ||
+	    microvm_shape_here(&machine->shape, err) < 0 || start(machine, err) < 0) {
+		microvm_free(machine);
+		return husk_wrap(err, "cannot prepare machine %s", spec->id);
+	}
+	*out = machine;
+	return 0;
+}
+
+/* ---- boot and restore ---- */
+
+static int check_fresh(struct engine_machine *machine, struct husk_error *err)
+{
+	if (machine->started)
+		return husk_fail(err, HUSK_CONFLICT, "machine %s has been started already", machine->spec.id);
+	machine->started = true; /* whatever comes of it: half a start is not repeated */
+	return 0;
+}
+
+/* Hands the disk over, layer by layer, and a fresh one on top to write to. */
+static int give_disk(struct engine_machine *machine, struct husk_error *err)
+{
+	for (size_t i = 0; i < machine->disk.count; i++)
+		if (give(machine, CONTROL_DISK, machine->spec.disk_bytes,
+			 open(machine->disk.paths[i], O_RDONLY | O_CLOEXEC), err) < 0)
+			return -1;
+	int newest = layers_add(&machine->disk, err);
+	return newest < 0 ? -1 : give(machine, CONTROL_DISK, machine->spec.disk_bytes, newest, err);
+}
+
+static int make_disk(struct engine_machine *machine, struct husk_error *err)
+{
+	int fd = layers_add(&machine->disk, err);
+
+	if (fd < 0)
+		return -1;
+	close(fd);
+	/* The name is taken; the file is made whole before it is. */
+	unlink(machine->disk.paths[0]);
+	return microvm_disk_make(machine->spec.directory, machine->disk.paths[0], machine->spec.disk_bytes, err);
+}
+
+static int microvm_boot(struct engine_machine *machine, struct husk_error *err)
+{
+	cleanup_close int kernel = -1, initramfs = -1;
+
+	if (check_fresh(machine, err) < 0 || make_disk(machine, err) < 0 || give_disk(machine, err) < 0)
+		return -1;
+	kernel = microvm_kernel_open(err);
+	initramfs = kernel < 0 ? -1 : microvm_initramfs_make(err);
+	if (initramfs < 0)
+		return -1;
+	const int fds[] = { kernel, initramfs };
+	return microvm_call(&machine->process, CONTROL_BOOT, NULL, 0, COMMAND_LINE, fds, ARRAY_SIZE(fds),
+			    CALL_TIMEOUT_MS, NULL, err);
+}
+
+/* The image may be of another shape than this host gives new machines: then so is this one. */
+static int take_shape(struct engine_machine *machine, json_t *marker, struct husk_error *err)
+{
+	const struct microvm_shape wanted = {
+		.vcpus = (uint32_t)json_integer_value(json_object_get(marker, "vcpus")),
+		.memory_bytes = (uint64_t)json_integer_value(json_object_get(marker, "memory_bytes")),
+	};
+
+	if (wanted.vcpus == machine->shape.vcpus && wanted.memory_bytes == machine->shape.memory_bytes)
+		return 0;
+	microvm_process_stop(&machine->process);
+	base_cleanup_close(&machine->process.pidfd);
+	base_cleanup_close(&machine->link);
+	machine->shape = wanted;
+	return start(machine, err);
+}
+
+static int give_memory(struct engine_machine *machine, struct husk_error *err)
+{
+	for (size_t i = 0; i < machine->memory.count; i++)
+		if (give(machine, CONTROL_MEMORY, 0, open(machine->memory.paths[i], O_RDONLY | O_CLOEXEC), err) < 0)
+			return -1;
+	return 0;
+}
+
+static int take_image(struct engine_machine *machine, const char *image, json_t *marker, struct husk_error *err)
+{
+	cleanup_free char *state = str_format("%s/state", image);
+	json_t *memory = json_object_get(marker, "memory"), *disk = json_object_get(marker, "disk");
+
+	if (!state)
+		return husk_fail_memory(err);
+	if (layers_check(image, "memory", memory, err) < 0 || layers_check(image, "disk", disk, err) < 0 ||
+	    take_shape(machine, marker, err) < 0 ||
+	    layers_import(&machine->memory, image, json_array_size(memory), err) < 0 ||
+	    layers_import(&machine->disk, image, json_array_size(disk), err) < 0 || give_memory(machine, err) < 0 ||
+	    give_disk(machine, err) < 0)
+		return -1;
+	if (give(machine, CONTROL_RESTORE, 0, open(state, O_RDONLY | O_CLOEXEC), err) < 0)
+		return -1;
+	return call_plain(machine, CONTROL_RESUME, err);
+}
+
+static int microvm_restore(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
+	json_t *marker = NULL;
+	int result = check_fresh(machine, err);
+
+	if (result == 0 && !(marker = marker_read(image, &machine->identity, err)))
+		result = -1;
+	if (result == 0)
+		result = take_image(machine, image, marker, err);
+	json_decref(marker);
+	return result < 0 ? husk_wrap(err, "cannot restore '%s'", image) : 0;
+}
+
+/* ---- while it runs ---- */
+
+static void microvm_link(struct engine_machine *machine, int *to_agent, int *from_agent)
+{
+	*to_agent = *from_agent = machine->link;
+}
+
+static int microvm_end_fd(struct engine_machine *machine)
+{
+	return machine->process.pidfd;
+}
+
+static int microvm_pause(struct engine_machine *machine, struct husk_error *err)
+{
+	return call_plain(machine, CONTROL_PAUSE, err);
+}
+
+static int microvm_resume(struct engine_machine *machine, struct husk_error *err)
+{
+	return call_plain(machine, CONTROL_RESUME, err);
+}
+
+/* A guest with a kernel of its own holds its process limit itself, and no process of it is one of the host's. */
+static int microvm_kill_processes(struct engine_machine *machine, struct husk_error *err)
+{
+	return husk_fail(err, HUSK_UNAVAILABLE, "the processes of machine %s are its own kernel's", machine->spec.id);
+}
+
+/* ---- checkpoint ---- */
+
+/* What the snapshot left: this machine goes on upon the new layers, and some old ones are not needed any more. */
+static void go_on(struct engine_machine *machine, const uint64_t done[static CONTROL_VALUES])
+{
+	if (done[SNAPSHOT_MEMORY_PAGES] == 0)
+		layers_drop_newest(&machine->memory);
+	layers_squash(&machine->memory, done[SNAPSHOT_MEMORY_LAYERS], done[SNAPSHOT_MEMORY_PAGES] != 0);
+	if (!done[SNAPSHOT_DISK_USED])
+		layers_drop_newest(&machine->disk);
+	layers_squash(&machine->disk, done[SNAPSHOT_DISK_LAYERS], done[SNAPSHOT_DISK_USED] ? 2 : 1);
+}
+
+/* Saves while the guest stands still. The new layers are the newest of both lists afterwards, or nothing has changed. */
+static int save(struct engine_machine *machine, int state, uint64_t done[static CONTROL_VALUES], struct husk_error *err)
+{
+	cleanup_close int memory = layers_add(&machine->memory, err), disk = -1;
+	int result = -1;
+
+	if (memory < 0)
+		return -1;
+	disk = layers_add(&machine->disk, err);
+	if (disk >= 0 && microvm_pause(machine, err) == 0) {
+		const int fds[] = { state, memory, disk };
+
+		result = microvm_call(&machine->process, CONTROL_SNAPSHOT, NULL, 0, NULL, fds, ARRAY_SIZE(fds),
+				      IMAGE_TIMEOUT_MS, done, err);
+		if (microvm_resume(machine, result == 0 ? err : NULL) < 0)
+			result = -1;
+	}
+	if (result < 0) {
+		layers_drop_newest(&machine->memory);
+		if (disk >= 0)
+			layers_drop_newest(&machine->disk);
+		return -1;
+	}
+	go_on(machine, done);
+	return 0;
+}
+
+static int write_image(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
+	/* All layers of memory, and of the disk all but the one that is written to now. */
+	size_t memory = machine->memory.count, disk = machine->disk.count - 1;
+	json_t *memory_sizes, *disk_sizes;
+
+	if (layers_export(&machine->memory, memory, image, err) < 0 ||
+	    layers_export(&machine->disk, disk, image, err) < 0)
+		return -1;
+	memory_sizes = layers_describe(image, "memory", memory, err);
+	disk_sizes = memory_sizes ? layers_describe(image, "disk", disk, err) : NULL;
+	if (!disk_sizes) {
+		json_decref(memory_sizes);
+		return -1;
+	}
+	return marker_write(image, &machine->identity,
+			    json_pack("{s:I, s:I, s:o, s:o}", "vcpus", (json_int_t)machine->shape.vcpus, "memory_bytes",
+				      (json_int_t)machine->shape.memory_bytes, "memory", memory_sizes, "disk",
+				      disk_sizes),
+			    err);
+}
+
+static int microvm_checkpoint(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s/state", image);
+	cleanup_close int state = -1;
+	uint64_t done[CONTROL_VALUES] = { 0 };
+
+	if (!path)
+		return husk_fail_memory(err);
+	if (marker_exists(image))
+		return husk_fail(err, HUSK_CONFLICT, "'%s' holds an image already", image);
+	state = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (state < 0)
+		return husk_fail_errno(err, "cannot write an image into '%s'", image);
+	/* Without its marker nothing of it is ever taken for an image; the caller removes the directory. */
+	if (save(machine, state, done, err) < 0 || write_image(machine, image, err) < 0) {
+		unlink(path);
+		return husk_wrap(err, "cannot checkpoint machine %s into '%s'", machine->spec.id, image);
+	}
+	return 0;
+}
+
+static int probe(const char *runtime, struct husk_error *err)
+{
+	cleanup_free char *program = place_find("husk-vmm"), *kernel = place_find("kernel/vmlinuz");
+
+	if (!program || !kernel)
+		return place_missing(program ? "kernel/vmlinuz" : "husk-vmm", err);
+	return microvm_probe(runtime, err);
+}
+
+const struct engine engine_microvm = {
+	.name = "microvm",
+	.boundary = "a virtual machine under KVM with a kernel of its own, its monitor jailed",
+	.probe = probe,
+	.prepare = microvm_prepare,
+	.boot = microvm_boot,
+	.restore = microvm_restore,
+	.link = microvm_link,
+	.end_fd = microvm_end_fd,
+	.pause = microvm_pause,
+	.resume = microvm_resume,
+	.checkpoint = microvm_checkpoint,
+	.kill_processes = microvm_kill_processes,
+	.stop = microvm_stop,
+	.free = microvm_free,
+};

@@ -1,0 +1,139 @@
+/*
+ * Turns tables of allowed system calls into kernel filters. husk-vmm compiles one per kind of thread at its start and
+ * installs it in each thread. It must never leave a thread with less than it asked for: whatever cannot be expressed
+ * is an error, never a wider rule.
+ */
+#include "jail/seccomp.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+struct jail_program {
+	char name[32];
+	struct sock_fprog code;
+};
+
+const struct jail_rule jail_libc_rules[] = {
+	JAIL_ALLOW(futex),
+	JAIL_ALLOW(exit),
+	JAIL_ALLOW(exit_group),
+	JAIL_ALLOW(rt_sigreturn),
+	JAIL_ALLOW(rt_sigprocmask), /* around the start and the end of a thread */
+	JAIL_ALLOW(restart_syscall),
+	/* Growing the heap and giving it back; a large block is a mapping of its own. */
+	JAIL_ALLOW(brk),
+	JAIL_MMAP,
+	JAIL_MPROTECT,
+	JAIL_ALLOW(munmap),
+	JAIL_MADVISE(MADV_DONTNEED), /* the stack of a thread that ends */
+	/* Where the clock is not readable from user space, as on hosts with an unstable TSC. */
+	JAIL_ALLOW(clock_gettime),
+	JAIL_END,
+};
+
+static void context_release(scmp_filter_ctx *context)
+{
+	if (*context)
+		seccomp_release(*context);
+}
+
+static int fail_with(struct husk_error *err, int result, const char *doing, const char *filter, const char *call)
+{
+	errno = -result;
+	return husk_fail_errno(err, "cannot %s the system call filter '%s'%s%s", doing, filter, call ? " at " : "",
+			       call ? call : "");
+}
+
+static int add_rule(scmp_filter_ctx context, const struct jail_rule *rule)
+{
+	struct scmp_arg_cmp condition = { .arg = (unsigned)rule->argument - 1,
+					  .op = SCMP_CMP_MASKED_EQ,
+					  .datum_a = rule->mask,
+					  .datum_b = rule->value };
+	int result =
+		seccomp_rule_add_exact_array(context, SCMP_ACT_ALLOW, rule->call, rule->argument ? 1 : 0, &condition);
+
+	/* Two files may need the same call: that is no conflict. */
+	return result == -EEXIST ? 0 : result;
+}
+
+static int add_rules(scmp_filter_ctx context, const struct jail_filter *filter, struct husk_error *err)
+{
+	for (size_t l = 0; filter->lists[l]; l++) {
+		for (const struct jail_rule *rule = filter->lists[l]; rule->name; rule++) {
+			int result = add_rule(context, rule);
+
+			if (result < 0)
+				return fail_with(err, result, "build", filter->name, rule->name);
+		}
+	}
+	return 0;
+}
+
+/* The library gives the finished code to a descriptor only. */
+static int export_code(scmp_filter_ctx context, struct jail_program *program, struct husk_error *err)
+{
+	cleanup_close int fd = memfd_create("husk-filter", MFD_CLOEXEC);
+	int result = fd < 0 ? -errno : seccomp_export_bpf(context, fd);
+	off_t size = result < 0 ? -1 : lseek(fd, 0, SEEK_END);
+
+	if (result < 0)
+		return fail_with(err, result, "write", program->name, NULL);
+	if (size <= 0 || (size_t)size % sizeof(struct sock_filter) ||
+	    (size_t)size / sizeof(struct sock_filter) > BPF_MAXINSNS)
+		return husk_fail(err, HUSK_INTERNAL, "the system call filter '%s' came out as %lld bytes",
+				 program->name, (long long)size);
+	program->code.filter = malloc((size_t)size);
+	if (!program->code.filter)
+		return husk_fail_memory(err);
+	if (pread(fd, program->code.filter, (size_t)size, 0) != size)
+		return husk_fail_errno(err, "cannot read back the system call filter '%s'", program->name);
+	program->code.len = (unsigned short)((size_t)size / sizeof(struct sock_filter));
+	return 0;
+}
+
+int jail_filter_compile(const struct jail_filter *filter, struct jail_program **out, struct husk_error *err)
+{
+	cleanup(context_release) scmp_filter_ctx context = seccomp_init(SCMP_ACT_KILL_PROCESS);
+	struct jail_program *program = calloc(1, sizeof(*program));
+	int result;
+
+	if (!context || !program) {
+		free(program);
+		return husk_fail_memory(err);
+	}
+	snprintf(program->name, sizeof(program->name), "%s", filter->name);
+	/* Another architecture's calls (32-bit on x86) have other numbers: never. */
+	result = seccomp_attr_set(context, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	/* A tree instead of a chain: KVM_RUN passes through it at every exit of the guest. */
+	if (result == 0)
+		result = seccomp_attr_set(context, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	if (result < 0)
+		fail_with(err, result, "prepare", filter->name, NULL);
+	if (result < 0 || add_rules(context, filter, err) < 0 || export_code(context, program, err) < 0) {
+		jail_program_free(program);
+		return -1;
+	}
+	*out = program;
+	return 0;
+}
+
+int jail_filter_install(const struct jail_program *program, struct husk_error *err)
+{
+	/* The kernel wants it of whoever installs a filter without privileges; it is what we want of everyone. */
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return husk_fail_errno(err, "cannot set no_new_privs");
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program->code) < 0)
+		return husk_fail_errno(err, "cannot install the system call filter '%s'", program->name);
+	return 0;
+}
+
+void jail_program_free(struct jail_program *program)
+{
+	if (!program)
+		return;
+	free(program->code.filter);
+	free(program);
+}

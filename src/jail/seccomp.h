@@ -1,0 +1,65 @@
+/*
+ * Seccomp filters as tables. A file that makes system calls lists them beside the code that needs them:
+ *
+ *	const struct jail_rule block_rules[] = { JAIL_ALLOW(preadv), JAIL_ALLOW(pwritev), JAIL_END };
+ *
+ * and the file that starts a kind of thread puts the lists of everything that runs on it together:
+ *
+ *	static const struct jail_rule *const lists[] = { jail_libc_rules, vcpu_rules, NULL };
+ *	static const struct jail_filter filter = { .name = "vcpu", .lists = lists };
+ *
+ * Compile once, while there is room to fail; install in each thread of that kind before it touches the guest. What is
+ * not on a list kills the whole process, and the host's kernel log says which call it was.
+ */
+#ifndef HUSK_JAIL_SECCOMP_H
+#define HUSK_JAIL_SECCOMP_H
+
+#include <seccomp.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "base/base.h"
+
+/* One allowed call, perhaps on condition that one argument, masked, has a value. A call that is listed twice is allowed
+ * when either condition holds; listed without one it is allowed always. */
+struct jail_rule {
+	const char *name; /* NULL ends a list */
+	int call;
+	int argument; /* counted from 1; 0: no condition */
+	uint32_t mask, value;
+};
+
+/* clang-format off */
+#define JAIL_END { .name = NULL }
+#define JAIL_ALLOW(call_name) { .name = #call_name, .call = SCMP_SYS(call_name) }
+/* The kernel takes an int from the low 32 bits of an argument, so the high ones are not looked at. */
+#define JAIL_ALLOW_MASKED(call_name, number, bits, wanted) \
+	{ .name = #call_name, .call = SCMP_SYS(call_name), .argument = (number), .mask = (bits), .value = (uint32_t)(wanted) }
+/* JAIL_ALLOW_IF(shutdown, 2, SHUT_WR): the second argument is SHUT_WR. */
+#define JAIL_ALLOW_IF(call_name, number, wanted) JAIL_ALLOW_MASKED(call_name, number, UINT32_MAX, wanted)
+/* clang-format on */
+
+#define JAIL_IOCTL(request) JAIL_ALLOW_IF(ioctl, 2, request)
+#define JAIL_FCNTL(command) JAIL_ALLOW_IF(fcntl, 2, command)
+#define JAIL_MADVISE(advice) JAIL_ALLOW_IF(madvise, 3, advice)
+#define JAIL_SOCKET_UNIX JAIL_ALLOW_IF(socket, 1, AF_UNIX)
+/* Memory that nobody can run. */
+#define JAIL_MMAP JAIL_ALLOW_MASKED(mmap, 3, PROT_EXEC, 0)
+#define JAIL_MPROTECT JAIL_ALLOW_MASKED(mprotect, 3, PROT_EXEC, 0)
+
+/* What the C library does by itself on any thread: allocation, locks, the end of a thread, signal return. */
+extern const struct jail_rule jail_libc_rules[];
+
+struct jail_filter {
+	const char *name;                     /* the kind of thread, for messages */
+	const struct jail_rule *const *lists; /* NULL-terminated */
+};
+
+struct jail_program; /* a compiled filter */
+
+int jail_filter_compile(const struct jail_filter *filter, struct jail_program **out, struct husk_error *err);
+/* On the calling thread only, for good; threads it starts later inherit it. A second one can only take away more. */
+int jail_filter_install(const struct jail_program *program, struct husk_error *err);
+void jail_program_free(struct jail_program *program); /* NULL is fine; filters that are installed stay */
+
+#endif

@@ -1,0 +1,248 @@
+/*
+ * Making the wire between a guest and its gateway; see gateway.h. Called by the supervisor while it prepares a machine. It
+ * works on a thread of its own, because a thread can change its network namespace without the others noticing; the
+ * supervisor itself must stay in the host's, where the leash's connections go out. What is not set up completely is
+ * given up: there is no half-closed gateway.
+ */
+#include "net/gateway.h"
+
+#include <fcntl.h>
+#include <linux/if_ether.h>
+#include <linux/if_link.h>
+#include <linux/if_packet.h>
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <linux/veth.h>
+#include <net/if.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/socket.h>
+
+#include "net/netlink.h"
+#include "net/rules.h"
+
+#define GATEWAY_DEVICE "w0"
+#define GUEST_DEVICE "g0"
+#define SOCKET_BUFFER (4 << 20) /* a burst of the other side while the engine's thread waits for a CPU */
+
+const uint8_t gateway_mac[6] = { 0x02, 'h', 'u', 's', 'k', 1 };
+const uint8_t gateway_guest_mac[6] = { 0x02, 'h', 'u', 's', 'k', 2 };
+
+/* ---- namespaces ---- */
+
+/* The calling thread goes into a fresh one. Its descriptor. */
+static int enter_new_space(struct husk_error *err)
+{
+	if (unshare(CLONE_NEWNET) < 0)
+		return husk_fail_errno(err, "cannot make a network namespace (are we root?)");
+	int fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+	return fd < 0 ? husk_fail_errno(err, "cannot open a network namespace") : fd;
+}
+
+/* A new namespace takes the host's settings: a host that forwards would make gateways that do. */
+static int set_options(struct husk_error *err)
+{
+	static const struct {
+		const char *path, *value;
+		bool optional; /* a kernel without IPv6 has nothing to turn off */
+	} options[] = {
+		{ "/proc/sys/net/ipv6/conf/all/disable_ipv6", "1", true },
+		{ "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1", true },
+		{ "/proc/sys/net/ipv4/ip_forward", "0", false },
+		{ "/proc/sys/net/ipv4/conf/all/rp_filter", "1", false },
+		{ "/proc/sys/net/ipv4/conf/default/rp_filter", "1", false },
+		{ "/proc/sys/net/ipv4/conf/all/route_localnet", "0", false },
+		{ "/proc/sys/net/ipv4/conf/default/route_localnet", "0", false },
+		{ "/proc/sys/net/ipv4/conf/all/send_redirects", "0", false },
+		/* Each refusal is told at once: an agent that tries ten addresses must not hang on the seventh. */
+		{ "/proc/sys/net/ipv4/icmp_ratelimit", "0", false },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+		if (options[i].optional && access(options[i].path, F_OK) < 0)
+			continue;
+		if (file_poke(options[i].path, options[i].value, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* ---- links ---- */
+
+static void put_device(struct netlink_message *message, const char *name, const uint8_t *mac)
+{
+	uint32_t mtu = GATEWAY_MTU;
+
+	netlink_put(message, IFLA_IFNAME, name, strlen(name) + 1);
+	netlink_put(message, IFLA_ADDRESS, mac, 6);
+	netlink_put(message, IFLA_MTU, &mtu, sizeof(mtu));
+}
+
+/* The pair: one end here, one in `guest_space`. */
+static int add_pair(int netlink, int guest_space, struct husk_error *err)
+{
+	struct ifinfomsg plain = { .ifi_family = AF_UNSPEC };
+	struct netlink_message message;
+
+	netlink_begin(&message, RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &plain, sizeof(plain));
+	put_device(&message, GATEWAY_DEVICE, gateway_mac);
+	size_t info = netlink_nest(&message, IFLA_LINKINFO, NULL, 0);
+	netlink_put(&message, IFLA_INFO_KIND, "veth", strlen("veth"));
+	size_t data = netlink_nest(&message, IFLA_INFO_DATA, NULL, 0);
+	size_t peer = netlink_nest(&message, VETH_INFO_PEER, &plain, sizeof(plain));
+	put_device(&message, GUEST_DEVICE, gateway_guest_mac);
+	netlink_put(&message, IFLA_NET_NS_FD, &guest_space, sizeof(guest_space));
+	netlink_nest_end(&message, peer);
+	netlink_nest_end(&message, data);
+	netlink_nest_end(&message, info);
+	return netlink_talk(netlink, &message, "cannot make a veth pair", err);
+}
+
+static int set_up(int netlink, const char *device, struct husk_error *err)
+{
+	struct ifinfomsg up = { .ifi_index = (int)if_nametoindex(device), .ifi_flags = IFF_UP, .ifi_change = IFF_UP };
+	struct netlink_message message;
+
+	if (up.ifi_index == 0)
+		return husk_fail_errno(err, "cannot find the interface %s", device);
+	netlink_begin(&message, RTM_NEWLINK, 0, &up, sizeof(up));
+	return netlink_talk(netlink, &message, "cannot bring an interface up", err);
+}
+
+static int add_address(int netlink, int index, struct in_addr address, struct husk_error *err)
+{
+	struct ifaddrmsg head = { .ifa_family = AF_INET,
+				  .ifa_prefixlen = ADDRESS_PREFIX,
+				  .ifa_index = (uint32_t)index };
+	struct netlink_message message;
+
+	netlink_begin(&message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof(head));
+	netlink_put(&message, IFA_LOCAL, &address, sizeof(address));
+	netlink_put(&message, IFA_ADDRESS, &address, sizeof(address));
+	return netlink_talk(netlink, &message, "cannot give the gateway its address", err);
+}
+
+/* Both ends know each other from the start: no ARP crosses the wire. */
+static int add_neighbour(int netlink, int index, struct in_addr address, struct husk_error *err)
+{
+	struct ndmsg head = { .ndm_family = AF_INET, .ndm_ifindex = index, .ndm_state = NUD_PERMANENT };
+	struct netlink_message message;
+
+	netlink_begin(&message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &head, sizeof(head));
+	netlink_put(&message, NDA_DST, &address, sizeof(address));
+	netlink_put(&message, NDA_LLADDR, gateway_guest_mac, sizeof(gateway_guest_mac));
+	return netlink_talk(netlink, &message, "cannot tell the gateway of its guest", err);
+}
+
+/* Whatever a guest sends to is delivered here, to the leash. In the main table, where the wire's own /30 comes first. */
+static int add_catch_all(int netlink, int loopback, struct husk_error *err)
+{
+	struct rtmsg head = { .rtm_family = AF_INET,
+			      .rtm_table = RT_TABLE_MAIN,
+			      .rtm_protocol = RTPROT_STATIC,
+			      .rtm_scope = RT_SCOPE_HOST,
+			      .rtm_type = RTN_LOCAL };
+	struct netlink_message message;
+
+	netlink_begin(&message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof(head));
+	netlink_put(&message, RTA_OIF, &loopback, sizeof(loopback));
+	return netlink_talk(netlink, &message, "cannot route the gateway", err);
+}
+
+static int fill_gateway(const struct address_link *link, int guest_space, struct husk_error *err)
+{
+	cleanup_close int netlink = netlink_open(err);
+
+	if (netlink < 0 || set_options(err) < 0 || add_pair(netlink, guest_space, err) < 0)
+		return -1;
+	int device = (int)if_nametoindex(GATEWAY_DEVICE), loopback = (int)if_nametoindex("lo");
+	if (device == 0 || loopback == 0)
+		return husk_fail_errno(err, "cannot find the interfaces of a gateway");
+	/* The rules first: there is no moment in which anything could arrive without them. */
+	if (rules_load(GATEWAY_DEVICE, link, err) < 0 || set_up(netlink, "lo", err) < 0 ||
+	    set_up(netlink, GATEWAY_DEVICE, err) < 0 || add_address(netlink, device, link->gateway, err) < 0 ||
+	    add_neighbour(netlink, device, link->guest, err) < 0)
+		return -1;
+	return add_catch_all(netlink, loopback, err);
+}
+
+/* ---- the guest's end ---- */
+
+static int open_port(struct husk_error *err)
+{
+	struct sockaddr_ll here = { .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL) };
+	cleanup_close int netlink = netlink_open(err);
+	cleanup_close int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+	int one = 1, size = SOCKET_BUFFER;
+
+	if (netlink < 0 || set_up(netlink, GUEST_DEVICE, err) < 0)
+		return -1;
+	here.sll_ifindex = (int)if_nametoindex(GUEST_DEVICE);
+	if (fd < 0 || here.sll_ifindex == 0 || setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &one, sizeof(one)) < 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) < 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0 ||
+	    bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0)
+		return husk_fail_errno(err, "cannot open the guest's end of the wire");
+	return steal_fd(&fd);
+}
+
+struct job {
+	const struct address_link *link;
+	struct gateway *out;
+	struct husk_error err;
+	int result;
+};
+
+/* First the guest's side, then the gateway with the pair between them, then back for the guest's socket. */
+static void *make(void *argument)
+{
+	struct job *job = argument;
+	cleanup_close int guest_space = enter_new_space(&job->err);
+	cleanup_close int space = -1, port = -1;
+
+	job->result = -1;
+	if (guest_space < 0 || set_options(&job->err) < 0)
+		return NULL;
+	space = enter_new_space(&job->err);
+	if (space < 0 || fill_gateway(job->link, guest_space, &job->err) < 0)
+		return NULL;
+	if (setns(guest_space, CLONE_NEWNET) < 0) {
+		husk_fail_errno(&job->err, "cannot enter the guest's network namespace");
+		return NULL;
+	}
+	port = open_port(&job->err);
+	if (port < 0)
+		return NULL;
+	*job->out = (struct gateway){ .space = steal_fd(&space), .port = steal_fd(&port), .link = *job->link };
+	job->result = 0;
+	return NULL;
+}
+
+int gateway_make(const struct address_link *link, struct gateway *out, struct husk_error *err)
+{
+	struct job job = { .link = link, .out = out };
+	pthread_t thread;
+
+	int failed = pthread_create(&thread, NULL, make, &job);
+	if (failed) {
+		errno = failed;
+		return husk_fail_errno(err, "cannot start a thread");
+	}
+	pthread_join(thread, NULL);
+	if (job.result < 0 && err)
+		*err = job.err;
+	return job.result < 0 ? husk_wrap(err, "cannot set up the network of a machine") : 0;
+}
+
+void gateway_release_port(struct gateway *gateway)
+{
+	base_cleanup_close(&gateway->port);
+	gateway->port = -1;
+}
+
+void gateway_close(struct gateway *gateway)
+{
+	gateway_release_port(gateway);
+	base_cleanup_close(&gateway->space);
+	gateway->space = -1;
+}

@@ -1,0 +1,188 @@
+/*
+ * The log and the counters of a leash, for leash.c, which holds its lock around every call. Bounded whatever comes in, and
+ * read back from a file without trust in it.
+ */
+#include "net/leash_record.h"
+
+struct destination {
+	char *host;
+	uint16_t port;
+	uint64_t sent, received, connections, denied;
+};
+
+struct leash_record {
+	json_t *log;                                                 /* array, oldest first */
+	struct destination destinations[LEASH_DESTINATIONS_MAX + 1]; /* the last one is for all the others */
+	size_t count;
+};
+
+static void drop_json(json_t **json)
+{
+	json_decref(*json);
+}
+#define cleanup_json cleanup(drop_json)
+
+/* ---- what comes in ---- */
+
+void leash_record_event(struct leash_record *record, json_t *event, json_int_t count)
+{
+	static const char *const texts[] = { "verdict", "kind", "host", "reason", "rule" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+		if (!json_is_string(json_object_get(event, texts[i])))
+			return;
+	if (!json_is_integer(json_object_get(event, "at_ms")) || !json_is_integer(json_object_get(event, "port")) ||
+	    json_object_set_new(event, "count", json_integer(count > 0 ? count : 1)) < 0)
+		return;
+	while (json_array_size(record->log) >= LEASH_LOG_MAX)
+		json_array_remove(record->log, 0);
+	json_array_append(record->log, event);
+}
+
+static struct destination *find(struct leash_record *record, const char *host, uint16_t port)
+{
+	for (size_t i = 0; i < record->count; i++)
+		if (record->destinations[i].port == port && strcmp(record->destinations[i].host, host) == 0)
+			return &record->destinations[i];
+	bool full = record->count >= LEASH_DESTINATIONS_MAX;
+	struct destination *place = &record->destinations[full ? LEASH_DESTINATIONS_MAX : record->count];
+	if (!place->host && !(place->host = strdup(full ? "other" : host)))
+		return NULL;
+	place->port = full ? 0 : port;
+	record->count += !full;
+	return place;
+}
+
+static uint64_t number(json_t *item, const char *key)
+{
+	json_int_t value = json_integer_value(json_object_get(item, key));
+
+	return value > 0 ? (uint64_t)value : 0;
+}
+
+void leash_record_traffic(struct leash_record *record, json_t *list)
+{
+	size_t index;
+	json_t *item;
+
+	json_array_foreach(list, index, item)
+	{
+		const char *host = json_string_value(json_object_get(item, "host"));
+		struct destination *to = host ? find(record, host, (uint16_t)number(item, "port")) : NULL;
+
+		if (!to)
+			continue;
+		to->sent += number(item, "sent");
+		to->received += number(item, "received");
+		to->connections += number(item, "connections");
+		to->denied += number(item, "denied");
+	}
+}
+
+/* ---- what is asked ---- */
+
+static size_t used(const struct leash_record *record)
+{
+	return record->count + (record->destinations[LEASH_DESTINATIONS_MAX].host ? 1 : 0);
+}
+
+static const struct destination *at(const struct leash_record *record, size_t index)
+{
+	return &record->destinations[index < record->count ? index : LEASH_DESTINATIONS_MAX];
+}
+
+void leash_record_totals(const struct leash_record *record, struct leash_totals *out)
+{
+	for (size_t i = 0; i < used(record); i++) {
+		out->sent += at(record, i)->sent;
+		out->received += at(record, i)->received;
+		out->connections += at(record, i)->connections;
+		out->denied += at(record, i)->denied;
+	}
+}
+
+uint64_t leash_record_bytes(const struct leash_record *record)
+{
+	struct leash_totals totals = { 0 };
+
+	leash_record_totals(record, &totals);
+	return totals.sent + totals.received;
+}
+
+static json_t *destinations_json(const struct leash_record *record)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; list && i < used(record); i++) {
+		const struct destination *d = at(record, i);
+
+		json_array_append_new(list,
+				      json_pack("{s:s,s:i,s:I,s:I,s:I,s:I}", "host", d->host, "port", d->port, "sent",
+						(json_int_t)d->sent, "received", (json_int_t)d->received, "connections",
+						(json_int_t)d->connections, "denied", (json_int_t)d->denied));
+	}
+	return list;
+}
+
+json_t *leash_record_traffic_json(const struct leash_record *record)
+{
+	struct leash_totals totals = { 0 };
+
+	leash_record_totals(record, &totals);
+	return json_pack("{s:I,s:I,s:I,s:I,s:o}", "sent", (json_int_t)totals.sent, "received",
+			 (json_int_t)totals.received, "connections", (json_int_t)totals.connections, "denied",
+			 (json_int_t)totals.denied, "destinations", destinations_json(record));
+}
+
+char *leash_record_log(const struct leash_record *record, size_t limit)
+{
+	size_t size = json_array_size(record->log);
+	cleanup_json json_t *list = json_array();
+
+	for (size_t i = limit && limit < size ? size - limit : 0; list && i < size; i++)
+		json_array_append(list, json_array_get(record->log, i));
+	return list ? json_dumps(list, JSON_COMPACT) : NULL;
+}
+
+char *leash_record_text(const struct leash_record *record)
+{
+	cleanup_json json_t *root = json_pack("{s:O,s:o}", "log", record->log, "traffic", destinations_json(record));
+
+	return root ? json_dumps(root, JSON_COMPACT) : NULL;
+}
+
+/* ---- its life ---- */
+
+static void load(struct leash_record *record, const char *saved)
+{
+	cleanup_json json_t *root = json_loads(saved, 0, NULL);
+	json_t *log = json_object_get(root, "log"), *event;
+	size_t index;
+
+	json_array_foreach(log, index, event)
+		leash_record_event(record, event, json_integer_value(json_object_get(event, "count")));
+	leash_record_traffic(record, json_object_get(root, "traffic"));
+}
+
+struct leash_record *leash_record_new(const char *saved)
+{
+	struct leash_record *record = calloc(1, sizeof(*record));
+
+	if (!record || !(record->log = json_array())) {
+		free(record);
+		return NULL;
+	}
+	if (saved)
+		load(record, saved);
+	return record;
+}
+
+void leash_record_free(struct leash_record *record)
+{
+	if (!record)
+		return;
+	json_decref(record->log);
+	for (size_t i = 0; i <= LEASH_DESTINATIONS_MAX; i++)
+		free(record->destinations[i].host);
+	free(record);
+}

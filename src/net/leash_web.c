@@ -1,0 +1,433 @@
+/*
+ * Carries HTTP requests of the guest one by one, each checked before a byte of it goes out: on a connection that is kept
+ * alive the next request may name another host. Used for plain HTTP, and for TLS to hosts that secrets belong to, where
+ * TLS ends here. Answers pass unread.
+ *
+ * A request is written anew from its parsed head, so the host reads what was checked. Only a WebSocket may take a
+ * connection over, on its first request: anything else that does (h2c) could then name hosts unseen.
+ */
+#include "net/leash_web.h"
+
+#include <poll.h>
+
+#include "net/authority.h"
+
+#define CHUNK 32768u
+#define PENDING_MAX (128u << 10) /* of what waits to be written to one side */
+
+struct web {
+	struct flow *flow;
+	struct stream guest, remote;
+	const char *only;          /* TLS: the one host that requests may name; NULL: plain */
+	const struct terms *terms; /* TLS: those the connection was let through by, which has its secrets */
+	struct mask mask;
+	struct buf in;                                      /* from the guest, not looked at yet */
+	struct buf up, down;                                /* waiting to be written to the host, to the guest */
+	struct buf answer;                                  /* to the request for an upgrade, until its head is whole */
+	enum { HEAD, BODY, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
+	struct http_body body;
+	size_t requests;
+	uint64_t early; /* bytes that came before it was known whom to count them for */
+	bool blocked;   /* a request waits for room towards the host */
+	bool finished;  /* the host knows that nothing more comes */
+	char chunk[CHUNK];
+};
+
+/* ---- refusing ---- */
+
+static int refuse(struct web *web, const char *status, const char *reason, const char *rule)
+{
+	cleanup_buf struct buf body = { 0 };
+
+	web->state = CLOSING;
+	flow_revoke(web->flow);
+	buf_printf(&body, "husk: blocked: %s\n", reason);
+	if (*rule)
+		buf_printf(&body, "the rule that would allow it: %s (husk egress ID --allow %s)\n", rule, rule);
+	return buf_printf(&web->down,
+			  "HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\nX-Husk-Denied: %s\r\n"
+			  "Connection: close\r\n\r\n%s",
+			  status, body.size, reason, body.data ? body.data : "");
+}
+
+static int deny(struct web *web, const char *host, const char *reason, const char *rule)
+{
+	flow_denied(web->flow, host, reason, rule);
+	return refuse(web, "403 Forbidden", reason, rule);
+}
+
+/* ---- one request ---- */
+
+static bool is_websocket(const struct web *web, const struct http_request *request)
+{
+	if (!request->upgrade || web->requests > 0 || request->framing != BODY_NONE)
+		return false;
+	for (size_t i = 0; i < request->field_count; i++)
+		if (http_is(request->fields[i].name, "upgrade") && !http_is(request->fields[i].value, "websocket"))
+			return false;
+	return true;
+}
+
+/* Headers that do not go on: offers of other protocols, and of encodings that would hide a secret coming back. */
+static bool is_dropped(const struct web *web, const struct http_field *field, bool websocket)
+{
+	if (http_is(field->name, "upgrade"))
+		return !websocket;
+	return http_is(field->name, "http2-settings") || (web->only && http_is(field->name, "accept-encoding"));
+}
+
+static int write_head(struct web *web, const struct http_request *request, bool websocket)
+{
+	struct buf *out = &web->up;
+	int bad = buf_append(out, request->line.data, request->line.size) | buf_append_string(out, "\r\n");
+
+	for (size_t i = 0; i < request->field_count; i++) {
+		const struct http_field *field = &request->fields[i];
+
+		if (is_dropped(web, field, websocket))
+			continue;
+		bad |= buf_append(out, field->name.data, field->name.size) | buf_append_string(out, ": ");
+		bad |= web->only ? secret_swap(web->terms, web->only, web->flow->port, field, out)
+				 : buf_append(out, field->value.data, field->value.size);
+		bad |= buf_append_string(out, "\r\n");
+	}
+	if (web->only)
+		bad |= buf_append_string(out, "Accept-Encoding: identity\r\n");
+	return bad | buf_append_string(out, "\r\n");
+}
+
+/* May it go out? 1: yes. 0: it was refused. -1: the connection is over. */
+static int check_request(struct web *web, const struct http_request *request)
+{
+	struct flow *flow = web->flow;
+	char reason[FLOW_TEXT], rule[FLOW_TEXT];
+	struct terms *terms;
+
+	if (request->port && request->port != flow->port) {
+		snprintf(reason, sizeof(reason), "the Host header names port %u on a connection to port %u",
+			 request->port, flow->port);
+		return deny(web, request->host, reason, "");
+	}
+	if (web->only && strcmp(request->host, web->only) != 0) {
+		snprintf(reason, sizeof(reason), "the Host header names %s on a connection to %s", request->host,
+			 web->only);
+		return deny(web, request->host, reason, "");
+	}
+	terms = proxy_terms(flow->proxy);
+	bool allowed = flow_check(flow, terms, request->host, reason, rule);
+	terms_drop(terms);
+	if (!allowed)
+		return deny(web, request->host, reason, rule);
+	if (flow->remote < 0 && flow_connect(flow) < 0) {
+		flow->reset = false;
+		snprintf(reason, sizeof(reason), "cannot connect to %s (%s port %u)", request->host, flow->address_text,
+			 flow->port);
+		return refuse(web, "502 Bad Gateway", reason, "");
+	}
+	web->remote.fd = flow->remote;
+	if ((!flow->permitted || strcmp(flow->host, request->host) != 0) && !flow_permit(flow, request->host))
+		return -1;
+	return 1;
+}
+
+static int take_head(struct web *web)
+{
+	struct http_request request;
+	const char *why = NULL;
+	ssize_t size = http_request_parse(web->in.data, web->in.size, &request, &why);
+
+	if (size == 0)
+		return 0;
+	if (size < 0)
+		return deny(web, web->only ? web->only : web->flow->host, why, "") < 0 ? -1 : 1;
+	int verdict = check_request(web, &request);
+	if (verdict <= 0)
+		return verdict < 0 ? -1 : 1;
+	bool websocket = is_websocket(web, &request);
+	if (write_head(web, &request, websocket) != 0)
+		return -1;
+	http_body_start(&web->body, &request);
+	web->state = websocket ? UPGRADING : BODY;
+	web->requests++;
+	buf_consume(&web->in, (size_t)size);
+	return 1;
+}
+
+static int take_body(struct web *web)
+{
+	ssize_t taken = http_body_feed(&web->body, web->in.data, web->in.size);
+
+	if (taken < 0) {
+		flow_denied(web->flow, web->flow->host, "its body is not framed as it must be", "");
+		return -1;
+	}
+	if (buf_append(&web->up, web->in.data, (size_t)taken) < 0)
+		return -1;
+	buf_consume(&web->in, (size_t)taken);
+	if (http_body_done(&web->body))
+		web->state = HEAD;
+	return taken > 0 || web->state == HEAD;
+}
+
+/* Looks at what the guest has sent, as far as the state allows. */
+static int take_input(struct web *web)
+{
+	int more = 1;
+
+	web->blocked = false;
+	while (more > 0) {
+		if (web->state == BODY) {
+			more = take_body(web);
+		} else if (web->in.size == 0 || web->state == UPGRADING) {
+			more = 0;
+		} else if (web->state == HEAD) {
+			web->blocked = web->up.size >= PENDING_MAX;
+			more = web->blocked ? 0 : take_head(web);
+		} else {
+			if (web->state == RAW && buf_append(&web->up, web->in.data, web->in.size) < 0)
+				return -1;
+			buf_consume(&web->in, web->in.size);
+		}
+	}
+	return more;
+}
+
+/* ---- answers ---- */
+
+/* The head of the answer to an upgrade decides what the connection is from here on. */
+static int take_upgrade(struct web *web, const char *data, size_t size)
+{
+	int status = 0;
+
+	if (buf_append(&web->answer, data, size) < 0)
+		return -1;
+	ssize_t head = http_response_parse(web->answer.data, web->answer.size, &status);
+	if (head == 0)
+		return 0;
+	if (head > 0 && status == 101)
+		web->state = RAW;
+	else
+		web->state = CLOSING; /* whatever the guest sends next was not checked as a request */
+	int result = mask_feed(&web->mask, web->answer.data, web->answer.size, false, &web->down);
+
+	buf_consume(&web->answer, web->answer.size);
+	return result;
+}
+
+static int take_answer(struct web *web, const char *data, size_t size)
+{
+	if (web->state == UPGRADING)
+		return take_upgrade(web, data, size);
+	if (!web->only)
+		return buf_append(&web->down, data, size);
+	return mask_feed(&web->mask, data, size, false, &web->down);
+}
+
+/* ---- carrying ---- */
+
+static bool count(struct web *web, uint64_t sent, uint64_t received)
+{
+	struct terms *terms;
+
+	if (!web->flow->tally) {
+		web->early += sent;
+		return true;
+	}
+	terms = proxy_terms(web->flow->proxy);
+	bool more = tally_count(web->flow->proxy, web->flow->tally, terms->policy, sent + web->early, received);
+	web->early = 0;
+	terms_drop(terms);
+	return more;
+}
+
+static size_t chunk_size(struct web *web)
+{
+	struct terms *terms = proxy_terms(web->flow->proxy);
+	size_t size = tally_chunk(terms->policy, CHUNK);
+
+	terms_drop(terms);
+	return size;
+}
+
+static int read_guest(struct web *web)
+{
+	ssize_t got = stream_read(&web->guest, web->chunk, chunk_size(web));
+
+	if (got == STREAM_BROKEN || (got > 0 && !count(web, (uint64_t)got, 0)))
+		return -1;
+	return got > 0 && web->state != CLOSING ? buf_append(&web->in, web->chunk, (size_t)got) : 0;
+}
+
+static int read_remote(struct web *web)
+{
+	ssize_t got = stream_read(&web->remote, web->chunk, chunk_size(web));
+
+	if (got == STREAM_BROKEN || (got > 0 && !count(web, 0, (uint64_t)got)))
+		return -1;
+	if (got == 0 && web->only)
+		return mask_feed(&web->mask, "", 0, true, &web->down);
+	return got > 0 ? take_answer(web, web->chunk, (size_t)got) : 0;
+}
+
+static int flush(struct stream *stream, struct buf *pending)
+{
+	while (pending->size > 0) {
+		ssize_t put = stream_write(stream, pending->data, pending->size);
+
+		if (put == STREAM_WAIT)
+			return 0;
+		if (put < 0)
+			return -1;
+		buf_consume(pending, (size_t)put);
+	}
+	return 0;
+}
+
+static bool wants_guest(const struct web *web)
+{
+	return !web->guest.over && web->up.size < PENDING_MAX &&
+	       (web->state == CLOSING || web->in.size < HTTP_HEAD_MAX + CHUNK);
+}
+
+static bool wants_remote(const struct web *web)
+{
+	return web->remote.fd >= 0 && !web->remote.over && web->down.size < PENDING_MAX;
+}
+
+static bool is_done(const struct web *web)
+{
+	if (web->down.size)
+		return false;
+	return (web->state == CLOSING && !web->flow->permitted) || web->remote.over ||
+	       (web->guest.over && web->remote.fd < 0);
+}
+
+/* Waits for either side. What TLS wants to do first (a key update) may be the opposite of what we want. */
+static int wait_sides(struct web *web)
+{
+	bool up = wants_guest(web), down = wants_remote(web);
+	struct pollfd sides[2] = {
+		{ .fd = web->guest.fd, .events = (short)((up ? POLLIN : 0) | (web->down.size ? POLLOUT : 0)) },
+		{ .fd = web->remote.fd, .events = (short)((down ? POLLIN : 0) | (web->up.size ? POLLOUT : 0)) },
+	};
+
+	if (up && web->guest.ssl && web->guest.want == POLLOUT)
+		sides[0].events |= POLLOUT;
+	if (down && web->remote.ssl && web->remote.want == POLLOUT)
+		sides[1].events |= POLLOUT;
+	for (size_t i = 0; i < 2; i++)
+		if (!sides[i].events)
+			sides[i].fd = -1;
+	if (poll(sides, 2, -1) < 0 && errno != EINTR)
+		return -1;
+	return 0;
+}
+
+/* What the guest has sent goes on to the host as far as it takes it. */
+static int push(struct web *web)
+{
+	do {
+		if (take_input(web) < 0 || (web->remote.fd >= 0 && flush(&web->remote, &web->up) < 0))
+			return -1;
+	} while (web->blocked && web->up.size < PENDING_MAX);
+	return 0;
+}
+
+static int turn(struct web *web)
+{
+	if ((wants_guest(web) && read_guest(web) < 0) || push(web) < 0)
+		return -1;
+	if ((wants_remote(web) && read_remote(web) < 0) || flush(&web->guest, &web->down) < 0)
+		return -1;
+	if (web->guest.over && web->up.size == 0 && !web->blocked && web->state != UPGRADING && web->remote.fd >= 0 &&
+	    !web->finished) {
+		web->finished = true;
+		stream_finish(&web->remote);
+	}
+	return 0;
+}
+
+static int carry(struct web *web)
+{
+	for (;;) {
+		if (turn(web) < 0)
+			return -1;
+		if (is_done(web))
+			break;
+		if (stream_pending(&web->guest) && wants_guest(web))
+			continue;
+		if (stream_pending(&web->remote) && wants_remote(web))
+			continue;
+		if (wait_sides(web) < 0)
+			return -1;
+	}
+	stream_finish(&web->guest);
+	flow_linger(web->flow);
+	return 0;
+}
+
+static void web_free(struct web *web)
+{
+	stream_free(&web->guest);
+	stream_free(&web->remote);
+	mask_free(&web->mask);
+	buf_free(&web->in);
+	buf_free(&web->up);
+	buf_free(&web->down);
+	buf_free(&web->answer);
+	free(web);
+}
+
+static struct web *web_new(struct flow *flow)
+{
+	struct web *web = calloc(1, sizeof(*web));
+
+	if (!web)
+		return NULL;
+	web->flow = flow;
+	web->guest.fd = flow->guest;
+	web->remote.fd = -1;
+	return web;
+}
+
+void web_run(struct flow *flow)
+{
+	struct web *web = web_new(flow);
+
+	if (!web || carry(web) < 0)
+		flow->reset = true;
+	if (web)
+		web_free(web);
+}
+
+void web_run_tls(struct flow *flow, const struct terms *terms, const char *name)
+{
+	struct web *web = web_new(flow);
+	struct husk_error err = { 0 };
+	char reason[FLOW_TEXT];
+
+	snprintf(flow->host, sizeof(flow->host), "%s", name);
+	if (!web || flow_connect(flow) < 0) {
+		flow->reset = true;
+		free(web);
+		return;
+	}
+	flow->secret = true;
+	web->only = name;
+	web->terms = terms;
+	web->remote.fd = flow->remote;
+	/* The host first: it must be what it says before the guest hears from us in its name. */
+	if (mask_open(&web->mask, terms, name, flow->port) < 0 ||
+	    stream_connect_tls(flow->proxy, &web->remote, name, &err) < 0) {
+		snprintf(reason, sizeof(reason), "%s: %.300s", name, err.message);
+		flow_failed(flow, reason);
+		flow->reset = false;
+		flow_refuse_tls(flow);
+	} else if (stream_accept_tls(&web->guest, terms->authority, name, &err) < 0) {
+		snprintf(reason, sizeof(reason), "the sandbox did not accept its own authority: %.300s", err.message);
+		flow_failed(flow, reason);
+	} else if (!flow_permit(flow, name) || carry(web) < 0) {
+		flow->reset = true;
+	}
+	web_free(web);
+}

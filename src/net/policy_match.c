@@ -1,0 +1,121 @@
+/*
+ * What a policy says about a name or an address. The leash asks for each lookup, connection and datagram. Pure: it looks
+ * at its arguments and nothing else, and what it does not recognise is not allowed.
+ */
+#include "net/policy.h"
+
+struct range {
+	uint32_t network;
+	int bits;
+};
+
+/* Not for a guest unless somebody listed an address by hand. Documentation ranges are nobody's, and stay public. */
+static const struct range special[] = {
+	{ 0x00000000, 8 },  /* 0.0.0.0/8: "this host" */
+	{ 0x0a000000, 8 },  /* 10.0.0.0/8 */
+	{ 0x64400000, 10 }, /* 100.64.0.0/10: carriers, overlay networks, one cloud's metadata */
+	{ 0x7f000000, 8 },  /* 127.0.0.0/8 */
+	{ 0xa83f8110, 32 }, /* 168.63.129.16: a cloud's metadata at a public address */
+	{ 0xa9fe0000, 16 }, /* 169.254.0.0/16: link-local, cloud metadata */
+	{ 0xac100000, 12 }, /* 172.16.0.0/12 */
+	{ 0xc0000000, 24 }, /* 192.0.0.0/24: protocol assignments, one cloud's metadata */
+	{ 0xc0a80000, 16 }, /* 192.168.0.0/16 */
+	{ 0xc6120000, 15 }, /* 198.18.0.0/15: benchmarks, and what local proxies hand out */
+	{ 0xe0000000, 3 },  /* 224.0.0.0/3: multicast, reserved, broadcast */
+};
+
+static uint32_t mask_of(int bits)
+{
+	return bits ? UINT32_MAX << (32 - bits) : 0;
+}
+
+static const struct range *special_range(uint32_t address)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(special); i++)
+		if ((address & mask_of(special[i].bits)) == special[i].network)
+			return &special[i];
+	return NULL;
+}
+
+enum policy_place policy_place(uint32_t address)
+{
+	if (address >> 24 == 127)
+		return PLACE_HOST;
+	return special_range(address) ? PLACE_PRIVATE : PLACE_PUBLIC;
+}
+
+static bool rule_has_port(const struct policy_rule *rule, uint16_t port)
+{
+	if (port == 0)
+		return true;
+	if (rule->web_ports)
+		return port == 80 || port == 443;
+	return rule->port == 0 || rule->port == port;
+}
+
+static bool rule_has_name(const struct policy_rule *rule, const char *name)
+{
+	size_t length = strlen(name), tail;
+
+	if (!rule->name)
+		return false;
+	if (!rule->below)
+		return strcmp(rule->name, name) == 0;
+	tail = strlen(rule->name);
+	return length > tail + 1 && name[length - tail - 1] == '.' && strcmp(name + length - tail, rule->name) == 0;
+}
+
+bool policy_allows_name(const struct policy *policy, const char *name, uint16_t port)
+{
+	if (policy->mode == POLICY_OPEN)
+		return true;
+	if (policy->mode != POLICY_ALLOW)
+		return false;
+	for (size_t i = 0; i < policy->rule_count; i++)
+		if (rule_has_name(&policy->rules[i], name) && rule_has_port(&policy->rules[i], port))
+			return true;
+	return false;
+}
+
+/* Is this rule narrow enough to have meant an address that stands in such a place? */
+static bool rule_means(const struct policy_rule *rule, uint32_t address, enum policy_place place)
+{
+	const struct range *range = special_range(address);
+
+	if (place == PLACE_HOST)
+		return rule->mask == UINT32_MAX;
+	return !range || __builtin_popcount(rule->mask) >= range->bits;
+}
+
+bool policy_allows_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place)
+{
+	if (policy->mode == POLICY_OPEN && place == PLACE_PUBLIC)
+		return true;
+	return policy_lists_address(policy, address, port, place);
+}
+
+bool policy_lists_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place)
+{
+	if (policy->mode == POLICY_OFF)
+		return false;
+	for (size_t i = 0; i < policy->rule_count; i++) {
+		const struct policy_rule *rule = &policy->rules[i];
+
+		if (!rule->name && (address & rule->mask) == rule->network && rule_has_port(rule, port) &&
+		    rule_means(rule, address, place))
+			return true;
+	}
+	return false;
+}
+
+int policy_secret_for(const struct policy *policy, const char *name, uint16_t port, size_t from)
+{
+	for (size_t i = from; i < policy->secret_count; i++)
+		for (size_t h = 0; h < policy->secrets[i].host_count; h++) {
+			const struct policy_rule *host = &policy->secrets[i].hosts[h];
+
+			if (rule_has_name(host, name) && rule_has_port(host, port))
+				return (int)i;
+		}
+	return -1;
+}

@@ -1,0 +1,14 @@
+/*
+ * The packet rules of a gateway namespace, loaded through libnftables.
+ */
+#ifndef HUSK_RULES_H
+#define HUSK_RULES_H
+
+#include "net/address.h"
+
+/* Loads them into the calling thread's network namespace, for guest frames that arrive on `device`. */
+int rules_load(const char *device, const struct address_link *link, struct husk_error *err);
+/* Can they be loaded on this host at all? For `husk doctor`. */
+int rules_available(struct husk_error *err);
+
+#endif

@@ -1,0 +1,22 @@
+/*
+ * The `egress` field of requests that make or change sandboxes.
+ */
+#ifndef HUSK_SERVER_EGRESS_H
+#define HUSK_SERVER_EGRESS_H
+
+#include "server/server.h"
+
+/* Its strings belong to the document it was read from. */
+struct egress_request {
+	struct husk_egress egress;
+	const char **allow;
+	struct husk_secret *secrets;
+	size_t count; /* of secrets */
+};
+/* "off", or {"mode","allow":[…],"secrets":[{"name","value","hosts":[…]}],"limits":{"bytes","rate","connections"}}. Free it also
+ * when this fails. */
+int egress_parse(json_t *document, struct egress_request *out, struct husk_error *err);
+void egress_free(struct egress_request *egress);
+#define cleanup_egress cleanup(egress_free)
+
+#endif

@@ -1,0 +1,97 @@
+/*
+ * What a vCPU says it can do: what KVM can give it, with its own number and the number of its siblings filled in. Called
+ * when a vCPU is made; a restored one gets what it had instead. It must not claim anything that KVM does not back.
+ */
+#include <cpuid.h>
+
+#include "vmm/vm.h"
+
+#define FEATURE_TSC_DEADLINE (1u << 24) /* leaf 1, ecx */
+#define FEATURE_HYPERVISOR (1u << 31)
+#define FEATURE_MONITOR (1u << 3)
+#define FEATURE_THREADS (1u << 28) /* leaf 1, edx */
+
+static uint32_t bits_for(uint32_t count)
+{
+	uint32_t bits = 0;
+
+	while ((1u << bits) < count)
+		bits++;
+	return bits;
+}
+
+/* Leaves 0xb and 0x1f: one thread a core, all cores in one package. */
+static void set_topology(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t count)
+{
+	entry->edx = index;
+	if (entry->index == 0) {
+		entry->eax = 0;
+		entry->ebx = 1;
+		entry->ecx = 1u << 8;
+	} else if (entry->index == 1) {
+		entry->eax = bits_for(count);
+		entry->ebx = count;
+		entry->ecx = 2u << 8 | 1;
+	} else {
+		entry->eax = entry->ebx = 0;
+		entry->ecx = entry->index;
+	}
+}
+
+static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t count, bool deadline)
+{
+	switch (entry->function) {
+	case 1:
+		entry->ebx = (entry->ebx & 0xffff) | count << 16 | index << 24;
+		entry->ecx = (entry->ecx | FEATURE_HYPERVISOR) & ~FEATURE_MONITOR;
+		if (deadline)
+			entry->ecx |= FEATURE_TSC_DEADLINE;
+		entry->edx = count > 1 ? entry->edx | FEATURE_THREADS : entry->edx & ~FEATURE_THREADS;
+		break;
+	case 4:
+		entry->eax &= ~0xffffc000u;
+		if ((entry->eax & 0x1f) != 0) /* caches below the last level are a core's own */
+			entry->eax |= ((entry->eax >> 5 & 7) >= 3 ? count - 1 : 0) << 14 | (count - 1) << 26;
+		break;
+	case 6:  /* power and heat are the host's business */
+	case 10: /* so are its performance counters */
+		entry->eax = entry->ebx = entry->ecx = entry->edx = 0;
+		break;
+	case 0xb:
+	case 0x1f:
+		set_topology(entry, index, count);
+		break;
+	case 0x80000008:
+		entry->ecx = (entry->ecx & ~0xf0ffu) | (count - 1) | bits_for(count) << 12;
+		break;
+	case 0x8000001e:
+		entry->eax = index;
+		entry->ebx = index;
+		entry->ecx = 0;
+		break;
+	default:
+		break;
+	}
+}
+
+int cpuid_make(int kvm, uint32_t index, uint32_t count, struct cpuid_list *out, struct husk_error *err)
+{
+	bool deadline = vm_ioctl(kvm, KVM_CHECK_EXTENSION, (void *)KVM_CAP_TSC_DEADLINE_TIMER) > 0;
+
+	out->list.nent = CPUID_ENTRIES;
+	if (vm_ioctl(kvm, KVM_GET_SUPPORTED_CPUID, out) < 0)
+		return husk_fail_errno(err, "cannot ask KVM what a vCPU can do");
+	for (uint32_t i = 0; i < out->list.nent; i++)
+		adjust(&out->list.entries[i], index, count, deadline);
+	return 0;
+}
+
+void cpuid_processor(uint32_t out[static 8])
+{
+	memset(out, 0, 8 * sizeof(*out));
+	__cpuid(0, out[0], out[1], out[2], out[3]);
+	__cpuid(1, out[4], out[5], out[6], out[7]);
+	/* Of leaf 1 the model counts, and which features there are; not on which processor this ran. */
+	out[5] = 0;
+	out[6] &= ~(1u << 27); /* whether extended state is on is the operating system's */
+}

@@ -1,0 +1,333 @@
+/*
+ * Where guest memory comes from and what of it has changed: mapping the runs of layer files copy-on-write, finding the
+ * pages that differ from them, and writing those as the next layer. Called by snapshot.c and restore.c while the machine
+ * stands still. A layer file that is in use must never change; nothing here writes to one after it was adopted.
+ */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "vmm/memory.h"
+
+#define PAGEMAP_CHUNK 8192 /* pages asked about at a time: 64 KiB of answers */
+#define PAGEMAP_PRESENT (1ull << 63)
+#define PAGEMAP_SWAPPED (1ull << 62)
+#define PAGEMAP_FILE (1ull << 61)
+/* Runs closer than this are written as one: an unchanged page more costs less than a mapping more. */
+#define GAP_PAGES 8u
+
+int memory_add_layer(struct memory *memory, int fd, struct husk_error *err)
+{
+	if (memory->layer_count >= VMM_LAYERS_MAX)
+		return husk_fail(err, HUSK_LIMIT, "more than %d memory layers", VMM_LAYERS_MAX);
+	memory->layers[memory->layer_count++] = fd;
+	return 0;
+}
+
+/* ---- mapping ---- */
+
+static int check_runs(const struct memory *memory, const struct memory_run *runs, size_t count, struct husk_error *err)
+{
+	uint64_t next = 0, pages = memory->size / PAGE_BYTES;
+	uint64_t end[VMM_LAYERS_MAX] = { 0 };
+	struct stat st;
+
+	if (count > MEMORY_RUNS_MAX)
+		return husk_fail(err, HUSK_INVALID, "%zu runs of memory, at most %d can be mapped", count,
+				 MEMORY_RUNS_MAX);
+	for (size_t i = 0; i < count; i++) {
+		if (runs[i].page < next || runs[i].count == 0 || runs[i].page >= pages ||
+		    runs[i].count > pages - runs[i].page || runs[i].layer >= memory->layer_count)
+			return husk_fail(err, HUSK_INVALID, "run %zu of memory makes no sense", i);
+		next = runs[i].page + runs[i].count;
+		end[runs[i].layer] = next * PAGE_BYTES;
+	}
+	/* A mapping past the end of its file would be a SIGBUS at the guest's first touch. */
+	for (size_t i = 0; i < memory->layer_count; i++) {
+		if (fstat(memory->layers[i], &st) < 0)
+			return husk_fail_errno(err, "cannot look at memory layer %zu", i);
+		if ((uint64_t)st.st_size < end[i])
+			return husk_fail(err, HUSK_INVALID, "memory layer %zu is cut off: %lld bytes, not %llu", i,
+					 (long long)st.st_size, (unsigned long long)end[i]);
+	}
+	return 0;
+}
+
+static int map_run(const struct memory *memory, const struct memory_run *run, struct husk_error *err)
+{
+	uint64_t at = run->page * PAGE_BYTES, size = run->count * PAGE_BYTES;
+	void *mapped = mmap(memory->host + at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+			    memory->layers[run->layer], (off_t)at);
+
+	if (mapped == MAP_FAILED)
+		return husk_fail_errno(err, "cannot map %llu pages of guest memory", (unsigned long long)run->count);
+	/* As memory_create does for the whole of it. */
+	if (madvise(mapped, size, MADV_DONTDUMP) < 0 || madvise(mapped, size, MADV_DONTFORK) < 0)
+		return husk_fail_errno(err, "cannot set guest memory apart");
+	return 0;
+}
+
+int memory_map_runs(struct memory *memory, struct memory_run *runs, size_t count, struct husk_error *err)
+{
+	int result = check_runs(memory, runs, count, err);
+
+	for (size_t i = 0; result == 0 && i < count; i++)
+		result = map_run(memory, &runs[i], err);
+	if (result < 0) {
+		free(runs);
+		return -1;
+	}
+	free(memory->runs);
+	memory->runs = runs;
+	memory->run_count = count;
+	return 0;
+}
+
+/* ---- lists of runs ---- */
+
+struct list {
+	struct memory_run *runs;
+	size_t count, capacity;
+};
+
+/* Adds at the end; joins the last one when it goes on there, or nearly (`gap` pages are then taken along). */
+static int list_add(struct list *list, uint64_t page, uint64_t count, uint32_t layer, uint64_t gap)
+{
+	struct memory_run *last = list->count ? &list->runs[list->count - 1] : NULL;
+
+	if (last && last->layer == layer && page - (last->page + last->count) <= gap &&
+	    page + count - last->page <= UINT32_MAX) {
+		last->count = (uint32_t)(page + count - last->page);
+		return 0;
+	}
+	if (list->count == list->capacity) {
+		size_t capacity = list->capacity ? 2 * list->capacity : 256;
+		struct memory_run *bigger = reallocarray(list->runs, capacity, sizeof(*bigger));
+
+		if (!bigger)
+			return -1;
+		list->runs = bigger;
+		list->capacity = capacity;
+	}
+	list->runs[list->count++] = (struct memory_run){ .page = page, .count = (uint32_t)count, .layer = layer };
+	return 0;
+}
+
+/* `over` lies on top of `under`: of that only what it leaves uncovered is kept. */
+static int list_overlay(const struct memory_run *under, size_t under_count, const struct memory_run *over,
+			size_t over_count, struct list *out)
+{
+	size_t u = 0, o = 0;
+	uint64_t from = 0; /* what lies before is done */
+
+	while (u < under_count || o < over_count) {
+		uint64_t start = u < under_count ? MAX(under[u].page, from) : UINT64_MAX;
+		uint64_t end = u < under_count ? under[u].page + under[u].count : 0;
+
+		if (o < over_count && over[o].page <= start) {
+			if (list_add(out, over[o].page, over[o].count, over[o].layer, 0) < 0)
+				return -1;
+			from = over[o].page + over[o].count;
+			o++;
+		} else {
+			uint64_t stop = o < over_count ? MIN(end, over[o].page) : end;
+
+			if (stop > start && list_add(out, start, stop - start, under[u].layer, 0) < 0)
+				return -1;
+			from = MAX(from, stop);
+		}
+		while (u < under_count && under[u].page + under[u].count <= from)
+			u++;
+	}
+	return 0;
+}
+
+/* ---- what has changed ---- */
+
+static bool page_is_zero(const uint8_t *page)
+{
+	const uint64_t *words = (const uint64_t *)page;
+
+	for (size_t i = 0; i < PAGE_BYTES / sizeof(*words); i += 4)
+		if (words[i] | words[i + 1] | words[i + 2] | words[i + 3])
+			return false;
+	return true;
+}
+
+static bool in_layer(const struct memory *memory, uint64_t page, size_t *at)
+{
+	while (*at < memory->run_count && memory->runs[*at].page + memory->runs[*at].count <= page)
+		(*at)++;
+	return *at < memory->run_count && memory->runs[*at].page <= page;
+}
+
+typedef int (*page_visitor)(void *data, uint64_t page);
+
+/* Calls back for each page that is anonymous here, in order. */
+static int visit_private(const struct memory *memory, page_visitor visit, void *data, struct husk_error *err)
+{
+	cleanup_free uint64_t *entries = malloc(PAGEMAP_CHUNK * sizeof(*entries));
+	uint64_t pages = memory->size / PAGE_BYTES, first = (uintptr_t)memory->host / PAGE_BYTES;
+
+	if (!entries)
+		return husk_fail_memory(err);
+	for (uint64_t at = 0; at < pages; at += PAGEMAP_CHUNK) {
+		size_t count = (size_t)MIN(PAGEMAP_CHUNK, pages - at), size = count * sizeof(*entries);
+
+		if (pread(memory->pagemap, entries, size, (off_t)((first + at) * sizeof(*entries))) != (ssize_t)size)
+			return husk_fail_errno(err, "cannot read the page map");
+		for (size_t i = 0; i < count; i++) {
+			bool mine = (entries[i] & PAGEMAP_PRESENT && !(entries[i] & PAGEMAP_FILE)) ||
+				    entries[i] & PAGEMAP_SWAPPED;
+
+			if (mine && visit(data, at + i) < 0)
+				return husk_fail_memory(err);
+		}
+	}
+	return 0;
+}
+
+struct search {
+	const struct memory *memory;
+	struct list changed;
+	uint32_t layer;
+	uint64_t gap;
+	size_t run; /* cursor of in_layer */
+};
+
+/* A page of zeroes over nothing is as good as nothing: the guest has only looked at it, or cleaned it. */
+static int note_changed(void *data, uint64_t page)
+{
+	struct search *search = data;
+
+	if (!in_layer(search->memory, page, &search->run) && page_is_zero(search->memory->host + page * PAGE_BYTES))
+		return 0;
+	return list_add(&search->changed, page, 1, search->layer, search->gap);
+}
+
+/* With a squash everything that is not in the oldest layer counts as changed. */
+static int add_middle_layers(struct search *search)
+{
+	const struct memory *memory = search->memory;
+	struct list middle = { 0 }, both = { 0 };
+	int result = 0;
+
+	for (size_t i = 0; result == 0 && i < memory->run_count; i++)
+		if (memory->runs[i].layer > 0)
+			result = list_add(&middle, memory->runs[i].page, memory->runs[i].count, search->layer, 0);
+	if (result == 0)
+		result = list_overlay(middle.runs, middle.count, search->changed.runs, search->changed.count, &both);
+	free(middle.runs);
+	if (result < 0) {
+		free(both.runs);
+		return -1;
+	}
+	free(search->changed.runs);
+	search->changed = both;
+	return 0;
+}
+
+static int find_once(const struct memory *memory, struct memory_delta *out, uint64_t gap, struct husk_error *err)
+{
+	uint32_t newest = (uint32_t)memory->layer_count;
+	struct search search = { .memory = memory, .gap = gap, .layer = out->squash ? MIN(newest, 1u) : newest };
+	struct list runs = { 0 };
+
+	if (visit_private(memory, note_changed, &search, err) < 0) {
+		free(search.changed.runs);
+		return -1;
+	}
+	if ((out->squash && add_middle_layers(&search) < 0) ||
+	    list_overlay(memory->runs, memory->run_count, search.changed.runs, search.changed.count, &runs) < 0) {
+		free(search.changed.runs);
+		free(runs.runs);
+		return husk_fail_memory(err);
+	}
+	out->changed = search.changed.runs;
+	out->changed_count = search.changed.count;
+	out->runs = runs.runs;
+	out->run_count = runs.count;
+	return 0;
+}
+
+int memory_delta_find(const struct memory *memory, struct memory_delta *out, struct husk_error *err)
+{
+	*out = (struct memory_delta){ .squash = memory->layer_count >= VMM_LAYERS_MAX };
+	for (uint64_t gap = GAP_PAGES; find_once(memory, out, gap, err) == 0; gap *= 4) {
+		if (out->run_count <= MEMORY_RUNS_MAX) {
+			for (size_t i = 0; i < out->changed_count; i++)
+				out->pages += out->changed[i].count;
+			return 0;
+		}
+		memory_delta_free(out);
+		out->squash = true; /* too scattered: fewer and longer runs, in fewer layers */
+		if (gap * PAGE_BYTES > memory->size)
+			return husk_fail(err, HUSK_INTERNAL, "guest memory is too scattered to be saved");
+	}
+	return -1;
+}
+
+int memory_delta_write(const struct memory *memory, const struct memory_delta *delta, int fd, struct husk_error *err)
+{
+	if (delta->changed_count == 0)
+		return 0;
+	const struct memory_run *last = &delta->changed[delta->changed_count - 1];
+	if (ftruncate(fd, (off_t)((last->page + last->count) * PAGE_BYTES)) < 0)
+		return husk_fail_errno(err, "cannot size the memory layer");
+	for (size_t i = 0; i < delta->changed_count; i++) {
+		uint64_t at = delta->changed[i].page * PAGE_BYTES, size = delta->changed[i].count * PAGE_BYTES;
+
+		while (size > 0) {
+			ssize_t put = pwrite(fd, memory->host + at, MIN(size, 1ull << 30), (off_t)at);
+
+			if (put < 0 && errno == EINTR)
+				continue;
+			if (put <= 0)
+				return husk_fail_errno(err, "cannot write guest memory");
+			at += (uint64_t)put;
+			size -= (uint64_t)put;
+		}
+	}
+	return 0;
+}
+
+int memory_delta_adopt(struct memory *memory, struct memory_delta *delta, int fd, struct husk_error *err)
+{
+	if (delta->pages == 0 && !delta->squash) {
+		close(fd);
+		return 0;
+	}
+	/* Only what moved is mapped anew; after a squash that is all that lay in the layers between. */
+	for (size_t i = delta->squash ? 1 : memory->layer_count; i < memory->layer_count; i++)
+		close(memory->layers[i]);
+	if (delta->squash)
+		memory->layer_count = MIN(memory->layer_count, 1u);
+	memory->layers[memory->layer_count++] = fd;
+	for (size_t i = 0; i < delta->changed_count; i++)
+		if (map_run(memory, &delta->changed[i], err) < 0)
+			return -1;
+	free(memory->runs);
+	memory->runs = steal_pointer(delta->runs);
+	memory->run_count = delta->run_count;
+	return 0;
+}
+
+void memory_delta_free(struct memory_delta *delta)
+{
+	free(delta->changed);
+	free(delta->runs);
+	*delta = (struct memory_delta){ 0 };
+}
+
+static int count_page(void *data, uint64_t page)
+{
+	(void)page;
+	*(uint64_t *)data += PAGE_BYTES;
+	return 0;
+}
+
+int memory_private_bytes(const struct memory *memory, uint64_t *out, struct husk_error *err)
+{
+	*out = 0;
+	return visit_private(memory, count_page, out, err);
+}

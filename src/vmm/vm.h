@@ -1,0 +1,140 @@
+/*
+ * A virtual machine: one per process, made and driven by the first thread.
+ *
+ * Threads: the first runs control and all devices but the disks; one runs the disks; one runs each vCPU. Pausing brings
+ * the vCPUs to a stop outside of the guest, then takes the lock of every device; from then on the first thread alone
+ * touches the machine.
+ */
+#ifndef HUSK_VMM_VM_H
+#define HUSK_VMM_VM_H
+
+#include <linux/kvm.h>
+#include <pthread.h>
+
+#include "vmm/balloon.h"
+#include "vmm/block.h"
+#include "vmm/control.h"
+#include "vmm/net.h"
+#include "vmm/rng.h"
+#include "vmm/serial.h"
+#include "vmm/state.h"
+#include "vmm/vsock.h"
+
+/* The guest's map of what is not memory. */
+#define DEVICE_BASE 0xd0000000ull /* virtio devices, one window each */
+#define IOAPIC_BASE 0xfec00000ull
+#define APIC_BASE 0xfee00000ull
+#define IDENTITY_MAP 0xfeffc000ull /* four pages that KVM wants for itself on some processors */
+#define ACPI_BASE 0xe0000ull
+#define ACPI_SIZE 0x10000ull
+#define GENERATION_ADDRESS 0xef000ull /* the VMGenID's 16 bytes, inside the ACPI area */
+
+#define SERIAL_INTERRUPT 4u
+#define DEVICE_INTERRUPT 5u      /* the first device's; the others follow */
+#define GENERATION_INTERRUPT 15u /* the VMGenID has changed */
+
+enum { DEVICE_ROOT, DEVICE_DISK, DEVICE_NET, DEVICE_VSOCK, DEVICE_RNG, DEVICE_BALLOON, DEVICE_COUNT };
+
+struct vcpu {
+	struct vm *vm;
+	uint32_t index;
+	int fd;
+	struct kvm_run *run;
+	pthread_t thread;
+	bool started;
+};
+
+enum vm_stage { VM_EMPTY, VM_SHAPED, VM_RUNNING, VM_PAUSED };
+
+struct vm {
+	enum vm_stage stage;
+	int kvm, fd;
+	size_t run_size;   /* of a vCPU's shared page */
+	size_t xsave_size; /* of its extended registers */
+	struct memory memory;
+	struct vcpu vcpus[VMM_VCPUS_MAX];
+	uint32_t vcpu_count;
+
+	struct loop loop, disk_loop;
+	pthread_t disk_thread;
+	struct serial serial;
+	struct block root, disk;
+	struct net net;
+	struct vsock vsock;
+	struct rng rng;
+	struct balloon balloon;
+	struct virtio_device *devices[DEVICE_COUNT];
+	int generation_fd; /* written to: the VMGenID has changed */
+
+	/* How vCPUs are stopped. */
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool hold;       /* they are to park */
+	uint32_t parked; /* how many have */
+
+	int end_fd;            /* a vCPU's word that the machine is over … */
+	struct husk_error end; /* … and why; code 0: the guest switched itself off. Under `lock` */
+};
+
+/* ---- vm.c ---- */
+
+/* Devices and loops, before there is a virtual machine; starts the disk thread. */
+int vm_create(struct vm *vm, struct husk_error *err);
+/* The virtual machine: memory, interrupt controllers, vCPUs (parked), devices wired up. Takes the descriptor over. */
+int vm_shape(struct vm *vm, int kvm, uint32_t vcpus, uint64_t memory_bytes, struct husk_error *err);
+/* Stops vCPUs and devices, whatever the machine did before. */
+void vm_hold(struct vm *vm);
+int vm_pause(struct vm *vm, struct husk_error *err);
+int vm_resume(struct vm *vm, struct husk_error *err);
+/* The machine is over: called from a vCPU's thread. */
+void vm_end(struct vm *vm, enum husk_code code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The device whose registers are at this address, or NULL. */
+struct virtio_device *vm_device_at(struct vm *vm, uint64_t address, uint64_t *offset);
+/* A new VMGenID, and the guest is told (unless it has not booted yet). */
+int vm_new_generation(struct vm *vm, bool tell, struct husk_error *err);
+/* ioctl that does not give up at a signal. */
+int vm_ioctl(int fd, unsigned long request, void *argument);
+
+/* ---- vcpu.c ---- */
+
+int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, uint32_t count, struct husk_error *err);
+int vcpu_start(struct vcpu *vcpu, struct husk_error *err); /* its thread; it parks at once */
+void vcpu_kick(struct vcpu *vcpu);                         /* out of the guest, to where it sees `hold` */
+/* Ready to boot: in long mode at `entry` with the boot parameters at `parameters`. */
+int vcpu_set_boot(struct vcpu *vcpu, uint64_t entry, uint64_t parameters, struct husk_error *err);
+
+/* ---- cpuid.c ---- */
+
+#define CPUID_ENTRIES 256
+struct cpuid_list {
+	struct kvm_cpuid2 list;
+	struct kvm_cpuid_entry2 entries[CPUID_ENTRIES];
+};
+/* What this host's processor can do, as vCPU `index` of `count` sees it. */
+int cpuid_make(int kvm, uint32_t index, uint32_t count, struct cpuid_list *out, struct husk_error *err);
+/* Vendor, family and model of the host's processor: a snapshot is good for the same ones only. */
+void cpuid_processor(uint32_t out[static 8]);
+
+/* ---- cpustate.c ---- */
+
+int vcpu_save(struct vcpu *vcpu, struct buf *out, struct husk_error *err);
+int vcpu_load(struct vcpu *vcpu, const struct buf *sections, struct husk_error *err);
+
+/* ---- boot.c, acpi.c ---- */
+
+/* Loads kernel and initramfs and sets the first vCPU up to start it. */
+int boot_linux(struct vm *vm, int kernel, int initramfs, const char *command_line, struct husk_error *err);
+/* Writes the tables; *root is the address the kernel is told. */
+int acpi_write(struct vm *vm, uint64_t *root, struct husk_error *err);
+
+/* ---- snapshot.c, restore.c ---- */
+
+struct snapshot_files {
+	int state, memory, disk; /* new and empty; memory and disk are taken over when it succeeds */
+};
+int snapshot_take(struct vm *vm, struct snapshot_files *files, uint64_t done[static CONTROL_VALUES],
+		  struct husk_error *err);
+/* Continues from a state file; memory and disk layers were added before. The machine is paused then. */
+int restore_machine(struct vm *vm, int state, struct husk_error *err);
+
+#endif

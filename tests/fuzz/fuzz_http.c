@@ -1,0 +1,50 @@
+/*
+ * An HTTP request and what follows it, from a hostile guest: the head, then its body, in pieces whose size the input says.
+ * However the body is cut, it must end at the same byte.
+ */
+#include "net/http.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Where the body ends; -1: malformed, -2: not within these bytes. */
+static ssize_t body_end(const struct http_request *request, const char *text, size_t size, size_t piece)
+{
+	struct http_body body;
+	size_t taken = 0;
+
+	http_body_start(&body, request);
+	while (!http_body_done(&body)) {
+		if (taken == size)
+			return -2;
+		ssize_t got = http_body_feed(&body, text + taken, MIN(piece, size - taken));
+
+		if (got < 0)
+			return -1;
+		taken += (size_t)got;
+	}
+	return (ssize_t)taken;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static struct http_request request;
+	const char *why = NULL;
+	int status;
+
+	if (size < 1)
+		return 0;
+	size_t piece = (data[0] & 15u) + 1u;
+	const char *text = (const char *)data + 1;
+	size--;
+	http_looks(text, size);
+	http_response_parse(text, size, &status);
+	ssize_t head = http_request_parse(text, size, &request, &why);
+	if (head <= 0)
+		return 0;
+	if ((size_t)head > size || memcmp(text + head - 4, "\r\n\r\n", 4) != 0 || !*request.host)
+		abort();
+	if (body_end(&request, text + head, size - (size_t)head, piece) !=
+	    body_end(&request, text + head, size - (size_t)head, size + 1))
+		abort();
+	return 0;
+}
