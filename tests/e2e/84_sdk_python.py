@@ -245,6 +245,19 @@ def test_create_is_idempotent():
 
 
 @test
+def test_egress():
+    sandbox = create(egress={"allow": ["example.test", "10.9.8.0/24:443"], "limits": {"rate": "1M"}})
+    assert_equal(sandbox.info.egress, "allow")
+    assert_equal(sandbox.egress().allow, ["example.test", "10.9.8.0/24:443"])
+    answer = Toolset(sandbox).run_shell("getent hosts denied.test")
+    assert "blocked: " in answer.text and "denied.test" in answer.text, answer.text
+    denied = [each for each in sandbox.egress_log() if each.verdict == "denied"]
+    assert_equal({(each.host, each.rule) for each in denied}, {("denied.test", "denied.test")})
+    assert_equal(sandbox.set_egress("off").mode, "off")
+    assert_equal(raises(sdk.InvalidError, sandbox.set_egress, allow=["not a host"]).field, "egress.allow")
+
+
+@test
 def test_pause_hibernate_wake_stats_events_logs():
     sandbox = create()
     sandbox.filesystem.write("/tmp/kept", "here")

@@ -63,6 +63,7 @@ class SandboxInfo(Model):
     pids: int = 0
     metadata: Dict[str, str] = field(default_factory=dict)
     environment: List[str] = field(default_factory=list)  # names; values are never given back
+    egress: str = "off"  # off, allow, open
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,39 @@ class SandboxStats(Model):
     disk_bytes: int = 0
     disk_limit: int = 0
     processes: int = 0
+    network_sent: int = 0
+    network_received: int = 0
+    network_connections: int = 0
+    network_denied: int = 0
+
+
+@dataclass(frozen=True)
+class Egress(Model):
+    """What a sandbox may reach, and what it has sent and received by destination."""
+
+    mode: str  # off, allow (what the rules name), open
+    allow: List[str] = field(default_factory=list)
+    secrets: List[Dict[str, Any]] = field(default_factory=list)  # names and hosts; values are never given back
+    limits: Dict[str, int] = field(default_factory=dict)
+    traffic: List[Dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EgressEvent(Model):
+    """Something a sandbox tried to reach."""
+
+    verdict: str  # allowed, denied, failed
+    kind: str  # dns, http, tls, tcp, udp
+    host: str
+    port: int = 0
+    reason: str = ""
+    rule: str = ""  # what would allow it; "" when nothing would
+    count: int = 1
+    at: Optional[datetime] = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> EgressEvent:
+        return super().from_document({**document, "at": parse_time(document.get("at"))})
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,38 @@ export interface SandboxInfo {
   metadata: Record<string, string>;
   /** Names only. */
   environment: string[];
+  egress: EgressMode;
+}
+
+export type EgressMode = "off" | "allow" | "open";
+
+/** What a sandbox may reach. */
+export interface EgressPolicy {
+  /** "allow" when there are rules, else "off". */
+  mode?: EgressMode;
+  /** Hosts ("example.com", "*.example.com:8443") and address ranges ("10.1.2.0/24:5432"). */
+  allow?: string[];
+  /** Values that never enter the sandbox: inside, the variable holds a placeholder. */
+  secrets?: { name: string; value?: string; hosts: string[] }[];
+  limits?: { bytes?: number | string; rate?: number | string; connections?: number };
+}
+
+export interface Egress extends EgressPolicy {
+  mode: EgressMode;
+  allow: string[];
+  traffic: { host: string; port: number; sent: number; received: number; connections: number; denied: number }[];
+}
+
+export interface EgressEvent {
+  at: string;
+  verdict: "allowed" | "denied" | "failed";
+  kind: string;
+  host: string;
+  port: number;
+  reason: string;
+  /** What would allow it; "" when nothing would. */
+  rule: string;
+  count: number;
 }
 
 export interface SnapshotInfo {
@@ -57,6 +89,10 @@ export interface Stats {
   diskBytes: number;
   diskLimit: number;
   processes: number;
+  networkSent: number;
+  networkReceived: number;
+  networkConnections: number;
+  networkDenied: number;
 }
 
 export interface HuskEvent {

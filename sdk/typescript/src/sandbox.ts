@@ -9,6 +9,10 @@ import {
   type CodeContext,
   type CodeError,
   type CodeOutput,
+  type Egress,
+  type EgressEvent,
+  type EgressMode,
+  type EgressPolicy,
   type ExecEvent,
   type ExecResult,
   type HuskEvent,
@@ -38,6 +42,8 @@ export interface LimitOptions {
   pids?: number;
   metadata?: Record<string, string>;
   env?: Record<string, string>;
+  /** What it may reach: "off" unless told. */
+  egress?: EgressMode | EgressPolicy;
   name?: string;
 }
 
@@ -362,6 +368,22 @@ export class Sandbox {
 
   async removeContext(name: string): Promise<void> {
     await this.transport.json("DELETE", `${this.path}/contexts/${encodeURIComponent(name)}`);
+  }
+
+  // ---- the network ----
+
+  async egress(): Promise<Egress> {
+    return this.transport.json<Egress>("GET", `${this.path}/egress`);
+  }
+
+  /** Replaces what it may reach; it holds when this resolves. */
+  async setEgress(policy: EgressPolicy): Promise<Egress> {
+    return this.transport.json<Egress>("PUT", `${this.path}/egress`, { json: policy });
+  }
+
+  /** What it tried to reach, oldest first, and why some of it was denied. */
+  async egressLog(options: { limit?: number } = {}): Promise<EgressEvent[]> {
+    return (await this.transport.json<{ events: EgressEvent[] }>("GET", `${this.path}/egress/log`, { query: options })).events;
   }
 
   // ---- ports ----

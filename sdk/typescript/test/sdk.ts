@@ -187,6 +187,17 @@ test("a URL to a server inside", async () => {
   await server.kill("KILL");
 });
 
+test("the network: denied unless allowed, and said so", async () => {
+  assert.equal((await box.egress()).mode, "off");
+  const policy = await box.setEgress({ allow: ["example.test"], limits: { connections: 8 } });
+  assert.deepEqual([policy.mode, policy.allow], ["allow", ["example.test"]]);
+  await box.exec("getent hosts denied.test");
+  const log = await box.egressLog({ limit: 20 });
+  assert.ok(log.some((each) => each.verdict === "denied" && each.host === "denied.test" && each.rule === "denied.test"), JSON.stringify(log));
+  await assert.rejects(box.setEgress({ allow: ["not a host"] }), InvalidError);
+  await box.setEgress({ mode: "off" });
+});
+
 test("tools for agent loops", async () => {
   const box2 = toolbox(box);
   assert.deepEqual(box2.anthropic.map((tool) => tool.name), ["run_code", "run_shell", "read_file", "write_file"]);

@@ -6,6 +6,7 @@ server is raised to the program.
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence
 
 from .._schemas import (
@@ -42,6 +43,7 @@ class AsyncToolset:
         self.sandbox = sandbox
         self.timeout_seconds = timeout_seconds  # of a call that does not say another
         self._tools = {tool.name: tool for tool in choose(names)}
+        self._told = datetime.min.replace(tzinfo=timezone.utc)  # up to when denials were told
 
     # ---- what the model is told ----
 
@@ -112,7 +114,19 @@ class AsyncToolset:
         result = await self.sandbox.exec(command, timeout_seconds=limit)
         note = f", ended after {limit:g} seconds" if result.timed_out else ""
         note += ", out of memory" if result.out_of_memory else ""
-        return ToolResult(describe(result.stdout, result.stderr, result.exit_code, note), [], result.exit_code != 0)
+        text = describe(result.stdout, result.stderr, result.exit_code, note)
+        if result.exit_code != 0:
+            text += await self._blocked()
+        return ToolResult(text, [], result.exit_code != 0)
+
+    async def _blocked(self) -> str:
+        """What the network policy has denied since it was last told, for a model that wonders why nothing answers."""
+        if self.sandbox.info.egress == "off":
+            return ""
+        denied = [each for each in await self.sandbox.egress_log(limit=50) if each.verdict == "denied"]
+        lines = dict.fromkeys(f"\nblocked: {each.reason}" for each in denied if each.at and each.at > self._told)
+        self._told = max((each.at for each in denied if each.at), default=self._told)
+        return "".join(lines)
 
     async def read_file(self, path: str, offset: int = 0, limit: int = 2000) -> ToolResult:
         data = await self.sandbox.filesystem.read(path, length=FILE_MAX)

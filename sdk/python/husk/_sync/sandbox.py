@@ -15,6 +15,7 @@ from typing import (
     List,
     Mapping,
     Optional,
+    Sequence,
     Type,
     Union,
     overload,
@@ -26,6 +27,8 @@ from ..models import (
     CodeContext,
     CodeOutput,
     CodeResult,
+    Egress,
+    EgressEvent,
     ExecResult,
     ProcessInfo,
     SandboxEvent,
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
         pids: Optional[int]
         metadata: Optional[Mapping[str, str]]
         env: Optional[Mapping[str, str]]
+        egress: Union[str, Mapping[str, Any], None]
 
 
 CREATE_SECONDS = 1800.0  # the first sandbox of a template that is not built yet waits for the build
@@ -113,6 +117,7 @@ class Sandbox:
         cpus: Optional[float] = None,
         pids: Optional[int] = None,
         isolation: Optional[str] = None,
+        egress: Union[str, Mapping[str, Any], None] = None,
         idempotency_key: Optional[str] = None,
         client: Optional[Client] = None,
     ) -> Sandbox:
@@ -120,8 +125,9 @@ class Sandbox:
 
         ttl_seconds: how long it lives (an hour unless told); `extend` gives it more. persistent: lives until it is
         killed. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
-        "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. idempotency_key: a
-        create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
+        "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. egress: what it may reach,
+        "off" unless told, "open", or {"allow": ["example.com", "10.1.2.0/24:443"], "secrets": [{"name", "value", "hosts"}],
+        "limits": {…}}; a secret's value never enters the sandbox. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
         does that by itself.
         """
         used = Client._or_default(client)
@@ -139,6 +145,7 @@ class Sandbox:
             cpus=cpus,
             pids=pids,
             isolation=isolation,
+            egress=egress,
         )
         headers = {"Idempotency-Key": idempotency_key or os.urandom(16).hex()}
         request = Request.json(
@@ -238,6 +245,29 @@ class Sandbox:
         """Events as they happen, without end."""
         return SandboxEvents(self._client, self._path("events"), after)
 
+    # ---- its network ----
+
+    def egress(self) -> Egress:
+        """What it may reach, and what it has."""
+        return Egress.from_document(self._client._json(Request.get(self._path("egress"))))
+
+    def set_egress(
+        self,
+        mode: Optional[str] = None,
+        *,
+        allow: Optional[Sequence[str]] = None,
+        secrets: Optional[Sequence[Mapping[str, Any]]] = None,
+        limits: Optional[Mapping[str, Union[int, str]]] = None,
+    ) -> Egress:
+        """Replaces what it may reach. When this returns, it holds: connections it does not allow are cut."""
+        body = given(mode=mode, allow=allow, secrets=secrets, limits=limits)
+        return Egress.from_document(self._client._json(Request.json("PUT", self._path("egress"), body)))
+
+    def egress_log(self, *, limit: Optional[int] = None) -> List[EgressEvent]:
+        """What it tried to reach, oldest first, and why some of it was denied."""
+        document = self._client._json(Request.get(self._path("egress", "log"), given(limit=limit)))
+        return [EgressEvent.from_document(each) for each in document["events"]]
+
     # ---- its life ----
 
     def kill(self) -> bool:
@@ -292,7 +322,8 @@ class Sandbox:
         self, count: Optional[int] = None, **options: Unpack[ForkOptions]
     ) -> Union[Sandbox, List[Sandbox]]:
         """A copy of it as it is now, memory, processes and files: one, or a list of `count`. Options as in `create`:
-        name, ttl_seconds, persistent, idle_seconds, memory, cpus, pids, metadata, env; the rest is as in the parent."""
+        name, ttl_seconds, persistent, idle_seconds, memory, cpus, pids, metadata, env, egress; the rest is as in the
+        parent."""
         body = given(count=1 if count is None else count, **options)
         request = Request.json("POST", self._path("fork"), body, timeout=MOVE_SECONDS)
         document = self._client._json(request)
