@@ -172,13 +172,15 @@ static const int allowed_calls[] = {
 
 static int add_special(scmp_filter_ctx filter)
 {
-	const int families[] = { AF_INET, AF_INET6 };
+	static const int families[] = { AF_INET, AF_INET6 }, kinds[] = { SOCK_STREAM, SOCK_DGRAM };
+	const scmp_datum_t kind_bits = ~(scmp_datum_t)(SOCK_CLOEXEC | SOCK_NONBLOCK);
 	int bad = 0;
 
-	for (size_t i = 0; i < ARRAY_SIZE(families); i++)
+	for (size_t i = 0; i < ARRAY_SIZE(families) * ARRAY_SIZE(kinds); i++)
 		bad |= seccomp_rule_add(
-			filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2, SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i]),
-			SCMP_A1(SCMP_CMP_MASKED_EQ, 0xf & ~(scmp_datum_t)(SOCK_STREAM | SOCK_DGRAM), 0));
+			filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2,
+			SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i / ARRAY_SIZE(kinds)]),
+			SCMP_A1(SCMP_CMP_MASKED_EQ, kind_bits, (scmp_datum_t)kinds[i % ARRAY_SIZE(kinds)]));
 	/* A thread, never a process; clone3 cannot be looked into, so the C library is told that there is none. */
 	bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
 				SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));

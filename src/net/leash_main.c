@@ -144,7 +144,7 @@ static void answer_failure(struct proxy *proxy, uint64_t serial, const char *why
 		report_send(proxy, "%s", text);
 }
 
-static int take_policy(struct proxy *proxy, const char *text)
+static void take_policy(struct proxy *proxy, const char *text)
 {
 	struct husk_error err = { 0 };
 	uint64_t serial = 0, used = 0;
@@ -154,14 +154,15 @@ static int take_policy(struct proxy *proxy, const char *text)
 	if (!terms || (first && udp_start(proxy, &err) < 0)) {
 		terms_drop(terms);
 		answer_failure(proxy, serial, err.message);
-		return 0;
+		return;
 	}
 	report_used(proxy, used);
 	proxy_apply(proxy, terms);
-	return report_send(proxy, "{\"applied\":%llu}", (unsigned long long)serial);
+	report_send(proxy, "{\"applied\":%llu}", (unsigned long long)serial);
 }
 
-static int take_message(struct proxy *proxy, const char *text)
+/* An answer that does not get through is no reason to end: should the supervisor be gone, the socket says so. */
+static void take_message(struct proxy *proxy, const char *text)
 {
 	json_t *root = json_loads(text, 0, NULL);
 	json_t *flush = json_object_get(root, "flush");
@@ -169,12 +170,12 @@ static int take_message(struct proxy *proxy, const char *text)
 	bool policy = json_object_get(root, "policy") != NULL;
 
 	json_decref(root);
-	if (policy)
-		return take_policy(proxy, text);
-	if (!flush)
-		return 0;
-	report_flush(proxy, true);
-	return report_send(proxy, "{\"flushed\":%lld}", (long long)number);
+	if (policy) {
+		take_policy(proxy, text);
+	} else if (flush) {
+		report_flush(proxy, true);
+		report_send(proxy, "{\"flushed\":%lld}", (long long)number);
+	}
 }
 
 /* One packet. -1: the supervisor is gone. */
@@ -189,11 +190,13 @@ static int receive(struct proxy *proxy)
 	char *text = calloc(1, (size_t)size + 1);
 	if (!text)
 		return -1;
-	int result = recv(proxy->control, text, (size_t)size, MSG_DONTWAIT) == size ? take_message(proxy, text) : -1;
+	bool whole = recv(proxy->control, text, (size_t)size, MSG_DONTWAIT) == size;
 
+	if (whole)
+		take_message(proxy, text);
 	OPENSSL_cleanse(text, (size_t)size); /* there may be secrets in it */
 	free(text);
-	return result;
+	return whole ? 0 : -1;
 }
 
 /* ---- the guest ---- */

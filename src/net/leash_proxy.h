@@ -142,7 +142,7 @@ struct flow {
 	char host[POLICY_NAME_MAX + 1]; /* the name that let it through; "": its address did */
 	bool permitted;                 /* carrying: to be cut when other rules say so */
 	bool secret;                    /* it may carry secrets: cut whenever the terms change */
-	bool reset;                     /* end it with a reset towards the guest */
+	atomic_bool reset;              /* end it with a reset towards the guest */
 	struct tally *tally;
 };
 

@@ -482,25 +482,33 @@ def test_forks_inherit():
 
 @test
 def test_sockets_survive_forks():
-    """Connected and bound UDP sockets, and listeners on the guest's own address, find it again in another machine."""
+    """Connected and bound UDP sockets and listeners on the guest's own address find it again in another machine, and
+    connections over loopback go on; one that leaves is cut, and does not keep the machine from being copied."""
     parent = box()
     husk("exec", "-d", parent, "--", "python3", "-c", f"""
 import socket, time
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.connect(("{internet.RAW}", 7001))
 own = u.getsockname()[0]
 b = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); b.bind((own, 5000)); l = socket.create_server((own, 5001))
-n = 0
+inside = socket.create_server(("127.0.0.1", 5002))
+near = socket.create_connection(("127.0.0.1", 5002)); far = inside.accept()[0]; far.settimeout(5)
+out = socket.create_connection(("{internet.RAW}", 7000)); out.settimeout(5)
+n, cut = 0, False
 while True:
     u.settimeout(1)
     try: u.send(b"tick"); n += len(u.recv(10)) > 0
     except OSError: pass
-    open("/tmp/ticks", "w").write(str(n)); time.sleep(0.1)
+    near.sendall(b"x"); far.recv(1)
+    try: out.sendall(b"x"); cut = cut or not out.recv(1)
+    except OSError: cut = True
+    open("/tmp/cut", "w").write(str(cut)); open("/tmp/ticks", "w").write(str(n)); time.sleep(0.1)
 """)
     until(lambda: sh(parent, "cat /tmp/ticks 2>/dev/null || echo 0") not in ("0", ""), "the socket works")
     [child] = fork(parent)
     for sandbox in (child, parent):
         before = int(sh(sandbox, "cat /tmp/ticks"))
         until(lambda: int(sh(sandbox, "cat /tmp/ticks") or 0) > before + 2, f"the socket of {sandbox} goes on")
+        assert_equal(sh(sandbox, "cat /tmp/cut"), "True", "the connection that left it")
 
 
 @test
