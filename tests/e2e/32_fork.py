@@ -137,6 +137,7 @@ def test_while_it_is_busy():
     box = create()
     script = "for i in $(seq 1 30000); do echo line $i; done; echo end"
     with ending(start("exec", box, "--", "sh", "-c", script)) as client:
+        until(lambda: husk("ps", "--json", box).json(), "it has started")
         (child,) = fork(box)
         out, err = client.communicate(timeout=120)
     wanted = b"".join(b"line %d\n" % n for n in range(1, 30001)) + b"end\n"
