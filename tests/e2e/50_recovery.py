@@ -142,5 +142,19 @@ def test_interrupted_create():
     assert_no_leaks()
 
 
+@test
+def test_lock_without_a_sandbox():
+    # A client that was killed after it took the lock and before it wrote the row.
+    stray = f"{HOME}/run/sb-aaaaaaaaaa.lock"
+    open(stray, "wb").close()
+    assert_in(stray, husk("doctor", "--leaks", code=1).text)
+    husk("gc")
+    assert not os.path.exists(stray)
+    box = create()
+    husk("gc")
+    assert_equal(sh(box, "echo fine"), "fine", "one that is held stays")
+    assert_no_leaks()
+
+
 if __name__ == "__main__":
     main("base")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The programs of seeds/, each run as a user would run it: a process of its own that knows a server and a token. What it
-prints is checked, and that its sandboxes and snapshots are gone afterwards.
+"""The programs of seeds/, each run as a user would run it: a process of its own that knows a server and a token. What
+it prints is checked, and that its sandboxes and snapshots are gone afterwards.
 """
+
 # timeout: 2700
 
 import fcntl
@@ -40,13 +41,14 @@ SERVER = {}  # huskd, and a token for it
 
 def run(name, *arguments, python=None, env=None):
     """What a program printed. It may leave nothing behind, and whatever it made must have ended for a known reason."""
-    command = [python or sys.executable, *([] if python else ["-W", "error"]), str(SEEDS / f"{name}.py"), *map(str, arguments)]
+    interpreter = [python] if python else [sys.executable, "-W", "error"]
+    command = [*interpreter, str(SEEDS / f"{name}.py"), *map(str, arguments)]
     settings = {name: None for name in os.environ if name.startswith(("HUSK", "ANTHROPIC", "OPENAI"))}
     settings.update(PYTHONPATH=str(TOP / "sdk/python"), PYTHONDONTWRITEBYTECODE="1", LANGSMITH_TRACING="false")
     settings.update(HUSK_URL=f"http://127.0.0.1:{SERVER['huskd'].port}", HUSK_TOKEN=SERVER["token"], **(env or {}))
     before = {each["id"] for each in sandboxes("?ended=true&limit=1000")}
     try:
-        done = subprocess.run(command, env=environment(settings), capture_output=True, text=True, timeout=240, check=False)
+        done = call(command, env=environment(settings), timeout=240)
         assert_equal(done.returncode, 0, f"{name} failed: {done.stdout[-800:]} {done.stderr[-1200:]}")
         assert_nothing_left(before)
     finally:
@@ -55,13 +57,21 @@ def run(name, *arguments, python=None, env=None):
     return done.stdout
 
 
+def call(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def get(path):
+    return SERVER["huskd"].get(path, token=SERVER["token"]).json()
+
+
 def sandboxes(query=""):
-    return SERVER["huskd"].get(f"/v1/sandboxes{query}", token=SERVER["token"]).json()["sandboxes"]
+    return get(f"/v1/sandboxes{query}")["sandboxes"]
 
 
 def assert_nothing_left(before):
     assert_equal(sandboxes(), [], "sandboxes that are left")
-    assert_equal(SERVER["huskd"].get("/v1/snapshots", token=SERVER["token"]).json()["snapshots"], [], "snapshots that are left")
+    assert_equal(get("/v1/snapshots")["snapshots"], [], "snapshots that are left")
     made = [each for each in sandboxes("?ended=true&limit=1000") if each["id"] not in before]
     assert made, "the program made no sandbox"
     strange = [each for each in made if each["end_reason"] not in ("killed", "ttl")]
@@ -82,7 +92,7 @@ def need(template):
 
 @functools.lru_cache(maxsize=None)
 def python_with_packages():
-    """An interpreter that has the packages of others that some programs use; kept between runs, for it takes a while."""
+    """An interpreter that has the packages which some programs use; kept between runs, since it takes a while."""
     digest = hashlib.sha256(repr((PACKAGES, sys.version)).encode()).hexdigest()[:16]
     place = pathlib.Path(os.environ["HUSK_CACHE"]) / f"seeds-{digest}"
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +101,7 @@ def python_with_packages():
         if not (place / "complete").exists():
             shutil.rmtree(place, ignore_errors=True)
             for command in ([sys.executable, "-m", "venv", place], [place / "bin/pip", "install", "-q", *PACKAGES]):
-                done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+                done = call(command, timeout=900)
                 if done.returncode != 0:
                     last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
                     raise Skip(f"{', '.join(PACKAGES)} cannot be installed from PyPI: {last[:300]}")
@@ -111,13 +121,15 @@ import model
 def ask(url, headers={"x-api-key": "k"}, **request):
     try:
         body = json.dumps({"model": "m", "max_tokens": 9, **request}).encode()
-        return json.load(urllib.request.urlopen(urllib.request.Request(url + "/v1/messages", body, headers)))["stop_reason"]
+        sent = urllib.request.Request(url + "/v1/messages", body, headers)
+        return json.load(urllib.request.urlopen(sent))["stop_reason"]
     except urllib.error.HTTPError as error:
         with error:
             return f"{error.code} {json.load(error)['error']['message']}"
 task = {"role": "user", "content": "first 50 prime numbers"}
 call = {"type": "tool_use", "id": "toolu_0_0", "name": "run_shell", "input": {}}
-answer = lambda text, id="toolu_0_0": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": text}]}
+def answer(text):
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_0_0", "content": text}]}
 shell = [{"name": "run_shell"}]
 with model.serve() as url:
     print(ask(url, tools=shell, messages=[task]))
@@ -130,7 +142,7 @@ with model.serve() as url:
     print(ask(url, tools=shell, messages=[*asked, answer("nonsense")]))
     print(ask(url, tools=shell, messages=[task, answer("2")]))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=SEEDS, capture_output=True, text=True, timeout=60, check=False)
+    done = call([sys.executable, "-c", code], cwd=SEEDS, timeout=60)
     said = done.stdout.splitlines()
     wanted = ("tool_use", "401 ", "400 ", "400 ", "400 calls and results do not match", "tool_use", "400 ", "400 ")
     assert_equal(len(said), len(wanted), done.stderr)
@@ -222,7 +234,7 @@ def test_default_deny():
     for what in ("the internet", "cloud metadata"):
         assert_in("exit 7: curl: (7) Failed to connect", said[what])
     assert_in("exit 1: socket.gaierror", said["a name"])
-    assert_equal((said["our environment"], said["our network"]), ("exit 1: -", "exit 1: -"))
+    assert_equal(said["our environment"], "exit 1: -")
     assert_in("No such file or directory", said["our files"])
     assert_equal(said["much memory"], "exit 137, out of memory: Killed")
     assert_in("Cannot fork", said["many processes"])
@@ -249,7 +261,11 @@ def test_claude_code():
     assert_lines(run("claude_code"), "> Bash: python3 /tmp/primes.py", PRIMES, "exit code 0")
 
 
-REPORT = ("# Net sales, 2025 against 2024", "| Services | 109,158 | 96,169 | +13.5 % |", "The segments add up to 416,161.")
+REPORT = (
+    "# Net sales, 2025 against 2024",
+    "| Services | 109,158 | 96,169 | +13.5 % |",
+    "The segments add up to 416,161.",
+)
 
 
 @test

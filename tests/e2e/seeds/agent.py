@@ -1,7 +1,8 @@
 """An agent, small: a client of the Messages API and the loop around it. The programs here use it on your side of the
 sandbox; agents_home.py has the same file run inside one. The standard library is enough.
 
-With ANTHROPIC_API_KEY set it talks to Anthropic (or to ANTHROPIC_BASE_URL), without one to the scripted model of model.py.
+With ANTHROPIC_API_KEY set it talks to Anthropic (or to ANTHROPIC_BASE_URL), without one to the scripted model of
+model.py.
 """
 
 import contextlib
@@ -40,7 +41,8 @@ def _object(document):
 def connect():
     """A client, of the `anthropic` package if there is one."""
     with contextlib.ExitStack() as stack:
-        key, url = os.environ.get("ANTHROPIC_API_KEY"), os.environ.get("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
+        key = os.environ.get("ANTHROPIC_API_KEY")
+        url = os.environ.get("ANTHROPIC_BASE_URL", "https://api.anthropic.com")
         if not key:
             import model
 

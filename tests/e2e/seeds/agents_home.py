@@ -1,8 +1,8 @@
 """Second architecture: the whole agent moves in. Its files and its key go into the sandbox, it runs there, and what it
 prints arrives while it runs: it asks before it acts, and gets its answer from here.
 
-A sandbox has no network, so the scripted model moves in as well, as one more process. Where a sandbox may reach the real
-one, leave out that process and ANTHROPIC_BASE_URL.
+A sandbox has no network, so the scripted model moves in as well, as one more process. Where a sandbox may reach the
+real one, leave out that process and ANTHROPIC_BASE_URL.
 """
 
 import pathlib

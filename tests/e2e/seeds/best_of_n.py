@@ -1,5 +1,5 @@
-"""Best of N: set up once, fork at the moment of choice, try another strategy in each copy, keep the one that passes. The
-copies start from the very same machine and never see each other, so one of them may well wreck its own.
+"""Best of N: set up once, fork at the moment of choice, try another strategy in each copy, keep the one that passes.
+The copies start from the very same machine and never see each other, so one of them may well wreck its own.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +14,8 @@ PROJECT = {
         'assert.strictEqual(parse("4.50"), 4.5);\nassert.throws(() => parse("free"));\n'
     ),
 }
+
+COMMIT = "git init -q && git add . && git -c user.name=agent -c user.email=agent@localhost commit -qm start"
 
 STRATEGIES = {
     "parse the fraction": "sed -i s/parseInt/parseFloat/ price.js",
@@ -37,7 +39,7 @@ branches, winner = [], None
 try:
     for name, text in PROJECT.items():
         base.filesystem.write(f"/workspace/shop/{name}", text)
-    base.exec("git init -q && git add . && git -c user.name=a -c user.email=a@b commit -qm start", cwd="/workspace/shop", check=True)
+    base.exec(COMMIT, cwd="/workspace/shop", timeout_seconds=60, check=True)
 
     branches = list(zip(STRATEGIES.items(), base.fork(len(STRATEGIES), ttl_seconds=600)))
     with ThreadPoolExecutor() as pool:

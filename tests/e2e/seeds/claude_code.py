@@ -1,5 +1,5 @@
-"""The whole agent inside, and a real one: Claude Code, which the agent template ships, works on a task in the sandbox and
-what it does is shown while it does it. The key is in the sandbox with it, and the sandbox is what guards the key.
+"""The whole agent inside, and a real one: Claude Code, which the agent template ships, works on a task in the sandbox
+and what it does is shown while it does it. The key is in the sandbox with it, and the sandbox is what guards the key.
 
 As in agents_home.py the scripted model moves in too, because a sandbox has no network.
 """

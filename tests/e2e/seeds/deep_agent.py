@@ -26,7 +26,8 @@ with contextlib.ExitStack() as stack:
     sandbox = stack.enter_context(Sandbox.create(template="agent", ttl_seconds=900))
     backend = HuskSandbox(sandbox)
     backend.upload_files([("/workspace/filing.txt", FILING.read_bytes())])
-    agent = create_deep_agent(model=ChatAnthropic(model=os.environ.get("MODEL", "claude-sonnet-5-5"), **options), backend=backend)
+    chat = ChatAnthropic(model=os.environ.get("MODEL", "claude-sonnet-5-5"), **options)
+    agent = create_deep_agent(model=chat, backend=backend)
     for task in TASKS:
         for chunk in agent.stream({"messages": [{"role": "user", "content": task}]}):
             for node, update in chunk.items():

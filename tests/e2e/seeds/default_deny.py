@@ -24,7 +24,6 @@ run("a name", "python3 -c 'import socket; socket.getaddrinfo(\"example.com\", 80
 run("cloud metadata", "curl -sS --max-time 9 http://169.254.169.254/latest/meta-data/")
 run("our environment", "printenv AWS_SECRET_ACCESS_KEY")
 run("our files", f"cat {os.path.abspath(__file__)}")
-run("our network", "cat /proc/net/dev | grep -v -e lo: -e face -e Inter")
 run("much memory", "python3 -c 'data = bytearray(4 << 30)'")
 run("many processes", "for i in $(seq 200); do sleep 60 >/dev/null 2>&1 & done; echo started them all")
 run("no end", "while :; do :; done")

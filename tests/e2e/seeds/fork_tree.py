@@ -1,5 +1,5 @@
-"""A tree of thought on real machines: what is in the interpreter's memory branches with the machine, twice, and no branch
-sees another. Then the cheap way back: a snapshot, a branch that ruins itself, and a new machine where the snapshot was.
+"""A tree of thought on real machines: what is in the interpreter's memory branches with the machine, twice, and no
+branch sees another. Then the cheap way back: a branch ruins itself, and a new machine starts where the snapshot was.
 """
 
 from husk import Sandbox

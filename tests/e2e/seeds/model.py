@@ -1,12 +1,13 @@
-"""A model without the model: an HTTP server that answers like Anthropic's Messages API (and OpenAI's Chat Completions),
-saying what scripts.py has for the task in the first message. It runs wherever an agent needs one: beside the program, or
-inside a sandbox, which has no network.
+"""A model without the model: an HTTP server that answers like Anthropic's Messages API (and OpenAI's Chat
+Completions), saying what scripts.py has for the task it is given. It runs wherever an agent needs one: beside the
+program, or inside a sandbox, which has no network.
 
     python3 model.py 8080        # then ANTHROPIC_BASE_URL=http://127.0.0.1:8080, and any ANTHROPIC_API_KEY
 
-A script is a generator: it yields tool calls, is sent their results, and returns the last answer. As with the real API,
-every request carries the whole conversation, so the server keeps none: it plays the script from the start with the
-results it is given. A script that does not like a result raises, the request fails with status 400 and so does the agent.
+A script is a generator: it yields tool calls, is sent their results, and returns the last answer. As with the real
+API, every request carries the whole conversation, so the server keeps none: it plays the script from the start with the
+results it is given. A script that does not like a result raises; the request fails with status 400, and so does the
+agent.
 """
 
 import base64
@@ -28,11 +29,16 @@ class Refusal(Exception):
         self.kind = kind
 
 
+def as_blocks(content):
+    """Content as a list of blocks; the API also takes a plain text."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+
+
 class Result:
     """What a tool answered."""
 
     def __init__(self, content, is_error=False):
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        blocks = as_blocks(content)
         self.text = "\n".join(block["text"] for block in blocks if block["type"] == "text")
         self.images = [base64.b64decode(block["source"]["data"]) for block in blocks if block["type"] == "image"]
         self.is_error = is_error
@@ -80,11 +86,7 @@ def read_messages(request):
     for field in ("model", "max_tokens", "messages"):
         if field not in request:
             raise Refusal(f"{field}: Field required")
-    blocks = [
-        (message["role"], block)
-        for message in request["messages"]
-        for block in ([{"type": "text", "text": message["content"]}] if isinstance(message["content"], str) else message["content"])
-    ]
+    blocks = [(each["role"], block) for each in request["messages"] for block in as_blocks(each["content"])]
     asked = {block["id"] for role, block in blocks if role == "assistant" and block["type"] == "tool_use"}
     results = {
         block["tool_use_id"]: Result(block.get("content"), block.get("is_error", False))
@@ -120,7 +122,8 @@ def message_events(request):
         if block["type"] == "text":
             empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
         else:
-            empty, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            empty = {**block, "input": {}}
         yield {"type": "content_block_start", "index": index, "content_block": empty}
         yield {"type": "content_block_delta", "index": index, "delta": delta}
         yield {"type": "content_block_stop", "index": index}
@@ -137,15 +140,16 @@ def completion(request):
     results = {each["tool_call_id"]: Result(each["content"]) for each in messages if each["role"] == "tool"}
     task = "\n".join(each["content"] for each in messages if each["role"] == "user")
     blocks = play(task, [tool["function"]["name"] for tool in request.get("tools", ())], results)
-    calls = [
-        {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": json.dumps(block["input"])}}
-        for block in blocks
-        if block["type"] == "tool_use"
-    ]
+    calls = [tool_call(block) for block in blocks if block["type"] == "tool_use"]
     said = "".join(block["text"] for block in blocks if block["type"] == "text") or None
     answer = {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}
     choice = {"index": 0, "message": answer, "finish_reason": "tool_calls" if calls else "stop"}
-    return {"id": "chatcmpl-scripted", "object": "chat.completion", "created": 0, "model": request["model"], "choices": [choice]}
+    return {"id": "scripted", "object": "chat.completion", "created": 0, "model": request["model"], "choices": [choice]}
+
+
+def tool_call(block):
+    function = {"name": block["name"], "arguments": json.dumps(block["input"])}
+    return {"id": block["id"], "type": "function", "function": function}
 
 
 # ---- the server ----

@@ -1,5 +1,5 @@
-"""The same loop with OpenAI's shapes: `tool_calls` instead of content blocks, `tool` messages instead of results. Uses the
-`openai` package: with OPENAI_API_KEY the real API, else the scripted model.
+"""The same loop with OpenAI's shapes: `tool_calls` instead of content blocks, `tool` messages instead of results. Uses
+the `openai` package: with OPENAI_API_KEY the real API, else the scripted model.
 """
 
 import contextlib

@@ -16,6 +16,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(f"library {library.VERSION}".encode())
 http.server.HTTPServer(("127.0.0.1", 3000), Handler).serve_forever()
 """
+LISTENS = "until curl -s localhost:3000 >/dev/null; do sleep 0.1; done"
 
 
 def fetch(url):
@@ -28,7 +29,7 @@ async def agent(version):
         await sandbox.filesystem.write("/workspace/library.py", f"VERSION = '{version}'\n")
         await sandbox.filesystem.write("/workspace/server.py", SERVER)
         await sandbox.start("python3 server.py", cwd="/workspace")
-        await sandbox.exec("until curl -s localhost:3000 >/dev/null; do sleep 0.1; done", timeout_seconds=60, check=True)
+        await sandbox.exec(LISTENS, timeout_seconds=60, check=True)
         url = await sandbox.get_url(3000, expires_seconds=60, by_path=True)
         return await asyncio.to_thread(fetch, url)
 

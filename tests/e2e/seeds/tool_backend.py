@@ -5,7 +5,8 @@ from husk.tools import Toolset
 
 import agent
 
+TASK = "Write and run a script for the first 50 prime numbers."
+
 with Sandbox.create(ttl_seconds=900) as sandbox:
     tools = Toolset(sandbox, ["run_shell"])
-    print(agent.run("Write and run a script for the first 50 prime numbers.", tools.anthropic(), tools.answer_anthropic))
-    assert sandbox.exec("env").stdout.find("ANTHROPIC") < 0, "the key stays here"
+    print(agent.run(TASK, tools.anthropic(), tools.answer_anthropic))
