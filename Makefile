@@ -66,8 +66,9 @@ VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
-CLI_SOURCES := $(call sources,src/cli) $(JSON_SOURCES)
-SERVER_SOURCES := $(call sources,src/server) $(JSON_SOURCES)
+MCP_SOURCES := $(call sources,src/mcp)
+CLI_SOURCES := $(call sources,src/cli) $(JSON_SOURCES) $(MCP_SOURCES)
+SERVER_SOURCES := $(call sources,src/server) $(JSON_SOURCES) $(MCP_SOURCES)
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
 TEST_SOURCES := $(wildcard tests/unit/test_*.c)
@@ -126,6 +127,7 @@ $(BUILD)/host/%.o: %.c $(BUILD)/.flags | $(TOP)/.setup
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/host/src/server/openapi.o: docs/openapi.json
+$(BUILD)/host/src/mcp/tools.o: src/mcp/tools.json
 
 $(BUILD)/guest-side/%.o: %.c $(BUILD)/.flags | $(TOP)/.setup
 	$(call say,MUSL,$<)

@@ -54,7 +54,7 @@ extern const struct cli_command *const cli_commands[];
 extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls, cli_inspect, cli_rm, cli_cp,
 	cli_fork, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_hibernate, cli_wake, cli_pause, cli_resume,
 	cli_extend, cli_code, cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls, cli_template_rm,
-	cli_serve, cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_doctor, cli_gc, cli_version, cli_help;
+	cli_serve, cli_mcp, cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_doctor, cli_gc, cli_version, cli_help;
 
 /* help.c: the page of one command, and the list of them all. */
 void help_command(const struct cli_command *command, FILE *out);

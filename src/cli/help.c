@@ -32,6 +32,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_template_ls,
 	&cli_template_rm,
 	&cli_serve,
+	&cli_mcp,
 	&cli_token_create,
 	&cli_token_ls,
 	&cli_token_rm,

@@ -59,3 +59,18 @@ int auth_request(struct request *request, struct husk_error *err)
 	husk_token_free(token);
 	return result;
 }
+
+int auth_view(struct request *request, struct husk **out, struct husk_error *err)
+{
+	const char *secret = find_token(request);
+	struct husk_token *token = NULL;
+
+	*out = NULL;
+	if (!secret)
+		return 0;
+	if (husk_token_check(request->server->husk, secret, &token, err) < 0)
+		return -1;
+	int result = husk_as(request->server->husk, token, out, err);
+	husk_token_free(token);
+	return result;
+}

@@ -115,6 +115,7 @@ struct request {
 	int64_t length;    /* of the body; -1: unknown; 0: none */
 	struct husk *husk; /* the caller's view; the server's own for whoever owns the instance */
 	bool owner;
+	bool open;    /* a port that wants no token */
 	char *tenant; /* for the log; NULL: the instance itself */
 
 	bool prepared;      /* the headers have been seen */
@@ -173,6 +174,8 @@ void http_patience(struct request *request, bool endless);
 
 /* Who asks. Fills husk, owner and tenant. DENIED when nobody is known by that token. */
 int auth_request(struct request *request, struct husk_error *err);
+/* The caller's view once more, for work that outlives the request; NULL: the server's own. husk_close closes it. */
+int auth_view(struct request *request, struct husk **out, struct husk_error *err);
 
 /* ---- stream.c: the connection's side of the flows ---- */
 

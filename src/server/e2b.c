@@ -62,6 +62,31 @@ int e2b_fields_done(const struct fields *fields, struct husk_error *err)
 	return -1;
 }
 
+static bool says_nothing(const json_t *value)
+{
+	return json_is_null(value) || (json_is_object(value) && json_object_size(value) == 0) ||
+	       (json_is_array(value) && json_array_size(value) == 0);
+}
+
+int e2b_refuse_rest(struct request *request, const struct fields *fields, const char *what, struct husk_error *err)
+{
+	const char *name;
+	json_t *value;
+
+	json_object_foreach(fields->object, name, value)
+	{
+		bool taken = says_nothing(value);
+		char text[96];
+		for (size_t i = 0; i < fields->count; i++)
+			taken |= str_equal(fields->taken[i], name);
+		if (taken)
+			continue;
+		snprintf(text, sizeof(text), "%s '%.40s'", what, name);
+		return e2b_unsupported(request, text, err);
+	}
+	return 0;
+}
+
 /* ---- names ---- */
 
 static const struct {
@@ -125,7 +150,7 @@ static const char *metadata_of(const struct husk_sandbox *sandbox, const char *k
 /* "300 resume closed": the timeout, and words. A sandbox that E2B's API did not make has ports for tokens only. */
 struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox)
 {
-	struct e2b_settings settings = { .timeout = E2B_TIMEOUT_SECONDS, .closed = true, .internet = true };
+	struct e2b_settings settings = { .timeout = E2B_TIMEOUT_SECONDS, .closed = true };
 	const char *text = metadata_of(sandbox, SETTINGS_KEY);
 
 	settings.pause = str_equal(metadata_of(sandbox, EXPIRY_KEY), "hibernate");
@@ -136,7 +161,7 @@ struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox)
 		str_to_int64(number, 1, E2B_TIMEOUT_MAX, &settings.timeout);
 	settings.resume = strstr(text, " resume");
 	settings.closed = strstr(text, " closed");
-	settings.internet = !strstr(text, " offline");
+	settings.built = strstr(text, " built");
 	return settings;
 }
 
@@ -144,7 +169,7 @@ int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pa
 		       struct husk_error *err)
 {
 	*text = str_format("%lld%s%s%s", (long long)settings->timeout, settings->resume ? " resume" : "",
-			   settings->closed ? " closed" : "", settings->internet ? "" : " offline");
+			   settings->closed ? " closed" : "", settings->built ? " built" : "");
 	if (!*text)
 		return husk_fail_memory(err);
 	pairs[0] = (struct husk_pair){ SETTINGS_KEY, *text };

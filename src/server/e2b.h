@@ -38,6 +38,9 @@ int e2b_unsupported(struct request *request, const char *what, struct husk_error
 /* As fields_done, but names that nobody asked for are left alone: newer clients send more. */
 int e2b_fields_done(const struct fields *fields, struct husk_error *err);
 
+/* 501 when the object has something that nobody took, and that says something; `what` it is an option of. */
+int e2b_refuse_rest(struct request *request, const struct fields *fields, const char *what, struct husk_error *err);
+
 /* Their name of a template to ours and back; the result may be the argument. */
 const char *e2b_template(const char *name);
 const char *e2b_template_shown(const char *name);
@@ -49,7 +52,7 @@ struct e2b_settings {
 	bool pause;      /* at the end of its time it is hibernated, not killed */
 	bool resume;     /* traffic wakes it */
 	bool closed;     /* its ports want the traffic token */
-	bool internet;   /* allow_internet_access was not false */
+	bool built;      /* from a snapshot, which may have defaults of its own (e2b_user.c) */
 };
 #define E2B_PAIRS 2 /* of metadata that the settings become */
 struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox);
@@ -57,6 +60,26 @@ struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox);
 int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pairs, char **text,
 		       struct husk_error *err);
 bool e2b_hidden(const char *key); /* metadata that is ours */
+
+/* ---- e2b_templates.c, e2b_build.c ---- */
+
+bool e2b_template_exists(struct husk *husk, const char *name); /* built or bundled, by our name */
+/* At the end of the server: builds that run are given up. False: one did not end in time. */
+bool e2b_builds_end(void);
+
+/* ---- e2b_network.c ---- */
+
+struct e2b_network {
+	struct husk_egress egress;
+	const char **allow;
+	bool closed; /* ports want the traffic token */
+};
+/* `document` may be NULL; `internet`: allow_internet_access beside it. */
+int e2b_network_read(struct request *request, json_t *document, bool internet, struct e2b_network *out,
+		     struct husk_error *err);
+void e2b_network_free(struct e2b_network *network);
+json_t *e2b_network_document(struct request *request, const char *id, bool closed);
+int e2b_network_update(struct request *request, struct husk_error *err); /* the route's */
 
 /* ---- e2b_auth.c ---- */
 
@@ -74,6 +97,11 @@ int e2b_token(struct request *request, const char *what, const char *id, char **
 int e2b_user(struct request *request, char name[static 33], struct husk_error *err);
 /* That user's home; the default user is made when the sandbox has none of that name. DENIED: there is no such user. */
 int e2b_home(struct request *request, const char *user, char **home, struct husk_error *err);
+/* Makes the default user where there is none. */
+int e2b_make_user(struct husk *husk, const char *sandbox, struct husk_error *err);
+/* The directory that commands start in when they name none, of a sandbox that was built with one; NULL: the home. */
+int e2b_directory(struct request *request, char **out, struct husk_error *err);
+#define E2B_DEFAULTS "/etc/husk/e2b.json" /* in what e2b_build.c built: {"user", "cwd"} */
 /* A path as a client gives it (relative to the home, or "~/…") to an absolute one without "." and "..". */
 int e2b_path(struct request *request, const char *user, const char *path, char **out, struct husk_error *err);
 

@@ -165,10 +165,15 @@ bool e2b_port_open(struct request *request, const char *id)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 
-	if (!str_starts(id, "sb-") || husk_inspect(request_owner(request), id, &sandbox, NULL) < 0)
+	/* Only where each sandbox has a host of its own, as E2B's have. */
+	if (request->match.route->path[0] == '/' || !str_starts(id, "sb-") ||
+	    husk_inspect(request_owner(request), id, &sandbox, NULL) < 0)
 		return false;
-	struct e2b_settings settings = e2b_settings_of(sandbox);
-	if (sandbox->state == HUSK_HIBERNATED && !settings.resume)
+	if (e2b_settings_of(sandbox).closed &&
+	    !token_is(request, "traffic", id, request_header(request, TRAFFIC_HEADER)))
 		return false;
-	return !settings.closed || token_is(request, "traffic", id, request_header(request, TRAFFIC_HEADER));
+	if (sandbox->state == HUSK_HIBERNATED && rouse(request, sandbox, NULL) < 0)
+		return false;
+	request->open = true;
+	return true;
 }

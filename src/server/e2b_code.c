@@ -8,6 +8,8 @@
 #include "server/core.h"
 #include "server/e2b.h"
 
+#define KEEPALIVE_MS 30000
+
 /* ---- languages and contexts ---- */
 
 static const char *language_of(const char *name)
@@ -138,11 +140,28 @@ static void on_event(void *data, const struct husk_code_event *event)
 		run->broken = send_line(run, event_document(event), &run->failure) < 0;
 }
 
+/* Clients give up on an answer without a head, and on one that falls silent; types they do not know they pass over. */
+static bool keep_warm(struct run *run)
+{
+	run->broken = send_line(run, json_pack("{s:s}", "type", "keepalive"), &run->failure) < 0;
+	return !run->broken;
+}
+
 static int wait_for_code(void *data, int fd, int timeout_ms)
 {
 	struct run *run = data;
+	int64_t deadline = time_monotonic_ms() + timeout_ms;
 
-	return run->broken ? -1 : request_wait(run->request, fd, timeout_ms);
+	if (!run->broken && !run->begun)
+		keep_warm(run);
+	while (!run->broken) {
+		int64_t left = timeout_ms < 0 ? KEEPALIVE_MS : MAX(0, deadline - time_monotonic_ms());
+		int ready = request_wait(run->request, fd, (int)MIN(left, KEEPALIVE_MS));
+		if (ready != 0 || (timeout_ms >= 0 && time_monotonic_ms() >= deadline))
+			return ready;
+		keep_warm(run);
+	}
+	return -1;
 }
 
 static void interrupt(struct run *run)

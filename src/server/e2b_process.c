@@ -151,7 +151,8 @@ static int read_start(struct connect *connect, struct start *start, json_t *mess
 	    (json_is_object(pty) && read_size(pty, &start->options.rows, &start->options.columns, err) < 0))
 		return -1;
 	const char *cwd = start->options.cwd;
-	if (cwd && *cwd && e2b_path(connect->request, start->user, cwd, &start->cwd, err) < 0)
+	if (cwd && *cwd ? e2b_path(connect->request, start->user, cwd, &start->cwd, err) < 0
+			: e2b_directory(connect->request, &start->cwd, err) < 0)
 		return -1;
 	start->options.cwd = start->cwd;
 	start->options.user = start->user;

@@ -98,9 +98,10 @@ static int handle_get(struct request *request, struct husk_error *err)
 	struct e2b_settings settings = e2b_settings_of(sandbox);
 	cleanup_json json_t *document = info_document(sandbox);
 	cleanup_json json_t *more =
-		json_pack("{s:o, s:b, s:{s:b}, s:{s:s, s:b}}", "domain", json_text0(domain), "allowInternetAccess",
-			  settings.internet, "network", "allowPublicTraffic", !settings.closed, "lifecycle",
-			  "onTimeout", settings.pause ? "pause" : "kill", "autoResume", settings.resume);
+		json_pack("{s:o, s:b, s:o, s:{s:s, s:b}}", "domain", json_text0(domain), "allowInternetAccess",
+			  !str_equal(sandbox->egress_mode, "off"), "network",
+			  e2b_network_document(request, sandbox->id, settings.closed), "lifecycle", "onTimeout",
+			  settings.pause ? "pause" : "kill", "autoResume", settings.resume);
 	if (!document || !more || json_object_update(document, more) < 0)
 		return husk_fail_memory(err);
 	return respond_json(request, 200, json_incref(document), err);
@@ -108,48 +109,11 @@ static int handle_get(struct request *request, struct husk_error *err)
 
 /* ---- create ---- */
 
-/* The one place that decides what of `network` and its like there is. Only who may reach ports is ours so far. */
-static int read_network(struct request *request, json_t *network, struct e2b_settings *settings, struct husk_error *err)
-{
-	const char *name;
-	json_t *value;
-
-	json_object_foreach(network, name, value)
-	{
-		char what[96];
-		if (str_equal(name, "allowPublicTraffic")) {
-			settings->closed = json_is_false(value);
-			continue;
-		}
-		snprintf(what, sizeof(what), "the network option '%.40s'", name);
-		return e2b_unsupported(request, what, err);
-	}
-	return 0;
-}
-
-static int refuse_rest(struct request *request, struct fields *fields, struct husk_error *err)
-{
-	const char *name;
-	json_t *value;
-
-	json_object_foreach(fields->object, name, value)
-	{
-		char what[96];
-		bool taken = false;
-		for (size_t i = 0; i < fields->count; i++)
-			taken |= str_equal(fields->taken[i], name);
-		if (taken || json_is_null(value))
-			continue;
-		snprintf(what, sizeof(what), "the option '%.40s' of a sandbox", name);
-		return e2b_unsupported(request, what, err);
-	}
-	return 0;
-}
-
 struct create {
 	struct husk_create_options options;
 	struct husk_pair *metadata, *environment;
 	struct e2b_settings settings;
+	struct e2b_network network;
 	char *settings_text;
 	const char *template;
 };
@@ -159,6 +123,7 @@ static void create_cleanup(struct create *create)
 	free(create->metadata);
 	free(create->environment);
 	free(create->settings_text);
+	e2b_network_free(&create->network);
 }
 
 /* The client's metadata, and ours after it. */
@@ -191,13 +156,13 @@ static int read_create(struct request *request, struct create *create, struct hu
 	int64_t timeout = fields_int(&fields, "timeout", E2B_TIMEOUT_SECONDS, 0, E2B_TIMEOUT_MAX);
 	create->metadata = fields_pairs(&fields, "metadata", &create->options.metadata_count);
 	create->environment = fields_pairs(&fields, "envVars", &create->options.environment_count);
-	create->settings.internet = fields_bool(&fields, "allow_internet_access", true);
+	bool internet = fields_bool(&fields, "allow_internet_access", true);
 	create->settings.pause = fields_bool(&fields, "autoPause", false);
 	bool memory = fields_bool(&fields, "autoPauseMemory", true);
 	json_t *resume = fields_any(&fields, "autoResume"), *network = fields_any(&fields, "network");
 	fields_bool(&fields, "secure", true); /* every sandbox is */
-	if (e2b_fields_done(&fields, err) < 0 || refuse_rest(request, &fields, err) < 0 ||
-	    read_network(request, network, &create->settings, err) < 0)
+	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
+	    e2b_network_read(request, network, internet, &create->network, err) < 0)
 		return -1;
 	if (!memory)
 		return e2b_unsupported(request, "a pause without memory (autoPauseMemory: false)", err);
@@ -205,7 +170,10 @@ static int read_create(struct request *request, struct create *create, struct hu
 		return husk_fail_field(err, "templateID", "templateID is missing");
 	create->settings.timeout = create->options.ttl_seconds = MAX(timeout, 1);
 	create->settings.resume = json_is_true(json_object_get(resume, "enabled"));
+	create->settings.built = !e2b_template_exists(request_husk(request), e2b_template(create->template));
+	create->settings.closed = create->network.closed;
 	create->options.environment = create->environment;
+	create->options.egress = &create->network.egress;
 	return add_settings(create, err);
 }
 
@@ -333,15 +301,6 @@ static int handle_delete(struct request *request, struct husk_error *err)
 	if (find(request, &sandbox, err) < 0 || husk_kill(request_husk(request), sandbox->id, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);
-}
-
-static int handle_network(struct request *request, struct husk_error *err)
-{
-	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-
-	if (find(request, &sandbox, err) < 0)
-		return -1;
-	return e2b_unsupported(request, "a change of the network (updateNetwork)", err);
 }
 
 /* ---- fork ---- */
@@ -615,6 +574,6 @@ const struct route e2b_sandbox_routes[] = {
 	{ "POST", "/sandboxes/{id}/pause", handle_pause, E2B_CONTROL },
 	{ "POST", "/sandboxes/{id}/fork", handle_fork, E2B_CONTROL },
 	{ "GET", "/sandboxes/{id}/metrics", handle_metrics, E2B_CONTROL },
-	{ "PUT", "/sandboxes/{id}/network", handle_network, E2B_CONTROL },
+	{ "PUT", "/sandboxes/{id}/network", e2b_network_update, E2B_CONTROL },
 	{ 0 },
 };

@@ -3,6 +3,7 @@
  * builder made is a snapshot under the template's name, with ".tag" behind it for any tag but the default one.
  */
 #include "server/e2b.h"
+#include "store/template.h"
 
 static void drop_snapshots(struct husk_snapshot ***list)
 {
@@ -10,13 +11,14 @@ static void drop_snapshots(struct husk_snapshot ***list)
 		husk_snapshot_list_free(*list);
 }
 
-static bool template_exists(struct husk *husk, const char *name)
+bool e2b_template_exists(struct husk *husk, const char *name)
 {
+	cleanup_free char *bundled = template_find(name, NULL);
 	struct husk_template **list = NULL;
-	bool found = false;
+	bool found = bundled;
 
-	if (husk_template_list(husk, &list, NULL) < 0)
-		return false;
+	if (found || husk_template_list(husk, &list, NULL) < 0)
+		return found;
 	for (size_t i = 0; list[i]; i++)
 		found |= str_equal(list[i]->name, name);
 	husk_template_list_free(list);
@@ -42,7 +44,7 @@ static int handle_alias(struct request *request, struct husk_error *err)
 
 	if (e2b_snapshot_name(alias, &name, err) < 0)
 		return -1;
-	if (!template_exists(request_husk(request), e2b_template(alias)) &&
+	if (!e2b_template_exists(request_husk(request), e2b_template(alias)) &&
 	    !snapshot_exists(request_husk(request), name))
 		return husk_fail(err, HUSK_NOT_FOUND, "template '%.80s' not found", alias);
 	return respond_json(request, 200, json_pack("{s:s, s:b}", "templateID", name, "public", false), err);

@@ -34,7 +34,38 @@ static const char make_user[] =
 	"fi\n"
 	"echo \"user:x:$n:$n::/home/user:/bin/bash\" >>/etc/passwd\n";
 
+static int keep(void *data, const void *bytes, size_t size)
+{
+	struct buf *text = data;
+
+	return text->size + size > PASSWD_MAX || buf_append(text, bytes, size) < 0 ? -1 : 0;
+}
+
 /* ---- who ---- */
+
+/* What a sandbox was built with: "user" or "cwd" of the file that e2b_build.c left in it; NULL: nothing, as for most. */
+static char *built_default(struct request *request, const char *what)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+	cleanup_buf struct buf text = { 0 };
+	const char *id = request_path(request, "id");
+
+	if (husk_inspect(request_husk(request), id, &sandbox, NULL) < 0 || !e2b_settings_of(sandbox).built ||
+	    husk_file_read(request_husk(request), id, E2B_DEFAULTS, 0, 0, keep, &text, NULL) < 0 ||
+	    str_json_deeper(text.data, text.size, 2))
+		return NULL;
+	cleanup_json json_t *document = json_loadb(text.data, text.size, 0, NULL);
+	const char *value = json_string_value(json_object_get(document, what));
+	return value && *value ? strdup(value) : NULL;
+}
+
+int e2b_directory(struct request *request, char **out, struct husk_error *err)
+{
+	cleanup_free char *given = built_default(request, "cwd");
+
+	*out = NULL;
+	return given ? e2b_path(request, E2B_USER, given, out, err) : 0;
+}
 
 /* The name in "Basic base64(name:password)". */
 static int basic_name(const char *encoded, char name[static 33], struct husk_error *err)
@@ -63,21 +94,16 @@ int e2b_user(struct request *request, char name[static 33], struct husk_error *e
 		return -1;
 	if (query && strlen(query) <= 32)
 		snprintf(name, 33, "%s", query);
-	if (!name[0])
-		snprintf(name, 33, "%s", E2B_USER);
+	if (!name[0]) {
+		cleanup_free char *built = built_default(request, "user");
+		snprintf(name, 33, "%s", built && strlen(built) <= 32 ? built : E2B_USER);
+	}
 	if (name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")])
 		return husk_fail(err, HUSK_INVALID, "'%s' cannot be a user's name", name);
 	return 0;
 }
 
 /* ---- /etc/passwd ---- */
-
-static int keep(void *data, const void *bytes, size_t size)
-{
-	struct buf *text = data;
-
-	return text->size + size > PASSWD_MAX || buf_append(text, bytes, size) < 0 ? -1 : 0;
-}
 
 /* The home of `user` in the guest's words: 1, 0 when it has no such user, -1. */
 static int look_up(struct request *request, const char *user, char **home, struct husk_error *err)
@@ -110,7 +136,7 @@ static void ignore(void *data, const struct husk_code_event *event)
 }
 
 /* Contexts that were baked into the image start where E2B's do. */
-static void move_contexts(struct request *request)
+static void move_contexts(struct husk *husk, const char *sandbox)
 {
 	static const char *const moves[][2] = {
 		{ "python", "__import__('os').chdir('/home/user')" },
@@ -120,7 +146,7 @@ static void move_contexts(struct request *request)
 	struct husk_code_context *list = NULL;
 	size_t count = 0;
 
-	if (husk_code_contexts(request_husk(request), request_path(request, "id"), &list, &count, NULL) < 0)
+	if (husk_code_contexts(husk, sandbox, &list, &count, NULL) < 0)
 		return;
 	for (size_t i = 0; i < count; i++) {
 		for (size_t n = 0; n < ARRAY_SIZE(moves); n++) {
@@ -130,26 +156,25 @@ static void move_contexts(struct request *request)
 							     .timeout_ms = MAKE_MS };
 			bool timed_out;
 			if (str_equal(list[i].language, moves[n][0]))
-				husk_code_run(request_husk(request), request_path(request, "id"), &options, ignore,
-					      NULL, &timed_out, NULL);
+				husk_code_run(husk, sandbox, &options, ignore, NULL, &timed_out, NULL);
 		}
 	}
 	husk_code_context_list_free(list, count);
 }
 
-static int make(struct request *request, struct husk_error *err)
+int e2b_make_user(struct husk *husk, const char *sandbox, struct husk_error *err)
 {
 	struct husk_exec_options options = { .shell = make_user, .timeout_ms = MAKE_MS };
 	struct husk_result result = { 0 };
 
-	if (husk_run(request_husk(request), request_path(request, "id"), &options, &result, err) < 0)
+	if (husk_run(husk, sandbox, &options, &result, err) < 0)
 		return -1;
 	bool made = result.exit_code == 0;
 	husk_result_free(&result);
 	if (!made)
 		return husk_fail(err, HUSK_UNAVAILABLE,
 				 "the sandbox has no user '" E2B_USER "', and it could not be made; ask for user root");
-	move_contexts(request);
+	move_contexts(husk, sandbox);
 	return 0;
 }
 
@@ -161,7 +186,9 @@ int e2b_home(struct request *request, const char *user, char **home, struct husk
 		pthread_mutex_lock(&making);
 		found = look_up(request, user, home, err);
 		if (found == 0)
-			found = make(request, err) < 0 ? -1 : look_up(request, user, home, err);
+			found = e2b_make_user(request_husk(request), request_path(request, "id"), err) < 0
+					? -1
+					: look_up(request, user, home, err);
 		pthread_mutex_unlock(&making);
 	}
 	if (found > 0)

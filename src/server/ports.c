@@ -162,7 +162,7 @@ static bool is_own_authorization(struct request *request, bool is_signed)
 {
 	const char *header = request_header(request, "Authorization");
 
-	return is_signed || request_header(request, "X-Husk-Token") ||
+	return is_signed || request_open(request) || request_header(request, "X-Husk-Token") ||
 	       (header && strncasecmp(header, "Bearer ", 7) != 0);
 }
 
@@ -256,7 +256,8 @@ char *ports_domain(struct request *request, struct husk_error *err)
 	return out;
 }
 
-static int respond_link(struct request *request, const char *id, uint16_t port, int64_t seconds, struct husk_error *err)
+int ports_link(struct request *request, const char *id, uint16_t port, int64_t seconds, char **url, int64_t *expires_ms,
+	       struct husk_error *err)
 {
 	int64_t expires = time_wall_ms() / 1000 + seconds;
 	cleanup_free char *domain = ports_domain(request, err);
@@ -264,13 +265,20 @@ static int respond_link(struct request *request, const char *id, uint16_t port, 
 
 	if (!domain || sign(request, id, port, expires, &signature, err) < 0)
 		return -1;
-	cleanup_free char *url =
-		str_format("%s://%u-%s.%s/?" SIGNATURE_QUERY "=%s&" EXPIRES_QUERY "=%lld",
-			   request_secure(request) ? "https" : "http", port, id, domain, signature, (long long)expires);
-	if (!url)
-		return husk_fail_memory(err);
-	return respond_json(request, 200, json_pack("{s:s, s:o}", "url", url, "expires_at", json_time(expires * 1000)),
-			    err);
+	*expires_ms = expires * 1000;
+	*url = str_format("%s://%u-%s.%s/?" SIGNATURE_QUERY "=%s&" EXPIRES_QUERY "=%lld",
+			  request_secure(request) ? "https" : "http", port, id, domain, signature, (long long)expires);
+	return *url ? 0 : husk_fail_memory(err);
+}
+
+static int respond_link(struct request *request, const char *id, uint16_t port, int64_t seconds, struct husk_error *err)
+{
+	cleanup_free char *url = NULL;
+	int64_t expires_ms = 0;
+
+	if (ports_link(request, id, port, seconds, &url, &expires_ms, err) < 0)
+		return -1;
+	return respond_json(request, 200, json_pack("{s:s, s:o}", "url", url, "expires_at", json_time(expires_ms)), err);
 }
 
 static int handle_link(struct request *request, struct husk_error *err)

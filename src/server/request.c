@@ -142,6 +142,11 @@ struct husk *request_owner(struct request *request)
 	return request->server->husk;
 }
 
+const char *request_tenant(const struct request *request)
+{
+	return request->tenant;
+}
+
 const char *request_id(const struct request *request)
 {
 	return request->id;
@@ -200,6 +205,11 @@ void request_headers(struct request *request, int (*each)(void *data, const char
 const char *request_remote(const struct request *request)
 {
 	return request->remote;
+}
+
+bool request_open(const struct request *request)
+{
+	return request->open;
 }
 
 bool request_secure(const struct request *request)

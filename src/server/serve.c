@@ -16,6 +16,7 @@
 #include <sys/un.h>
 
 #include "server/core.h"
+#include "server/e2b.h"
 
 #define BACKLOG 1024
 #define PEM_MAX (1u << 20)
@@ -269,6 +270,7 @@ static void stop(struct server *server, const sigset_t *signals)
 		end_patience(server);
 		quiet = drain(server, signals, LAST_WORDS_MS);
 	}
+	quiet = e2b_builds_end() && quiet;
 	/* A handler deep in a call is not waited for: the end of the process is the end of it. */
 	if (!quiet) {
 		log_server(server, "stopped with %zu requests cut off", requests_left(server));

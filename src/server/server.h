@@ -51,7 +51,8 @@ extern const struct route code_routes[];     /* code.c */
 extern const struct route file_routes[];     /* files.c: files, tar, watch */
 extern const struct route egress_routes[];   /* egress.c */
 extern const struct route port_routes[];     /* ports.c: by path, and signing */
-extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[]; /* e2b_*.c */
+extern const struct route mcp_routes[];      /* mcp.c: the Model Context Protocol */
+extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[], e2b_build_routes[]; /* e2b_*.c */
 extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
 extern const struct route e2b_other_routes[]; /* e2b.c: what is beyond us, named */
 
@@ -60,6 +61,7 @@ extern const struct route e2b_other_routes[]; /* e2b.c: what is beyond us, named
 /* The caller's view of the instance: what it finds and makes is the caller's own. */
 struct husk *request_husk(struct request *request);
 struct husk *request_owner(struct request *request); /* the whole instance, for what is done on everyone's behalf */
+const char *request_tenant(const struct request *request); /* the caller's; NULL: the instance itself */
 const char *request_id(const struct request *request);     /* in the log and in X-Request-Id */
 const char *request_method(const struct request *request);
 const char *request_target(const struct request *request); /* path and query as they came */
@@ -69,6 +71,7 @@ const char *request_header(const struct request *request, const char *name);
 /* Calls back for every header; a non-zero return stops. */
 void request_headers(struct request *request, int (*each)(void *data, const char *name, const char *value), void *data);
 const char *request_remote(const struct request *request); /* the client: "127.0.0.1:41234", "[::1]:41234", "unix" */
+bool request_open(const struct request *request);          /* a port that wants no token: Authorization is its program's */
 bool request_secure(const struct request *request);        /* it came over TLS */
 uint16_t request_server_port(const struct request *request); /* where the server listens on TCP; 0: it does not */
 int request_over_fd(const struct request *request); /* readable once the server's patience has ended; not to be read */
@@ -172,6 +175,9 @@ int ports_proxy(struct request *request, const char *sandbox, uint16_t port, con
 bool ports_signed(struct request *request, const char *sandbox, uint16_t port);
 /* The name below which ports have hosts of their own ("localhost:7820"), as this caller knows us; caller frees. */
 char *ports_domain(struct request *request, struct husk_error *err);
+/* A link to the port that needs no token for so long; the caller frees it. */
+int ports_link(struct request *request, const char *id, uint16_t port, int64_t seconds, char **url, int64_t *expires_ms,
+	       struct husk_error *err);
 
 /* ---- serving ---- */
 

@@ -1,7 +1,10 @@
 // The unmodified `e2b` package against a Husk server, method by method. Which version: $HUSK_COMPAT_PACKAGE names the
 // package to import. E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY say where, as in any program that uses it.
 import assert from 'node:assert/strict'
+import fs from 'node:fs'
 import http from 'node:http'
+import os from 'node:os'
+import path from 'node:path'
 
 import { Skip, check, fails, finish, pause, until } from './kit.mjs'
 
@@ -181,7 +184,7 @@ await check('sandbox.getHost', async () => {
   const get = () => new Promise((resolve, reject) => {
     const { port, hostname } = new URL(`http://${host}`)
     // Not every resolver knows *.localhost; browsers and curl do.
-    const options = { host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}` } }
+    const options = { host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}`, Authorization: 'Bearer the-programs-own' } }
     http.get(options, (answer) => {
       let text = ''
       answer.on('data', (piece) => (text += piece)).on('end', () => resolve(answer.statusCode === 200 && text))
@@ -204,18 +207,37 @@ await check('network.allowPublicTraffic: false', async () => {
   await until(async () => (await get({ 'e2b-traffic-access-token': other.trafficAccessToken })) === 200, 'the token opens it')
   await other.kill()
 })
-await check('network.allowOut', async () => {
-  await fails(Sandbox.create({ network: { allowOut: ['1.1.1.1'] } }), SandboxError, '501')
-}, '501')
-await check('sandbox.updateNetwork', async () => {
-  await fails(box.updateNetwork({ denyOut: ['0.0.0.0/0'] }), SandboxError, '501')
-}, '501')
-await check('allowInternetAccess: false', async () => {
+await check('allowInternetAccess', async () => {
+  assert.equal((await box.getInfo()).allowInternetAccess, true)
   const other = await create({ allowInternetAccess: false, timeoutMs: 60_000 })
   assert.equal((await other.getInfo()).allowInternetAccess, false)
   const tried = await other.commands.run('timeout 5 bash -c "</dev/tcp/1.1.1.1/80" || echo none')
   assert.match(tried.stdout, /none/)
   await other.kill()
+})
+await check('network.allowOut, denyOut', async () => {
+  const network = { allowOut: ['example.com', '8.8.8.8'], denyOut: [e2b.ALL_TRAFFIC] }
+  const other = await create({ network, timeoutMs: 60_000 })
+  const info = await other.getInfo()
+  assert.deepEqual(info.network.allowOut.sort(), ['8.8.8.8', 'example.com'])
+  assert.deepEqual(info.network.denyOut, [e2b.ALL_TRAFFIC])
+  await other.kill()
+})
+await check('network.denyOut of single ranges', async () => {
+  await fails(Sandbox.create({ network: { denyOut: ['8.8.8.8/32'] } }), SandboxError, '501')
+}, '501')
+await check('network.rules', async () => {
+  const rules = { 'example.com': [{ transform: { headers: { 'X-Test': 'x' } } }] }
+  await fails(Sandbox.create({ network: { rules } }), SandboxError, '501')
+}, '501')
+await check('sandbox.updateNetwork', async () => {
+  const other = await create({ timeoutMs: 60_000 })
+  await other.updateNetwork({ allowOut: ['example.org'], denyOut: [e2b.ALL_TRAFFIC] })
+  assert.deepEqual((await other.getInfo()).network.allowOut, ['example.org'])
+  await other.updateNetwork({ allowInternetAccess: false })
+  assert.equal((await other.getInfo()).allowInternetAccess, false)
+  await other.kill()
+  await fails(Sandbox.updateNetwork('sb-aaaaaaaaaa', {}), SandboxNotFoundError)
 })
 await check('rate limit', async () => {
   if (!process.env.HUSK_COMPAT_LIMITED_KEY) throw new Skip('no key with a quota was given')
@@ -517,6 +539,62 @@ await check('Template.exists', async () => {
   assert.equal(await Template.exists('base'), true)
   assert.equal(await Template.exists('no-such-template'), false)
 })
+await check('Template.build (fromTemplate, copy, runCmd, setEnvs, setWorkdir, setUser, start and ready commands)', async () => {
+  const context = fs.mkdtempSync(path.join(os.tmpdir(), 'compat-'))
+  fs.mkdirSync(path.join(context, 'app/static'), { recursive: true })
+  fs.writeFileSync(path.join(context, 'app/static/index.html'), 'built page')
+  fs.writeFileSync(path.join(context, 'note.txt'), 'a note')
+  const logs = []
+  const template = Template({ fileContextPath: context })
+    .fromTemplate('base')
+    .setEnvs({ COLOR: "it's blue" })
+    .setWorkdir('/opt/app')
+    .copy('app', '/opt/app')
+    .copy('note.txt', '/opt/notes/')
+    .runCmd('echo made by $(id -un) in $(pwd) > made.txt')
+    .runCmd('echo as-root > /etc/compat', { user: 'root' })
+    .setStartCmd('python3 -m http.server 8125 --bind 127.0.0.1 --directory /opt/app/static', e2b.waitForURL('http://127.0.0.1:8125'))
+  const built = await Template.build(template, `compat-build-${run}`, { memoryMB: 512, onBuildLogs: (entry) => logs.push(entry.message) })
+  fs.rmSync(context, { recursive: true })
+  assert.ok(logs.some((line) => line.includes('echo made by')), 'the log has the steps')
+  assert.equal(await Template.exists(`compat-build-${run}`), true)
+  assert.deepEqual((await Template.getTags(`compat-build-${run}`)).map((each) => each.tag), ['default'])
+  for (const name of [`compat-build-${run}`, built.templateId]) {
+    const other = await create(name, { timeoutMs: 60_000 })
+    const said = await other.commands.run('pwd; cat made.txt /opt/notes/note.txt /etc/compat; echo " $COLOR"; curl -s http://127.0.0.1:8125/')
+    assert.equal(said.stdout, "/opt/app\nmade by user in /opt/app\na noteas-root\n it's blue\nbuilt page")
+    assert.equal((await other.getInfo()).memoryMB, 512)
+    await other.kill()
+  }
+})
+await check('Template.build (a step that fails)', async () => {
+  const template = Template().fromTemplate('base').runCmd('echo before; exit 3')
+  const error = await fails(Template.build(template, `compat-broken-${run}`), BuildError, 'exit status 3')
+  assert.ok(error)
+  assert.equal(await Template.exists(`compat-broken-${run}`), false)
+})
+await check('Template.build (tags)', async () => {
+  const template = Template().fromTemplate(`compat-build-${run}`).setUser('root').runCmd('id -un > /etc/second')
+  await Template.build(template, `compat-build-${run}:v2`)
+  const other = await create(`compat-build-${run}:v2`, { timeoutMs: 60_000 })
+  assert.equal((await other.commands.run('id -un; cat /etc/second')).stdout, 'root\nroot\n')
+  await other.kill()
+  assert.equal((await Template.getTags(`compat-build-${run}`)).length, 2)
+  await Template.removeTags(`compat-build-${run}`, ['v2', 'default'])
+  assert.equal(await Template.exists(`compat-build-${run}`), false)
+})
+await check('Template.buildInBackground, getBuildStatus', async () => {
+  const template = Template().fromBaseImage().runCmd('sleep 1; echo done')
+  const built = await Template.buildInBackground(template, `compat-later-${run}`)
+  await until(async () => (await Template.getBuildStatus(built, { logsOffset: 0 })).status === 'ready', 'the build is ready', 60)
+  assert.equal(await Sandbox.deleteSnapshot(`compat-later-${run}`), true)
+})
+await check('Template.build (fromImage that is not here)', async () => {
+  await fails(Template.build(Template().fromImage('ubuntu:22.04'), `compat-image-${run}`), BuildError, '501')
+}, '501')
+await check('Template.assignTags', async () => {
+  await fails(Template.assignTags(`base`, ['v9']), SandboxError, '501')
+}, '501')
 await check('Volume', async () => {
   await fails(Volume.create('data'), VolumeError, '501')
 }, '501')

@@ -1,0 +1,144 @@
+/*
+ * What the tools share: the call as a tool sees it, which sandbox it is about, and how its result is put together. One
+ * file per family of tools: run.c, code.c, files.c, sandboxes.c; tools.c has the table and the definitions that clients
+ * see (tools.json). A tool knows libhusk through husk.h, and its transport not at all.
+ */
+#ifndef HUSK_MCP_TOOLS_H
+#define HUSK_MCP_TOOLS_H
+
+#include "mcp/mcp.h"
+
+/* Metadata of the sandboxes made over MCP: the session they go with (or one of the words), the session whose calls use
+ * them unless they name another, and how long they live after their last use. */
+#define MARK_SESSION "husk.mcp_session"
+#define MARK_DEFAULT "husk.mcp_default"
+#define MARK_TTL "husk.mcp_ttl"
+#define MARK_KEPT "kept"
+#define MARK_NONE "none"
+
+struct tool_call {
+	struct mcp_session *session;
+	struct mcp_call *call;
+	const json_t *token;     /* for progress; NULL: none is wanted */
+	const json_t *arguments; /* checked against the tool's schema */
+	bool shared;             /* calls that name no sandbox have one in common */
+
+	char *sandbox; /* the one it is about, once known */
+	char *note;    /* what the caller must know of it; NULL: nothing */
+
+	/* the result */
+	json_t *content, *structured;
+	bool is_error;
+};
+
+/* ---- tools.c ---- */
+
+struct tool {
+	const char *name;
+	int (*run)(struct tool_call *call, struct husk_error *err); /* -1: `err` becomes the result, as an error */
+};
+int tool_run_code(struct tool_call *call, struct husk_error *err);
+int tool_run_command(struct tool_call *call, struct husk_error *err);
+int tool_read_file(struct tool_call *call, struct husk_error *err);
+int tool_write_file(struct tool_call *call, struct husk_error *err);
+int tool_list_files(struct tool_call *call, struct husk_error *err);
+int tool_create_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_list_sandboxes(struct tool_call *call, struct husk_error *err);
+int tool_fork_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_hibernate_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_kill_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_expose_port(struct tool_call *call, struct husk_error *err);
+int tool_egress_log(struct tool_call *call, struct husk_error *err);
+
+/* What tools/list gives. */
+json_t *tools_list(void);
+/* tools/call: the CallToolResult. NULL: no answer (see mcp_answer), or `err` is a protocol error: INVALID. */
+json_t *tools_call(struct mcp_session *session, struct mcp_call *call, const struct mcp_message *message,
+		   struct husk_error *err);
+/* The arguments as the schema allows them, without those that are null; `err` names what is wrong. */
+json_t *tools_arguments(const char *tool, const json_t *given, struct husk_error *err);
+void tool_call_free(struct tool_call *call);
+/* The result of a call whose tool returned `status`. */
+json_t *tool_result(struct tool_call *call, int status, const struct husk_error *failure);
+
+const char *tool_string(const struct tool_call *call, const char *name); /* NULL: not given */
+int64_t tool_int(const struct tool_call *call, const char *name, int64_t fallback);
+bool tool_bool(const struct tool_call *call, const char *name);
+int64_t tool_timeout_ms(const struct tool_call *call, int64_t fallback);
+/* An object of strings; the array is the caller's to free. */
+int tool_pairs(const struct tool_call *call, const char *name, struct husk_pair **out, size_t *count,
+	       struct husk_error *err);
+
+/* ---- the result ---- */
+
+/* A block of text: bytes nobody vouches for. */
+int tool_say(struct tool_call *call, const char *bytes, size_t size, struct husk_error *err);
+int tool_sayf(struct tool_call *call, struct husk_error *err, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+int tool_show_image(struct tool_call *call, const char *type, json_t *base64, struct husk_error *err); /* takes it */
+/* The structured result (taken); `sandbox` is put in. NULL: no memory. */
+int tool_give(struct tool_call *call, json_t *structured, struct husk_error *err);
+
+/* ---- output: the beginning and the end of it, when it is long ---- */
+
+struct clip {
+	struct buf head, tail; /* the tail holds up to twice what is shown of it */
+	uint64_t total;
+};
+#define CLIP_HEAD 12000u
+#define CLIP_TAIL 20000u
+int clip_add(struct clip *clip, const char *bytes, size_t size, struct husk_error *err);
+/* As one text, with a line where something is left out. 0, and *left_out bytes are not in it. */
+int clip_text(struct clip *clip, struct buf *out, uint64_t *left_out, struct husk_error *err);
+void clip_free(struct clip *clip);
+
+/* ---- what was blocked ---- */
+
+/* A line for each connection of the sandbox that was denied since then, with what would allow it; "" when none was. */
+int denied_add(struct tool_call *call, int64_t since_ms, struct buf *text);
+
+/* ---- progress ---- */
+
+struct tool_progress {
+	int64_t started_ms, told_ms;
+	uint64_t bytes, told_bytes;
+	char last[160]; /* the last line of output, or what there is of it */
+	size_t last_size;
+	bool line_ended; /* what comes next is another line */
+};
+#define PROGRESS_MS 1000
+void tool_progress_begin(struct tool_progress *progress);
+void tool_progress_output(struct tool_progress *progress, const char *bytes, size_t size);
+/* Tells when it is time to. A client that is not there is found out by waiting for it, not here. */
+void tool_progress_tick(struct tool_call *call, struct tool_progress *progress);
+
+/* ---- session.c ---- */
+
+enum need { NEED_EXISTING, NEED_ANY /* make one when there is none */ };
+/* Which sandbox the call is about: fills call->sandbox and call->note, and sees that it lives for `ms` more. */
+int session_sandbox(struct tool_call *call, enum need need, int64_t ms, struct husk_error *err);
+/* Makes one; *made is the caller's. `keep`: it outlives the session. */
+int session_create(struct tool_call *call, struct husk_create_options *options, bool keep, bool as_default,
+		   const char *key, struct husk_sandbox **made, struct husk_error *err);
+/* The one that calls use which name none; ended too. *out NULL: there was none. */
+int session_default(struct tool_call *call, struct husk_sandbox **out, struct husk_error *err);
+/* Whether it may be seen and used here. */
+bool session_has(const struct mcp_session *session, const struct husk_sandbox *sandbox);
+bool session_has_snapshot(const struct mcp_session *session, const struct husk_snapshot *snapshot);
+const char *session_mark(const struct husk_sandbox *sandbox, const char *key); /* NULL: it has none */
+
+static inline void mcp_sandbox_cleanup(struct husk_sandbox **sandbox)
+{
+	if (*sandbox)
+		husk_sandbox_free(*sandbox);
+}
+static inline void mcp_sandboxes_cleanup(struct husk_sandbox ***list)
+{
+	if (*list)
+		husk_sandbox_list_free(*list);
+}
+#define cleanup_mcp_sandbox cleanup(mcp_sandbox_cleanup)
+#define cleanup_mcp_sandboxes cleanup(mcp_sandboxes_cleanup)
+
+#endif

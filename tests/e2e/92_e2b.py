@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""E2B's own clients, unmodified from npm at pinned versions, against a real server: tests/compat/e2b prints a line per
+method and version. When all versions have run, the table in docs/compat.md is written from what they found
+(HUSK_COMPAT_WRITE=1), or compared with it: the document never says what the tests did not see."""
+# timeout: 1500
+
+import json
+import os
+import re
+import shutil
+import subprocess
+
+from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_no_leaks, environment, husk, main, test
+from lib.http import server
+
+SOURCE = TOP / "tests/compat/e2b"
+PLACE = BUILD / "compat-e2b"
+DOCUMENT = TOP / "docs/compat.md"
+BEGIN, END = "<!-- table: written by tests/e2e/92_e2b.py -->", "<!-- end of table -->"
+# (column, package, program)
+VERSIONS = [
+    ("oldest", "e2b-oldest", "suite.mjs"),
+    ("newest", "e2b", "suite.mjs"),
+    ("code", "@e2b/code-interpreter", "code.mjs"),
+]
+_results = {}
+
+
+def installed():
+    """The packages beside our build, exactly as the lock file has them."""
+    if not shutil.which("npm"):
+        raise Skip("npm is not installed (apt-get install nodejs npm)")
+    stamp = PLACE / "installed"
+    wanted = (SOURCE / "package-lock.json").read_text(encoding="utf-8")
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        shutil.rmtree(PLACE, ignore_errors=True)
+        PLACE.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json", ".npmrc"):
+            shutil.copy(SOURCE / name, PLACE)
+        done = subprocess.run(
+            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=PLACE, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"npm ci: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+        stamp.write_text(wanted, encoding="utf-8")
+    for program in SOURCE.glob("*.mjs"):
+        shutil.copy(program, PLACE)
+    return PLACE
+
+
+def version_of(package):
+    return json.loads((PLACE / "node_modules" / package / "package.json").read_text(encoding="utf-8"))["version"]
+
+
+def key(name, *options):
+    return husk("token", "create", name, "--e2b", *options, "--json").json()["token"]
+
+
+def run_program(huskd, program, env=None, timeout=600):
+    url = f"http://127.0.0.1:{huskd.port}"
+    given = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": key("compat"), "E2B_DOMAIN": None, "E2B_DEBUG": None}
+    given["HUSK_COMPAT_LIMITED_KEY"] = key("compat-limited", "--max-sandboxes", "1")
+    try:
+        return subprocess.run(
+            ["node", program], cwd=PLACE, env=environment({**given, **(env or {})}), capture_output=True, text=True, timeout=timeout, check=False
+        )
+    finally:
+        husk("token", "rm", "compat", "compat-limited", code=None)
+
+
+def run_version(column, package, program):
+    installed()
+    results = os.path.join(HOME, f"compat-{column}.json")
+    env = {"HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": column, "HUSK_COMPAT_RESULTS": results}
+    with server() as huskd:
+        done = run_program(huskd, program, env)
+        print(done.stdout, end="")
+        log = huskd.log()
+    assert os.path.exists(results), f"it did not get to its end: {done.stderr[-2000:]} {done.stdout[-500:]}"
+    with open(results, encoding="utf-8") as file:
+        _results[column] = (package, version_of(package), json.load(file))
+    os.unlink(results)
+    assert done.returncode == 0, done.stderr[-1000:]
+    for word in ("e2b_", "X-Access-Token"):
+        assert word not in log, f"the log has {word!r}"
+
+
+@test
+def the_oldest_client():
+    run_version(*VERSIONS[0])
+
+
+@test
+def the_newest_client():
+    run_version(*VERSIONS[1])
+
+
+@test
+def the_code_interpreter():
+    husk("template", "build", "code-interpreter", timeout=BUILD_SECONDS)
+    run_version(*VERSIONS[2])
+
+
+@test
+def a_program_of_their_documentation_runs_by_its_environment_alone():
+    installed()
+    with server() as huskd:
+        done = run_program(huskd, "quickstart.mjs")
+    assert done.returncode == 0, f"{done.stdout} {done.stderr}"
+    for piece in ("hello world", "dataset.csv", "chart: Sales"):
+        assert piece in done.stdout, f"{piece!r} is not in {done.stdout}"
+
+
+def table():
+    rows = {}
+    for column, (_, _, results) in _results.items():
+        for each in results:
+            rows.setdefault(each["method"], {})[column] = each["result"]
+    columns = [column for column, _, _ in VERSIONS]
+    heading = " | ".join(f"{_results[c][0].removesuffix('-oldest')} {_results[c][1]}" for c in columns)
+    lines = [f"| method | {heading} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [f"| {method} | " + " | ".join(found.get(c, "") for c in columns) + " |" for method, found in rows.items()]
+    return "\n".join(lines)
+
+
+@test
+def the_table_in_the_documentation_is_what_was_seen():
+    if len(_results) != len(VERSIONS):
+        raise Skip("not every version was run")
+    text = DOCUMENT.read_text(encoding="utf-8")
+    pattern = re.compile(re.escape(BEGIN) + r"\n.*?" + re.escape(END), re.DOTALL)
+    fresh = pattern.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", text)
+    if os.environ.get("HUSK_COMPAT_WRITE"):
+        DOCUMENT.write_text(fresh, encoding="utf-8")
+        return
+    assert fresh == text, "docs/compat.md is out of date; HUSK_COMPAT_WRITE=1 tests/e2e/92_e2b.py writes it"
+
+
+@test
+def errors_have_the_shape_and_status_of_theirs():
+    with server() as huskd:
+        secret = key("compat")
+        try:
+            headers = {"X-API-KEY": secret}
+            made = huskd.post("/sandboxes", {"templateID": "base"}, status=201, token="", headers=headers).json()
+            inside = {"E2b-Sandbox-Id": made["sandboxID"], "X-Access-Token": made["envdAccessToken"]}
+            other = {**inside, "X-Access-Token": made["trafficAccessToken"]}
+            for method, path, body, status, sent in (
+                ("GET", "/sandboxes/sb-aaaaaaaaaa", None, 404, headers),
+                ("GET", f"/sandboxes/{made['sandboxID']}", None, 401, {}),
+                ("GET", f"/sandboxes/{made['sandboxID']}", None, 401, {"X-API-KEY": "e2b_00"}),
+                ("POST", "/sandboxes", {"templateID": 7}, 400, headers),
+                ("POST", "/sandboxes", {"templateID": "base", "timeout": -1}, 400, headers),
+                ("POST", "/sandboxes", {"templateID": "base", "surprise": 1}, 501, headers),
+                ("POST", "/sandboxes", b"{", 400, headers),
+                ("GET", "/v2/sandboxes?limit=0", None, 400, headers),
+                ("GET", "/v2/sandboxes?nextToken=x", None, 400, headers),
+                ("GET", "/files?path=/etc/hostname", None, 401, {}),
+                ("GET", "/files?path=/etc/hostname", None, 401, other),
+                ("GET", "/files?path=/etc/hostname&signature=v1_x", None, 401, {}),
+                ("GET", "/files", None, 400, inside),
+                ("GET", "/files?path=/nothing", None, 404, inside),
+                ("POST", "/files?path=/x", b"no form", 400, inside),
+                ("GET", "/contexts", None, 401, {"E2b-Sandbox-Id": made["sandboxID"]}),
+            ):
+                answer = huskd.call(method, path, body, status, token="", headers=sent).json()
+                assert set(answer) == {"code", "message"} and answer["code"] == status, f"{method} {path}: {answer}"
+            for path, body, status, code in (
+                ("/process.Process/SendSignal", {"process": {"pid": 99999}, "signal": "SIGNAL_SIGKILL"}, 404, "not_found"),
+                ("/process.Process/SendInput", {"process": {"pid": 1}}, 400, "invalid_argument"),
+                ("/filesystem.Filesystem/Stat", {"path": "/nothing"}, 404, "not_found"),
+                ("/filesystem.Filesystem/MakeDir", {"path": "/etc"}, 409, "already_exists"),
+                ("/filesystem.Filesystem/CreateWatcher", {"path": "/etc"}, 501, "unimplemented"),
+            ):
+                answer = huskd.post(path, body, status, token="", headers=inside).json()
+                assert answer["code"] == code, f"{path}: {answer}"
+            huskd.delete(f"/sandboxes/{made['sandboxID']}", token="", headers=headers)
+            gone = huskd.get("/health", 502, token="", headers=inside).json()
+            assert gone["code"] == 502, gone
+        finally:
+            husk("token", "rm", "compat", code=None)
+
+
+@test
+def nothing_is_left_behind():
+    assert_no_leaks()
+
+
+if __name__ == "__main__":
+    main("base")
