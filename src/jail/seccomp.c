@@ -52,8 +52,8 @@ static int add_rule(scmp_filter_ctx context, const struct jail_rule *rule)
 					  .op = SCMP_CMP_MASKED_EQ,
 					  .datum_a = rule->mask,
 					  .datum_b = rule->value };
-	int result =
-		seccomp_rule_add_exact_array(context, SCMP_ACT_ALLOW, rule->call, rule->argument ? 1 : 0, &condition);
+	uint32_t action = rule->refused ? SCMP_ACT_ERRNO((uint32_t)rule->refused) : SCMP_ACT_ALLOW;
+	int result = seccomp_rule_add_exact_array(context, action, rule->call, rule->argument ? 1 : 0, &condition);
 
 	/* Two files may need the same call: that is no conflict. */
 	return result == -EEXIST ? 0 : result;

@@ -676,9 +676,19 @@ static void test_filter(void **state)
 	jail_program_free(program);
 }
 
-static const struct jail_rule open_rules[] = { JAIL_ALLOW(openat), JAIL_ALLOW(close), JAIL_ALLOW(pause), JAIL_END };
+static const struct jail_rule open_rules[] = {
+	JAIL_ALLOW(openat),          JAIL_ALLOW(close),        JAIL_CLONE_THREAD,
+	JAIL_ALLOW(set_robust_list), JAIL_ALLOW(rseq),         JAIL_ALLOW(sched_getaffinity),
+	JAIL_ALLOW(prlimit64),       JAIL_ALLOW(rt_sigaction), JAIL_ALLOW(sigaltstack),
+	JAIL_ALLOW(gettid),          JAIL_ALLOW(sched_yield),  JAIL_END,
+};
 static const struct jail_rule *const open_lists[] = { jail_libc_rules, open_rules, NULL };
 static const struct jail_filter open_filter = { .name = "control", .lists = open_lists };
+
+static void *thread_that_ends(void *data)
+{
+	return data;
+}
 
 static void *thread_with_filter(void *data)
 {
@@ -721,6 +731,42 @@ static void test_threads(void **state)
 	jail_program_free(control);
 }
 
+static long call_thread(void)
+{
+	pthread_t thread;
+	void *result = &thread;
+
+	if (pthread_create(&thread, NULL, thread_that_ends, NULL) || pthread_join(thread, &result))
+		return 1;
+	return result != NULL;
+}
+static long call_clone_user(void)
+{
+	return syscall(SYS_clone, CLONE_THREAD | CLONE_SIGHAND | CLONE_VM | CLONE_NEWUSER, NULL, NULL, NULL, NULL);
+}
+static long call_clone3(void)
+{
+	return syscall(SYS_clone3, NULL, 0) == 0 || errno != ENOSYS;
+}
+
+/* Threads can be started; processes and namespaces cannot. */
+static void test_clone(void **state)
+{
+	struct jail_program *program = compile(&open_filter);
+	int status;
+
+	(void)state;
+	status = try_call(program, call_thread);
+	if (status != 0)
+		fail_msg("starting a thread: wait status %x", status);
+	assert_int_equal(try_call(program, call_clone3), 0);
+	status = try_call(program, call_fork);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+	status = try_call(program, call_clone_user);
+	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+	jail_program_free(program);
+}
+
 static void test_bad_filter(void **state)
 {
 	static const struct jail_rule wrong[] = { { .name = "frobnicate", .call = __NR_SCMP_ERROR }, JAIL_END };
@@ -742,7 +788,7 @@ int main(int argc, char **argv)
 		cmocka_unit_test(test_files),       cmocka_unit_test(test_privileges), cmocka_unit_test(test_identity),
 		cmocka_unit_test(test_all),         cmocka_unit_test(test_proof),      cmocka_unit_test(test_start),
 		cmocka_unit_test(test_start_fails), cmocka_unit_test(test_filter),     cmocka_unit_test(test_threads),
-		cmocka_unit_test(test_bad_filter),
+		cmocka_unit_test(test_clone),       cmocka_unit_test(test_bad_filter),
 	};
 
 	if (argc == 2 && str_equal(argv[1], "inside"))
