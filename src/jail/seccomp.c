@@ -30,6 +30,13 @@ const struct jail_rule jail_libc_rules[] = {
 	JAIL_MADVISE(MADV_DONTNEED), /* the stack of a thread that ends */
 	/* Where the clock is not readable from user space, as on hosts with an unstable TSC. */
 	JAIL_ALLOW(clock_gettime),
+#if defined(__SANITIZE_ADDRESS__)
+	/* What the sanitizer's run-time does beside; such a build is for tests only. */
+	JAIL_ALLOW(sigaltstack),
+	JAIL_ALLOW(madvise),
+	JAIL_ALLOW(gettid),
+	JAIL_ALLOW(sched_yield),
+#endif
 	JAIL_END,
 };
 
