@@ -224,9 +224,5 @@ int vcpu_load(struct vcpu *vcpu, const struct buf *sections, struct husk_error *
 	    load_msrs(vcpu, sections, err) < 0 ||
 	    load_part(vcpu, KVM_SET_VCPU_EVENTS, &events, sizeof(events), SECTION_EVENTS, sections, "events", err) < 0)
 		return -1;
-	/* Tells the guest's clock that time was lost, so that it does not take the gap for a hang. One without the clock
-	 * has nothing to be told. */
-	if (vm_ioctl(vcpu->fd, KVM_KVMCLOCK_CTRL, NULL) < 0 && errno != EINVAL)
-		return husk_fail_errno(err, "cannot tell the clock of vCPU %u", vcpu->index);
 	return 0;
 }

@@ -191,6 +191,12 @@ static void put_bytes(struct disk *disk, uint64_t offset, char value, size_t siz
 	assert_int_equal(disk_write(disk, offset, &vector, 1, size), 0);
 }
 
+static void next_layer(struct disk *disk, size_t needed, int fd)
+{
+	assert_int_equal(disk_start_layer(disk, fd, NULL), 0);
+	disk_next_layer(disk, needed, fd);
+}
+
 static char get_byte(struct disk *disk, uint64_t offset)
 {
 	char value = 'x';
@@ -213,7 +219,7 @@ static void disk_layers(void **state)
 	put_bytes(&disk, 1000, 'a', 10);
 	put_bytes(&disk, CLUSTER_BYTES - 5, 'b', 10);
 	assert_int_equal(disk_seal(&disk, &needed, NULL), 0);
-	assert_int_equal(disk_next_layer(&disk, needed, dup(files[1]), NULL), 0);
+	next_layer(&disk, needed, dup(files[1]));
 	/* The rest of a cluster comes along when a part of it is written. */
 	put_bytes(&disk, 2000, 'c', 1);
 	assert_int_equal(get_byte(&disk, 1005), 'a');
@@ -243,7 +249,7 @@ static void disk_generations(void **state)
 		if (i == 5)
 			assert_int_equal(disk_discard(&disk, 3 * CLUSTER_BYTES, CLUSTER_BYTES), 0);
 		assert_int_equal(disk_seal(&disk, &needed, NULL), 0);
-		assert_int_equal(disk_next_layer(&disk, needed, new_file(), NULL), 0);
+		next_layer(&disk, needed, new_file());
 		assert_true(disk.layer_count <= VMM_LAYERS_MAX);
 	}
 	for (unsigned i = 0; i < 3 * VMM_LAYERS_MAX; i++)
