@@ -85,6 +85,7 @@ FUZZ_OBJECTS := $(call objects,fuzz,$(sort $(LIB_SOURCES) $(VMM_SOURCES)))
 HUSK := $(if $(CLI_SOURCES),$(BUILD)/husk)
 AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
 VMM := $(BUILD)/husk-vmm
+KERNEL := $(BUILD)/kernel/version
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
 GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%)
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
@@ -94,7 +95,7 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
 .PHONY: all run test lab bench install format lint fuzz setup clean help tests fuzzers FORCE
-all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(VMM) $(GUEST) $(EXAMPLES) ## build everything (the default)
+all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(VMM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS)
 fuzzers: $(FUZZERS)
 
@@ -108,6 +109,14 @@ $(TOP)/.setup: scripts/setup
 
 $(TOP)/.setup-%: scripts/setup | $(TOP)/.setup
 	@scripts/setup $*
+	@touch $@
+
+# The guest kernel of virtual machines. A host whose apt cannot give it still builds; `husk doctor` then says what is
+# missing. KERNEL_FETCH=0 leaves it alone.
+KERNEL_FETCH ?= 1
+$(BUILD)/kernel/version: scripts/kernel | $(TOP)/.setup
+	@mkdir -p $(@D)
+	@[ '$(KERNEL_FETCH)' = 0 ] || scripts/kernel $(@D) || echo 'make: no guest kernel: virtual machines will not work'
 	@touch $@
 
 setup: $(TOP)/.setup ## install the Debian packages that are missing
@@ -227,6 +236,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 755 $(BUILD)/huskd '$(ROOT)/bin/huskd'
 	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
 	install -m 755 $(BUILD)/husk-vmm '$(ROOT)/lib/husk/husk-vmm'
+	cp -R $(BUILD)/kernel '$(ROOT)/lib/husk/'
 	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
 	cp -R templates/. '$(ROOT)/share/husk/templates/'
 	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'

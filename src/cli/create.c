@@ -15,7 +15,7 @@ const struct option_spec source_options[] = {
 	OPTION(0, "from", OPTION_STRING, struct create_arguments, snapshot, "SNAPSHOT",
 	       "go on from a snapshot instead"),
 	OPTION(0, "isolation", OPTION_STRING, struct create_arguments, isolation, "ENGINE",
-	       "boundary to the host: auto (the strongest that works), gvisor"),
+	       "boundary to the host: auto (the strongest that works), microvm, gvisor"),
 	OPTION(0, "disk", OPTION_SIZE, struct create_arguments, disk_bytes, "SIZE",
 	       "room for what it writes (the template's, 8G)", .min = 16 * MEBIBYTE, .max = 16 * TEBIBYTE),
 	{ 0 },

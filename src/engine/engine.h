@@ -31,6 +31,8 @@ struct engine_machine; /* the engine's own */
 struct engine {
 	const char *name;     /* "gvisor", "microvm": what --isolation takes */
 	const char *boundary; /* one phrase for people: what stands between guest and host */
+	/* The most memory a sandbox of this engine can have on this host; NULL: as much as the host has. */
+	uint64_t (*memory_max)(void);
 
 	/* Does it work on this host? Really runs something. 0, or -1 with what is missing and the fix in err. */
 	int (*probe)(const char *runtime, struct husk_error *err);

@@ -198,8 +198,8 @@ int jail_limit(const struct jail *jail, struct husk_error *err)
 }
 
 /*
- * Stage: network. A namespace with nothing in it, or the sandbox's own when one is given. Must never stay in the host's,
- * whatever the reason.
+ * Stage: network. A namespace with nothing in it, or the sandbox's own when one is given. Must never stay in the
+ * host's, whatever the reason.
  */
 int jail_leave_network(const struct jail *jail, struct husk_error *err)
 {
@@ -226,8 +226,8 @@ int jail_leave_host(struct husk_error *err)
 }
 
 /*
- * Stage: files. A mount namespace whose root is an empty, read-only tmpfs with room for no inode but its own; the host's
- * tree is unmounted from it, so that no path leads anywhere. Must not leave a way back: the old root is detached before
+ * Stage: files. A mount namespace whose root is an empty, read-only tmpfs with room for no inode but its own; the
+ * host's tree is unmounted from it, so that no path leads anywhere. Must not leave a way back: the old root is detached before
  * this returns, and descriptors of directories are the caller's not to have.
  */
 int jail_leave_files(struct husk_error *err)

@@ -30,6 +30,13 @@ const struct jail_rule jail_libc_rules[] = {
 	JAIL_MADVISE(MADV_DONTNEED), /* the stack of a thread that ends */
 	/* Where the clock is not readable from user space, as on hosts with an unstable TSC. */
 	JAIL_ALLOW(clock_gettime),
+#if defined(__SANITIZE_ADDRESS__)
+	/* What the sanitizer's run-time does beside; such a build is for tests only. */
+	JAIL_ALLOW(sigaltstack),
+	JAIL_ALLOW(madvise),
+	JAIL_ALLOW(gettid),
+	JAIL_ALLOW(sched_yield),
+#endif
 	JAIL_END,
 };
 
@@ -52,8 +59,8 @@ static int add_rule(scmp_filter_ctx context, const struct jail_rule *rule)
 					  .op = SCMP_CMP_MASKED_EQ,
 					  .datum_a = rule->mask,
 					  .datum_b = rule->value };
-	int result =
-		seccomp_rule_add_exact_array(context, SCMP_ACT_ALLOW, rule->call, rule->argument ? 1 : 0, &condition);
+	uint32_t action = rule->refused ? SCMP_ACT_ERRNO((uint32_t)rule->refused) : SCMP_ACT_ALLOW;
+	int result = seccomp_rule_add_exact_array(context, action, rule->call, rule->argument ? 1 : 0, &condition);
 
 	/* Two files may need the same call: that is no conflict. */
 	return result == -EEXIST ? 0 : result;

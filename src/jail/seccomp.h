@@ -14,19 +14,21 @@
 #ifndef HUSK_JAIL_SECCOMP_H
 #define HUSK_JAIL_SECCOMP_H
 
+#include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "base/base.h"
 
-/* One allowed call, perhaps on condition that one argument, masked, has a value. A call that is listed twice is allowed
+/* One listed call, perhaps on condition that one argument, masked, has a value. A call that is listed twice is allowed
  * when either condition holds; listed without one it is allowed always. */
 struct jail_rule {
 	const char *name; /* NULL ends a list */
 	int call;
 	int argument; /* counted from 1; 0: no condition */
 	uint32_t mask, value;
+	int refused; /* the call is not made and gives this errno; 0: it is made */
 };
 
 /* clang-format off */
@@ -37,15 +39,24 @@ struct jail_rule {
 	{ .name = #call_name, .call = SCMP_SYS(call_name), .argument = (number), .mask = (bits), .value = (uint32_t)(wanted) }
 /* JAIL_ALLOW_IF(shutdown, 2, SHUT_WR): the second argument is SHUT_WR. */
 #define JAIL_ALLOW_IF(call_name, number, wanted) JAIL_ALLOW_MASKED(call_name, number, UINT32_MAX, wanted)
+/* For a call whose arguments a filter cannot see: the C library takes another way then. */
+#define JAIL_REFUSE(call_name, number) { .name = #call_name, .call = SCMP_SYS(call_name), .refused = (number) }
 /* clang-format on */
 
 #define JAIL_IOCTL(request) JAIL_ALLOW_IF(ioctl, 2, request)
 #define JAIL_FCNTL(command) JAIL_ALLOW_IF(fcntl, 2, command)
 #define JAIL_MADVISE(advice) JAIL_ALLOW_IF(madvise, 3, advice)
+#define JAIL_PRCTL(option) JAIL_ALLOW_IF(prctl, 1, option)
 #define JAIL_SOCKET_UNIX JAIL_ALLOW_IF(socket, 1, AF_UNIX)
 /* Memory that nobody can run. */
 #define JAIL_MMAP JAIL_ALLOW_MASKED(mmap, 3, PROT_EXEC, 0)
 #define JAIL_MPROTECT JAIL_ALLOW_MASKED(mprotect, 3, PROT_EXEC, 0)
+
+/* Starting a thread and nothing else: no process, no namespace. The flags of clone3 are out of a filter's sight. */
+#define JAIL_NAMESPACES                                                                                                \
+	(CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET)
+#define JAIL_CLONE_THREAD                                                                                              \
+	JAIL_REFUSE(clone3, ENOSYS), JAIL_ALLOW_MASKED(clone, 1, CLONE_THREAD | JAIL_NAMESPACES, CLONE_THREAD)
 
 /* What the C library does by itself on any thread: allocation, locks, the end of a thread, signal return. */
 extern const struct jail_rule jail_libc_rules[];

@@ -181,16 +181,22 @@ int tool_fork_sandbox(struct tool_call *call, struct husk_error *err)
 {
 	int64_t ttl = call->session->defaults.ttl_seconds;
 	cleanup_free char *seconds = str_format("%lld", (long long)ttl);
-	const struct husk_pair marks[] = { { MARK_SESSION, call->session->id ? call->session->id : MARK_NONE },
-					   { MARK_TTL, seconds } };
-	const struct husk_create_options options = { .ttl_seconds = ttl, .metadata = marks, .metadata_count = 2 };
+	struct husk_pair marks[] = { { MARK_SESSION, call->session->id ? call->session->id : MARK_NONE },
+				     { MARK_TTL, seconds },
+				     { MARK_DEFAULT, MARK_NONE },
+				     { MARK_PARENT, NULL } };
+	const struct husk_create_options options = { .ttl_seconds = ttl,
+						     .metadata = marks,
+						     .metadata_count = ARRAY_SIZE(marks) };
 	cleanup_mcp_sandboxes struct husk_sandbox **made = NULL;
 	cleanup_json json_t *forks = json_array();
 
 	if (!seconds || !forks)
 		return husk_fail_memory(err);
-	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 ||
-	    husk_fork(call->session->husk, call->sandbox, (size_t)tool_int(call, "count", 1), &options, &made, err) < 0)
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0)
+		return -1;
+	marks[3].value = call->sandbox;
+	if (husk_fork(call->session->husk, call->sandbox, (size_t)tool_int(call, "count", 1), &options, &made, err) < 0)
 		return -1;
 	for (size_t i = 0; made[i]; i++)
 		if (json_array_append_new(forks, json_string(made[i]->id)) < 0)

@@ -16,9 +16,18 @@ const char *session_mark(const struct husk_sandbox *sandbox, const char *key)
 	return NULL;
 }
 
+/* Made over MCP, and not a copy that somebody else took of such a one. */
+static bool is_ours(const struct husk_sandbox *sandbox)
+{
+	bool forked = sandbox->parent && str_starts(sandbox->parent, "sb-");
+
+	return session_mark(sandbox, MARK_SESSION) &&
+	       (!forked || str_equal(session_mark(sandbox, MARK_PARENT), sandbox->parent));
+}
+
 bool session_has(const struct mcp_session *session, const struct husk_sandbox *sandbox)
 {
-	return session->everything || session_mark(sandbox, MARK_SESSION) || str_equal(session->fixed, sandbox->id);
+	return session->everything || is_ours(sandbox) || str_equal(session->fixed, sandbox->id);
 }
 
 bool session_has_snapshot(const struct mcp_session *session, const struct husk_snapshot *snapshot)
@@ -44,7 +53,7 @@ static int64_t own_ttl(const struct husk_sandbox *sandbox)
 /* A sandbox of ours lives from its last use, and through the call. Others have the time their makers gave them. */
 static int renew(struct husk *husk, const struct husk_sandbox *sandbox, int64_t ms, struct husk_error *err)
 {
-	int64_t ttl = own_ttl(sandbox), wanted = MAX(ttl, ms / 1000 + 60);
+	int64_t ttl = is_ours(sandbox) ? own_ttl(sandbox) : 0, wanted = MAX(ttl, ms / 1000 + 60);
 
 	if (!ttl || sandbox->persistent || sandbox->expires_ms - time_wall_ms() >= wanted * 1000 - ttl * 250)
 		return 0;
@@ -85,17 +94,20 @@ static int use_named(struct tool_call *call, const char *name, int64_t ms, struc
 int session_default(struct tool_call *call, struct husk_sandbox **out, struct husk_error *err)
 {
 	const struct husk_pair mark = { MARK_DEFAULT, call->session->id };
-	const struct husk_filter filter = { .with_ended = true, .metadata = &mark, .metadata_count = 1, .limit = 1 };
-	struct husk_sandbox **list = NULL;
+	const struct husk_filter filter = { .with_ended = true, .metadata = &mark, .metadata_count = 1 };
+	cleanup_mcp_sandboxes struct husk_sandbox **list = NULL;
+	const struct husk_sandbox *found = NULL;
 
 	*out = NULL;
 	if (!call->shared || !call->session->id)
 		return 0;
 	if (husk_list(call->session->husk, &filter, &list, err) < 0)
 		return -1;
-	*out = list[0];
-	free(list); /* the list alone: its one entry is given on */
-	return 0;
+	/* Newest first: the one that lives, else the last that did. */
+	for (size_t i = 0; list[i]; i++)
+		if (is_ours(list[i]) && (!found || (found->state == HUSK_ENDED && list[i]->state != HUSK_ENDED)))
+			found = list[i];
+	return found ? husk_inspect(call->session->husk, found->id, out, err) : 0;
 }
 
 static int make_default(struct tool_call *call, const struct husk_sandbox *before, int64_t ms, struct husk_error *err)
@@ -235,6 +247,8 @@ int mcp_session_end(struct mcp_session *session, struct husk_error *err)
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
 		struct husk_error why = { 0 };
+		if (!is_ours(list[i]))
+			continue;
 		if (husk_kill(session->husk, list[i]->id, &why) == 0 || why.code == HUSK_GONE ||
 		    why.code == HUSK_NOT_FOUND) {
 			count++;
@@ -254,5 +268,6 @@ void mcp_session_renew(struct mcp_session *session)
 	if (!session->id || list_own(session, &list, NULL) < 0)
 		return;
 	for (size_t i = 0; list[i]; i++)
-		renew(session->husk, list[i], 0, NULL);
+		if (is_ours(list[i]))
+			renew(session->husk, list[i], 0, NULL);
 }

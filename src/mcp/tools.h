@@ -13,6 +13,7 @@
 #define MARK_SESSION "husk.mcp_session"
 #define MARK_DEFAULT "husk.mcp_default"
 #define MARK_TTL "husk.mcp_ttl"
+#define MARK_PARENT "husk.mcp_parent" /* of a fork made here: forks inherit marks, also those that others make */
 #define MARK_KEPT "kept"
 #define MARK_NONE "none"
 

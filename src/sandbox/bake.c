@@ -17,7 +17,7 @@
 #include "sandbox/view.h"
 #include "store/template.h"
 
-#define HELLO_TIMEOUT_MS 60000
+#define HELLO_TIMEOUT_MS 180000 /* a first boot; on an emulated CPU with others on it, a slow one */
 #define WARM_TIMEOUT_MS 300000
 #define READY_TIMEOUT_MS 60000
 

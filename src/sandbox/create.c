@@ -70,6 +70,29 @@ static int check_key(const char *key, struct husk_error *err)
 	return 0;
 }
 
+static int fail_isolation(const char *isolation, struct husk_error *err)
+{
+	cleanup_buf struct buf names = { 0 };
+
+	for (size_t i = 0; engines[i]; i++)
+		if (buf_printf(&names, "%s%s", engines[i + 1] ? ", " : " or ", engines[i]->name) < 0)
+			return husk_fail_memory(err);
+	return husk_fail_field(err, "isolation", "isolation '%s' is not known; use auto%s", isolation, names.data);
+}
+
+/* A virtual machine has the memory it was baked with: a limit above it would be a promise that cannot be kept. */
+static int check_memory(const struct catalog_sandbox *row, struct husk_error *err)
+{
+	const struct engine *engine = engine_find(row->isolation);
+	uint64_t most = engine && engine->memory_max ? engine->memory_max() : 0;
+
+	if (most && row->memory_bytes > most)
+		return husk_fail_field(err, "memory", "memory must be at most %llu MiB with %s on this host, not %llu MiB",
+				       (unsigned long long)most >> 20, row->isolation,
+				       (unsigned long long)row->memory_bytes >> 20);
+	return 0;
+}
+
 static int check_options(const struct husk_create_options *o, struct husk_error *err)
 {
 	if (o->name && name_check("name", o->name, err) < 0)
@@ -86,8 +109,7 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 	    check_range("pids", o->pids, 8, 1u << 20, "processes", err) < 0)
 		return -1;
 	if (o->isolation && strcmp(o->isolation, "auto") != 0 && !engine_find(o->isolation))
-		return husk_fail_field(err, "isolation", "isolation '%s' is not known; use auto%s%s", o->isolation,
-				       engines[0] ? " or " : "", engines[0] ? engines[0]->name : "");
+		return fail_isolation(o->isolation, err);
 	if (pairs_check_metadata(o->metadata, o->metadata_count, err) < 0)
 		return -1;
 	if (pairs_check_environment(o->environment, o->environment_count, err) < 0)
@@ -175,8 +197,9 @@ static int plan_fill(struct plan *plan, const struct husk_create_options *o, con
 	row->environment = json_with_pairs(inherited->environment, o->environment, o->environment_count, err);
 	if (!row->metadata || !row->environment || plan_egress(plan, o, inherited, err) < 0)
 		return -1;
-	return (o->name && !row->name) || !row->template_name || !row->template_digest || !row->isolation || !plan->image ?
-		       husk_fail_memory(err) : 0;
+	if ((o->name && !row->name) || !row->template_name || !row->template_digest || !row->isolation || !plan->image)
+		return husk_fail_memory(err);
+	return check_memory(row, err);
 }
 
 /* Without the pool: a row, a supervisor, and the wait for it. */

@@ -233,7 +233,9 @@ static enum MHD_Result on_headers(struct request *request, const char *method)
 		start_handler(request);
 		answered = await_handler(request, true);
 	}
-	if (answered && (request->length < 0 || request->length > DISCARD_MAX))
+	/* E2B's clients send bodies without a length, and take a cut connection for no answer at all. */
+	bool endless = request->length < 0 && !e2b_speaks(request);
+	if (answered && (endless || request->length > DISCARD_MAX))
 		return respond_queue(request);
 	return MHD_YES;
 }

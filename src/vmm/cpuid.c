@@ -78,11 +78,11 @@ int cpuid_make(int kvm, uint32_t index, uint32_t count, struct cpuid_list *out, 
 {
 	bool deadline = vm_ioctl(kvm, KVM_CHECK_EXTENSION, (void *)KVM_CAP_TSC_DEADLINE_TIMER) > 0;
 
-	out->list.nent = CPUID_ENTRIES;
+	out->count = CPUID_ENTRIES;
 	if (vm_ioctl(kvm, KVM_GET_SUPPORTED_CPUID, out) < 0)
 		return husk_fail_errno(err, "cannot ask KVM what a vCPU can do");
-	for (uint32_t i = 0; i < out->list.nent; i++)
-		adjust(&out->list.entries[i], index, count, deadline);
+	for (uint32_t i = 0; i < out->count; i++)
+		adjust(&out->entries[i], index, count, deadline);
 	return 0;
 }
 

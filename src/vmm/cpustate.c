@@ -11,9 +11,14 @@
 #define MSR_TSC 0x10u
 #define MSR_TSC_DEADLINE 0x6e0u
 
-struct msr_list {
-	struct kvm_msrs list;
+struct msr_list { /* struct kvm_msrs, with room */
+	uint32_t count, zero;
 	struct kvm_msr_entry entries[MSRS_MAX];
+};
+_Static_assert(offsetof(struct msr_list, entries) == sizeof(struct kvm_msrs), "as KVM lays it out");
+
+struct msr_numbers { /* struct kvm_msr_list, with room */
+	uint32_t count, indices[MSRS_MAX];
 };
 
 /* ---- saving ---- */
@@ -26,38 +31,29 @@ static int save_part(struct vcpu *vcpu, unsigned long request, void *data, size_
 	return state_put(out, type, vcpu->index, data, size) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* What this KVM can save of the registers that have numbers; those it has no value for are left out. */
-static int read_msrs(struct vcpu *vcpu, struct msr_list *msrs, struct husk_error *err)
+/* What this KVM can save of the registers that have numbers. It reads a list up to the first one it has no value for;
+ * that one is left out, and the rest asked for again. */
+static int read_msrs(struct vcpu *vcpu, struct msr_list *out, struct husk_error *err)
 {
-	struct {
-		struct kvm_msr_list list;
-		uint32_t indices[MSRS_MAX];
-	} known = { .list.nmsrs = MSRS_MAX };
-	uint32_t done = 0, kept = 0;
+	cleanup_free struct msr_list *part = calloc(1, sizeof(*part));
+	struct msr_numbers known = { .count = MSRS_MAX };
 
+	if (!part)
+		return husk_fail_memory(err);
 	if (vm_ioctl(vcpu->vm->kvm, KVM_GET_MSR_INDEX_LIST, &known) < 0)
 		return husk_fail_errno(err, "cannot ask KVM which registers there are");
-	while (done < known.list.nmsrs) {
-		uint32_t count = known.list.nmsrs - done;
-
-		for (uint32_t i = 0; i < count; i++)
-			msrs->entries[kept + i] = (struct kvm_msr_entry){ .index = known.list.indices[done + i] };
-		/* KVM reads from the start of a list: the part that is still to come is moved there. */
-		struct kvm_msrs *part = calloc(1, sizeof(*part) + count * sizeof(part->entries[0]));
-		if (!part)
-			return husk_fail_memory(err);
-		part->nmsrs = count;
-		memcpy(part->entries, msrs->entries + kept, count * sizeof(part->entries[0]));
+	out->count = 0;
+	for (uint32_t done = 0; done < known.count; done++) {
+		part->count = known.count - done;
+		for (uint32_t i = 0; i < part->count; i++)
+			part->entries[i] = (struct kvm_msr_entry){ .index = known.indices[done + i] };
 		int got = vm_ioctl(vcpu->fd, KVM_GET_MSRS, part);
-		if (got > 0)
-			memcpy(msrs->entries + kept, part->entries, (size_t)got * sizeof(part->entries[0]));
-		free(part);
 		if (got < 0)
 			return husk_fail_errno(err, "cannot read the registers of vCPU %u", vcpu->index);
-		kept += (uint32_t)got;
-		done += (uint32_t)got + 1; /* the one it stopped at is not there */
+		memcpy(out->entries + out->count, part->entries, (size_t)got * sizeof(part->entries[0]));
+		out->count += (uint32_t)got;
+		done += (uint32_t)got;
 	}
-	msrs->list.nmsrs = kept;
 	return 0;
 }
 
@@ -69,7 +65,7 @@ static int save_msrs(struct vcpu *vcpu, struct buf *out, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (read_msrs(vcpu, msrs, err) < 0)
 		return -1;
-	return state_put(out, SECTION_MSRS, vcpu->index, msrs->entries, msrs->list.nmsrs * sizeof(msrs->entries[0])) < 0
+	return state_put(out, SECTION_MSRS, vcpu->index, msrs->entries, msrs->count * sizeof(msrs->entries[0])) < 0
 		       ? husk_fail_memory(err)
 		       : 0;
 }
@@ -80,11 +76,10 @@ static int save_cpuid(struct vcpu *vcpu, struct buf *out, struct husk_error *err
 
 	if (!cpuid)
 		return husk_fail_memory(err);
-	cpuid->list.nent = CPUID_ENTRIES;
+	cpuid->count = CPUID_ENTRIES;
 	if (vm_ioctl(vcpu->fd, KVM_GET_CPUID2, cpuid) < 0)
 		return husk_fail_errno(err, "cannot read what vCPU %u can do", vcpu->index);
-	return state_put(out, SECTION_CPUID, vcpu->index, cpuid->list.entries,
-			 cpuid->list.nent * sizeof(cpuid->list.entries[0])) < 0
+	return state_put(out, SECTION_CPUID, vcpu->index, cpuid->entries, cpuid->count * sizeof(cpuid->entries[0])) < 0
 		       ? husk_fail_memory(err)
 		       : 0;
 }
@@ -147,8 +142,8 @@ static int load_cpuid(struct vcpu *vcpu, const struct buf *sections, struct husk
 	if (!data || size % sizeof(cpuid->entries[0]) != 0 || size > sizeof(cpuid->entries))
 		return husk_fail(err, HUSK_INVALID, "the state file has no processor description for vCPU %u",
 				 vcpu->index);
-	cpuid->list.nent = (uint32_t)(size / sizeof(cpuid->entries[0]));
-	memcpy(cpuid->list.entries, data, size);
+	cpuid->count = (uint32_t)(size / sizeof(cpuid->entries[0]));
+	memcpy(cpuid->entries, data, size);
 	if (vm_ioctl(vcpu->fd, KVM_SET_CPUID2, cpuid) < 0)
 		return husk_fail_errno(err, "cannot tell vCPU %u what it can do", vcpu->index);
 	return 0;
@@ -156,13 +151,13 @@ static int load_cpuid(struct vcpu *vcpu, const struct buf *sections, struct husk
 
 static int set_msrs(struct vcpu *vcpu, struct msr_list *msrs, struct husk_error *err)
 {
-	int done = msrs->list.nmsrs ? vm_ioctl(vcpu->fd, KVM_SET_MSRS, msrs) : 0;
+	int done = msrs->count ? vm_ioctl(vcpu->fd, KVM_SET_MSRS, msrs) : 0;
 
 	if (done < 0)
 		return husk_fail_errno(err, "cannot set the registers of vCPU %u", vcpu->index);
-	if ((uint32_t)done != msrs->list.nmsrs)
+	if ((uint32_t)done != msrs->count)
 		return husk_fail(err, HUSK_CONFLICT, "register 0x%x of vCPU %u cannot be set here",
-				 msrs->list.entries[done].index, vcpu->index);
+				 msrs->entries[done].index, vcpu->index);
 	return 0;
 }
 
@@ -180,18 +175,17 @@ static int load_msrs(struct vcpu *vcpu, const struct buf *sections, struct husk_
 	if (read_msrs(vcpu, fresh, err) < 0)
 		return -1;
 	for (size_t i = 0, at = 0; i < size / sizeof(*saved); i++) {
-		while (at < fresh->list.nmsrs && fresh->entries[at].index != saved[i].index)
+		while (at < fresh->count && fresh->entries[at].index != saved[i].index)
 			at++;
 		if (saved[i].index == MSR_TSC_DEADLINE)
 			deadline = &saved[i];
-		else if (at == fresh->list.nmsrs || fresh->entries[at].data != saved[i].data ||
-			 saved[i].index == MSR_TSC)
-			set->entries[set->list.nmsrs++] = saved[i];
-		if (at == fresh->list.nmsrs)
+		else if (at == fresh->count || fresh->entries[at].data != saved[i].data || saved[i].index == MSR_TSC)
+			set->entries[set->count++] = saved[i];
+		if (at == fresh->count)
 			at = 0; /* the lists are in one order, except across versions of KVM */
 	}
 	if (deadline)
-		set->entries[set->list.nmsrs++] = *deadline;
+		set->entries[set->count++] = *deadline;
 	return set_msrs(vcpu, set, err);
 }
 
@@ -230,9 +224,5 @@ int vcpu_load(struct vcpu *vcpu, const struct buf *sections, struct husk_error *
 	    load_msrs(vcpu, sections, err) < 0 ||
 	    load_part(vcpu, KVM_SET_VCPU_EVENTS, &events, sizeof(events), SECTION_EVENTS, sections, "events", err) < 0)
 		return -1;
-	/* Tells the guest's clock that time was lost, so that it does not take the gap for a hang. One without the clock
-	 * has nothing to be told. */
-	if (vm_ioctl(vcpu->fd, KVM_KVMCLOCK_CTRL, NULL) < 0 && errno != EINVAL)
-		return husk_fail_errno(err, "cannot tell the clock of vCPU %u", vcpu->index);
 	return 0;
 }

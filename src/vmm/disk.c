@@ -50,7 +50,7 @@ static int set_size(struct disk *disk, uint64_t bytes, struct husk_error *err)
 	return 0;
 }
 
-static int write_header(const struct disk *disk, int fd, struct husk_error *err)
+int disk_start_layer(const struct disk *disk, int fd, struct husk_error *err)
 {
 	const struct disk_header header = { .magic = DISK_LAYER_MAGIC,
 					    .version = DISK_LAYER_VERSION,
@@ -102,7 +102,7 @@ int disk_add_layer(struct disk *disk, int fd, uint64_t bytes, struct husk_error 
 		return husk_fail_errno(err, "cannot look at a disk layer");
 	memset(disk->states, CLUSTER_ABSENT, disk->cluster_count);
 	if (st.st_size == 0) {
-		if (write_header(disk, fd, err) < 0)
+		if (disk_start_layer(disk, fd, err) < 0)
 			return -1;
 	} else if (read_header(disk, fd, st.st_size, err) < 0 || take_states(disk, disk->layer_count, err) < 0) {
 		return -1;
@@ -340,12 +340,10 @@ int disk_seal(struct disk *disk, size_t *needed, struct husk_error *err)
 	return 0;
 }
 
-int disk_next_layer(struct disk *disk, size_t needed, int fd, struct husk_error *err)
+void disk_next_layer(struct disk *disk, size_t needed, int fd)
 {
 	size_t newest = disk->layer_count - 1;
 
-	if (write_header(disk, fd, err) < 0)
-		return -1;
 	for (size_t i = needed; i < newest; i++)
 		close(disk->layers[i]);
 	for (uint64_t i = 0; needed < newest && i < disk->cluster_count; i++)
@@ -356,5 +354,4 @@ int disk_next_layer(struct disk *disk, size_t needed, int fd, struct husk_error 
 	disk->layer_count = needed + 2;
 	memset(disk->states, CLUSTER_ABSENT, disk->cluster_count);
 	disk->changed = disk->written = false;
-	return 0;
 }

@@ -60,7 +60,10 @@ int disk_flush(struct disk *disk);
 /* Makes the newest layer complete in its file, so that it can be shared. With a full stack it first takes in all layers
  * but the oldest; *needed says how many of the layers before the newest still count. */
 int disk_seal(struct disk *disk, size_t *needed, struct husk_error *err);
-/* The sealed layer is shared from now on: writes go to the fresh layer `fd`, which is taken over. */
-int disk_next_layer(struct disk *disk, size_t needed, int fd, struct husk_error *err);
+/* Makes an empty file a layer of this disk, to be the next one. */
+int disk_start_layer(const struct disk *disk, int fd, struct husk_error *err);
+/* The sealed layer is shared from now on: writes go to the started layer `fd`, which is taken over. Cannot fail, because
+ * a machine that has gone on with its memory must go on with its disk. */
+void disk_next_layer(struct disk *disk, size_t needed, int fd);
 
 #endif

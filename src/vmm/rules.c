@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <linux/kvm.h>
+#include <sys/prctl.h>
 
 #include "jail/seccomp.h"
 
@@ -95,12 +96,11 @@ static const struct jail_rule machine_rules[] = {
 	JAIL_ALLOW(tgkill),  /* the kick */
 	JAIL_ALLOW(getpid),
 	JAIL_ALLOW(rt_sigaction),
-	JAIL_ALLOW(clone3),
-	JAIL_ALLOW(clone),
+	JAIL_CLONE_THREAD,
 	JAIL_ALLOW(set_robust_list),
 	JAIL_ALLOW(rseq),
 	JAIL_ALLOW(sched_getaffinity),
-	JAIL_ALLOW(prctl), /* the filters of the threads that are started */
+	JAIL_PRCTL(PR_SET_NO_NEW_PRIVS), /* the filters of the threads that are started */
 	JAIL_ALLOW(seccomp),
 	JAIL_MPROTECT,
 	JAIL_END,

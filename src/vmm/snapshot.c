@@ -62,7 +62,9 @@ static int adopt(struct vm *vm, struct memory_delta *delta, struct snapshot_file
 		vm_end(vm, HUSK_INTERNAL, "cannot go on after a snapshot: %s", err->message);
 		return -1;
 	}
-	return disk_used ? disk_next_layer(&vm->disk.disk, disk_needed, steal_fd(&files->disk), err) : 0;
+	if (disk_used)
+		disk_next_layer(&vm->disk.disk, disk_needed, steal_fd(&files->disk));
+	return 0;
 }
 
 int snapshot_take(struct vm *vm, struct snapshot_files *files, uint64_t done[static CONTROL_VALUES],
@@ -82,7 +84,8 @@ int snapshot_take(struct vm *vm, struct snapshot_files *files, uint64_t done[sta
 		return husk_fail_memory(err);
 	if (memory_delta_write(&vm->memory, &delta, files->memory, err) < 0)
 		return -1;
-	if (disk_used && disk_seal(&vm->disk.disk, &disk_needed, err) < 0)
+	if (disk_used && (disk_seal(&vm->disk.disk, &disk_needed, err) < 0 ||
+			  disk_start_layer(&vm->disk.disk, files->disk, err) < 0))
 		return -1;
 	if (state_write(files->state, &state, err) < 0)
 		return -1;

@@ -212,6 +212,11 @@ int vm_resume(struct vm *vm, struct husk_error *err)
 {
 	if (vm->stage != VM_PAUSED)
 		return husk_fail(err, HUSK_CONFLICT, "the machine is not paused");
+	/* Tells each clock that time was lost, so that the guest does not take the gap for a hang. One that the guest does
+	 * not use has nothing to be told. */
+	for (uint32_t i = 0; i < vm->vcpu_count; i++)
+		if (vm_ioctl(vm->vcpus[i].fd, KVM_KVMCLOCK_CTRL, NULL) < 0 && errno != EINVAL)
+			return husk_fail_errno(err, "cannot tell the clock of vCPU %u", i);
 	for (size_t i = 0; i < DEVICE_COUNT; i++)
 		pthread_mutex_unlock(&vm->devices[i]->lock);
 	pthread_mutex_lock(&vm->lock);

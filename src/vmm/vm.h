@@ -106,10 +106,11 @@ int vcpu_set_boot(struct vcpu *vcpu, uint64_t entry, uint64_t parameters, struct
 /* ---- cpuid.c ---- */
 
 #define CPUID_ENTRIES 256
-struct cpuid_list {
-	struct kvm_cpuid2 list;
+struct cpuid_list { /* struct kvm_cpuid2, with room */
+	uint32_t count, zero;
 	struct kvm_cpuid_entry2 entries[CPUID_ENTRIES];
 };
+_Static_assert(offsetof(struct cpuid_list, entries) == sizeof(struct kvm_cpuid2), "as KVM lays it out");
 /* What this host's processor can do, as vCPU `index` of `count` sees it. */
 int cpuid_make(int kvm, uint32_t index, uint32_t count, struct cpuid_list *out, struct husk_error *err);
 /* Vendor, family and model of the host's processor: a snapshot is good for the same ones only. */

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """The microvm engine where there is real KVM: boots the lab (see tests/lab/README.md) and runs its short proof there.
 
-The whole of it is `make lab`. Where the lab cannot be had, because QEMU or Debian's packages are missing, this is a skip
-that says so.
+The whole of it is `make lab`. Where the lab cannot be had, because QEMU or Debian's packages are missing, this is a
+skip that says so.
 """
 
 # timeout: 900

@@ -344,9 +344,17 @@ static int probe(const char *runtime, struct husk_error *err)
 	return microvm_probe(runtime, err);
 }
 
+static uint64_t microvm_memory_max(void)
+{
+	struct microvm_shape shape;
+
+	return microvm_shape_here(&shape, NULL) < 0 ? 0 : shape.memory_bytes;
+}
+
 const struct engine engine_microvm = {
 	.name = "microvm",
 	.boundary = "a virtual machine under KVM with a kernel of its own, its monitor jailed",
+	.memory_max = microvm_memory_max,
 	.probe = probe,
 	.prepare = microvm_prepare,
 	.boot = microvm_boot,

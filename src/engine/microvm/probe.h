@@ -2,8 +2,8 @@
  * What the two files of the probe share: the tiny guest (probe_guest.c) and the host's side that runs it (probe.c).
  * Everybody else sees microvm_probe in microvm.h only.
  *
- * The guest has 256 KiB of memory at address 0, mapped one to one, and starts each step in ring 0 of long mode with these
- * tables in place. A step ends in hlt, with its outcome in the mailbox.
+ * The guest has 256 KiB of memory at address 0, mapped one to one, and starts each step in ring 0 of long mode with
+ * these tables in place. A step ends in hlt, with its outcome in the mailbox.
  */
 #ifndef HUSK_MICROVM_PROBE_H
 #define HUSK_MICROVM_PROBE_H

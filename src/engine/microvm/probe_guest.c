@@ -1,6 +1,6 @@
 /*
- * The probe's guest: one short piece of ring 0 code for each thing that a stock Linux kernel does and that a KVM without
- * hardware underneath may not be able to do, as machine code between two symbols. probe.c copies it into a machine and
+ * The probe's guest: one short piece of ring 0 code for each thing that a stock Linux kernel does and that a KVM
+ * without hardware underneath may not be able to do, as machine code between two symbols. probe.c copies it into a machine and
  * starts it at one step after the other; it is never run on the host, but for the loop that both sides are timed on.
  *
  * Steps are independent: each begins with fresh tables and registers and ends in hlt.
