@@ -388,9 +388,17 @@ export class Sandbox {
 
   // ---- ports ----
 
-  /** A URL, good without a token until it expires, of a server that listens on this port in the sandbox. */
-  async getUrl(port: number, options: { expiresSeconds?: number } = {}): Promise<string> {
-    return (await this.transport.json<{ url: string }>("POST", `${this.path}/ports/${port}/url`, { json: spelledBack(options) })).url;
+  /**
+   * A URL, good without a token until it expires, of a server that listens on this port in the sandbox. Its host name is
+   * the port's own, which suits pages; `byPath`: below the server's own name, for programs that cannot look up *.localhost.
+   */
+  async getUrl(port: number, options: { expiresSeconds?: number; byPath?: boolean } = {}): Promise<string> {
+    const json = spelledBack(options, ["byPath"]);
+    const { url } = await this.transport.json<{ url: string }>("POST", `${this.path}/ports/${port}/url`, { json });
+    if (!options.byPath) return url;
+    const parts = new URL(url);
+    const server = parts.host.slice(parts.host.indexOf(".") + 1);
+    return `${parts.protocol}//${server}${this.path}/ports/${port}/${parts.search}`;
   }
 
   // ---- the end ----

@@ -184,6 +184,9 @@ test("a URL to a server inside", async () => {
     }).on("error", reject).end();
   });
   assert.equal(body, "from inside");
+  const byPath = new URL(await box.getUrl(8123, { byPath: true }));
+  byPath.hostname = "127.0.0.1";
+  assert.equal(await (await fetch(byPath)).text(), "from inside");
   await server.kill("KILL");
 });
 
