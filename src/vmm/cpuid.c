@@ -9,7 +9,8 @@
 #define FEATURE_TSC_DEADLINE (1u << 24) /* leaf 1, ecx */
 #define FEATURE_HYPERVISOR (1u << 31)
 #define FEATURE_MONITOR (1u << 3)
-#define FEATURE_THREADS (1u << 28) /* leaf 1, edx */
+#define TIMER_ALWAYS_RUNS (1u << 2) /* leaf 6, eax */
+#define FEATURE_THREADS (1u << 28)  /* leaf 1, edx */
 
 static uint32_t bits_for(uint32_t count)
 {
@@ -53,8 +54,11 @@ static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t coun
 		if ((entry->eax & 0x1f) != 0) /* caches below the last level are a core's own */
 			entry->eax |= ((entry->eax >> 5 & 7) >= 3 ? count - 1 : 0) << 14 | (count - 1) << 26;
 		break;
-	case 6:  /* power and heat are the host's business */
-	case 10: /* so are its performance counters */
+	case 6: /* power and heat are the host's business; but a timer that never stops lets an idle guest sleep */
+		entry->eax = TIMER_ALWAYS_RUNS;
+		entry->ebx = entry->ecx = entry->edx = 0;
+		break;
+	case 10: /* performance counters are the host's, too */
 		entry->eax = entry->ebx = entry->ecx = entry->edx = 0;
 		break;
 	case 0xb:
