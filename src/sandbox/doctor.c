@@ -92,19 +92,20 @@ static void check_host(struct checks *checks, struct husk *husk)
 
 static void check_engines(struct checks *checks, struct husk *husk)
 {
-	const char *chosen = NULL;
+	const struct engine *chosen = NULL;
 
 	for (size_t i = 0; engines[i]; i++) {
 		struct husk_error err = { 0 };
 		if (engines[i]->probe(husk->paths.runtime, &err) == 0) {
 			add_check(checks, engines[i]->name, HUSK_CHECK_OK, "works: %s", engines[i]->boundary);
-			chosen = chosen ? chosen : engines[i]->name;
+			if (!chosen || (engines[i]->networked && !chosen->networked))
+				chosen = engines[i];
 		} else {
 			add_check(checks, engines[i]->name, HUSK_CHECK_WARN, "%s", err.message);
 		}
 	}
 	if (chosen)
-		add_check(checks, "isolation", HUSK_CHECK_OK, "auto takes %s here", chosen);
+		add_check(checks, "isolation", HUSK_CHECK_OK, "auto takes %s here", chosen->name);
 	else
 		add_check(checks, "isolation", HUSK_CHECK_FAIL, "no engine works here; see the reasons above");
 }
