@@ -143,8 +143,9 @@ static void job_free(struct job *job)
 /* Takes the document when it succeeds. */
 static struct job *job_new(struct stdio *stdio, json_t *document, const struct mcp_message *message)
 {
+	pthread_mutex_lock(&stdio->lock);
 	struct job *job = stdio->count < JOBS_MAX ? calloc(1, sizeof(*job)) : NULL;
-
+	pthread_mutex_unlock(&stdio->lock);
 	if (!job)
 		return NULL;
 	job->stdio = stdio;
@@ -262,6 +263,18 @@ static void cancel(struct stdio *stdio, const json_t *id)
 /* ---- reading ---- */
 
 /* Takes the document. */
+static void take_listen(struct stdio *stdio, json_t *document, const struct mcp_message *message)
+{
+	json_t *refusal = mcp_refuse(message);
+
+	if (!refusal && !job_new(stdio, document, message))
+		refusal = mcp_error(message->id, MCP_INTERNAL_ERROR, "too many requests are under way; end one", NULL);
+	say(stdio, refusal ? refusal : mcp_listen_begin(message), NULL);
+	if (refusal)
+		json_decref(document);
+}
+
+/* Takes the document. */
 static void take_message(struct stdio *stdio, json_t *document)
 {
 	struct husk_error err = { 0 };
@@ -276,11 +289,8 @@ static void take_message(struct stdio *stdio, json_t *document)
 		say_error(stdio, message.id, MCP_INVALID_REQUEST, err.message);
 	} else if (mcp_takes_long(&message)) {
 		job_start(stdio, steal_pointer(taken), &message);
-	} else if (mcp_is_listen(&message) && !mcp_refuse(&message)) {
-		if (job_new(stdio, document, &message)) {
-			taken = NULL;
-			say(stdio, mcp_listen_begin(&message), NULL);
-		}
+	} else if (mcp_is_listen(&message)) {
+		take_listen(stdio, steal_pointer(taken), &message);
 	} else if (message.kind == MCP_REQUEST) {
 		say(stdio, mcp_answer(&stdio->session, NULL, &message), NULL);
 	} else if (message.kind == MCP_NOTIFICATION && str_equal(message.method, "notifications/cancelled")) {
@@ -417,7 +427,8 @@ static void end_children_of(const char *thread)
 	}
 }
 
-/* A template's build takes minutes and knows no cancelling: without its helpers it fails, and clears up after itself. */
+/* A template's build takes minutes and knows no cancelling: without its helpers it fails, and clears up after itself.
+ * */
 static void end_builds(struct stdio *stdio)
 {
 	pthread_mutex_lock(&stdio->lock);
@@ -429,6 +440,21 @@ static void end_builds(struct stdio *stdio)
 			end_children_of(entry->d_name);
 }
 
+static void end_listening(struct stdio *stdio)
+{
+	for (;;) {
+		pthread_mutex_lock(&stdio->lock);
+		struct job *job = stdio->jobs;
+		while (job && job->threaded)
+			job = job->next;
+		pthread_mutex_unlock(&stdio->lock);
+		if (!job)
+			return;
+		say(stdio, mcp_listen_end(&job->message), NULL);
+		job_end(job); /* nobody else would: only calls end by themselves */
+	}
+}
+
 static int finish(struct stdio *stdio, struct husk_error *err)
 {
 	drain(stdio, LAST_ANSWERS_MS);
@@ -436,9 +462,7 @@ static int finish(struct stdio *stdio, struct husk_error *err)
 	drain(stdio, LAST_STEPS_MS);
 	end_builds(stdio);
 	drain(stdio, LAST_CALLS_MS);
-	for (struct job *job = stdio->jobs; job; job = job->next)
-		if (!job->threaded)
-			say(stdio, mcp_listen_end(&job->message), NULL);
+	end_listening(stdio);
 	return mcp_session_end(&stdio->session, err) < 0 ? -1 : 0;
 }
 
@@ -482,6 +506,8 @@ static int mcp_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 	    mcp_session_defaults(&stdio.session.defaults, err) < 0 || setup(&stdio, id, sizeof(id), err) < 0 ||
 	    interrupt_forward(true, err) < 0)
 		return -1;
+	if (isatty(STDIN_FILENO))
+		output_note("this is for an agent's host to start: `claude mcp add husk -- husk mcp` (Ctrl-C ends it)");
 	int result = serve(&stdio, err);
 	int end = finish(&stdio, result < 0 ? NULL : err);
 	pthread_mutex_lock(&stdio.lock);

@@ -1,7 +1,7 @@
 /*
  * egress_log, and the word about blocked connections that goes with a program that failed: a model that knows what was
- * stopped, and what would allow it, asks for that instead of trying again. What a sandbox may reach is its operator's to
- * say: nothing here changes it.
+ * stopped, and what would allow it, asks for that instead of trying again. What a sandbox may reach is its operator's
+ * to say: nothing here changes it.
  */
 #include <inttypes.h>
 

@@ -1,6 +1,6 @@
 /*
- * read_file, write_file and list_files. Paths are the sandbox's and are resolved there, by the agent; nothing here opens
- * a file of the host. What is read is bounded before it is asked for, since a model's memory is small.
+ * read_file, write_file and list_files. Paths are the sandbox's and are resolved there, by the agent; nothing here
+ * opens a file of the host. What is read is bounded before it is asked for, since a model's memory is small.
  */
 #include <openssl/evp.h>
 

@@ -1,7 +1,7 @@
 /*
- * The Model Context Protocol over libhusk: what an agent's host sends in (JSON-RPC messages) and what comes back. The two
- * transports know this header alone: `husk mcp` (src/cli/mcp.c, one message a line) and huskd's /mcp (src/server/mcp.c,
- * streamable HTTP). Nothing here reads or writes a descriptor of theirs.
+ * The Model Context Protocol over libhusk: what an agent's host sends in (JSON-RPC messages) and what comes back. The
+ * two transports know this header alone: `husk mcp` (src/cli/mcp.c, one message a line) and huskd's /mcp
+ * (src/server/mcp.c, streamable HTTP). Nothing here reads or writes a descriptor of theirs.
  *
  * Two eras of the protocol are spoken. In the legacy one (up to 2025-11-25) a client begins with `initialize`, and the
  * session that follows has a sandbox of its own. In the modern one (2026-07-28) each request stands alone and says its
@@ -100,8 +100,9 @@ struct mcp_call {
 	_Atomic bool cancelled; /* whatever runs for it is to be stopped, and no answer is wanted */
 };
 
-/* The answer to a request; for a notification NULL. NULL for a request: it was cancelled, its client has gone (a command
- * goes on then, unless it was cancelled), or memory ran out. Cancellation is the transport's: it knows the requests under way. */
+/* The answer to a request; for a notification NULL. NULL for a request: it was cancelled, its client has gone (a
+ * command goes on then, unless it was cancelled), or memory ran out. Cancellation is the transport's: it knows the
+ * requests under way. */
 json_t *mcp_answer(struct mcp_session *session, struct mcp_call *call, const struct mcp_message *message);
 /* What a request of the modern era must say of itself: the error that answers one that does not; NULL: it does. */
 json_t *mcp_refuse(const struct mcp_message *message);

@@ -1,7 +1,7 @@
 /*
- * JSON-RPC messages: text to a checked message, and answers to documents. Called by both transports with bytes from whoever
- * connects, and by the fuzzer. Must never recurse over a document whose depth was not bounded, nor look at a member
- * before its type.
+ * JSON-RPC messages: text to a checked message, and answers to documents. Called by both transports with bytes from
+ * whoever connects, and by the fuzzer. Must never recurse over a document whose depth was not bounded, nor look at a
+ * member before its type.
  */
 #include "mcp/mcp.h"
 

@@ -1,7 +1,7 @@
 /*
- * The methods of the protocol, in both its eras: who we are, what tools there are, calling one. Called by the transports
- * with messages that are whole and of the right shape. What is wrong with a request is a JSON-RPC error here; what is
- * wrong with a tool's arguments, or with what it did, is a result that says so, for the model to read.
+ * The methods of the protocol, in both its eras: who we are, what tools there are, calling one. Called by the
+ * transports with messages that are whole and of the right shape. What is wrong with a request is a JSON-RPC error
+ * here; what is wrong with a tool's arguments, or with what it did, is a result that says so, for the model to read.
  */
 #include "mcp/tools.h"
 

@@ -1,5 +1,6 @@
 /*
- * The tools about sandboxes themselves: create, list, fork, snapshot, hibernate, kill, and a link to a port. Each is thin over libhusk; which sandboxes may be touched is session.c's to say.
+ * The tools about sandboxes themselves: create, list, fork, snapshot, hibernate, kill, and a link to a port. Each is
+ * thin over libhusk; which sandboxes may be touched is session.c's to say.
  */
 #include "mcp/tools.h"
 

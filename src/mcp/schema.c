@@ -1,6 +1,7 @@
 /*
  * The check of schema.h. Called by tools.c with the arguments of each call, and by the fuzzer. The depth of a value is
- * bounded where it is parsed, that of a schema by who wrote it. Values are never put into an error: they may be secrets.
+ * bounded where it is parsed, that of a schema by who wrote it. Values are never put into an error: they may be
+ * secrets.
  */
 #include <math.h>
 
@@ -88,7 +89,7 @@ static int check_string(const json_t *schema, const json_t *value, const struct 
 	return fail_at(err, place, "must be one of %s", list ? list : "those the tool names");
 }
 
-static int fail_unknown(const json_t *properties, const char *name, struct husk_error *err)
+static int fail_unknown_argument(const json_t *properties, const char *name, struct husk_error *err)
 {
 	const char *known[64], *key;
 	size_t count = 0;
@@ -114,7 +115,7 @@ static int check_members(const json_t *schema, const json_t *value, const struct
 		const struct place inside = { place, name };
 
 		if (!known && json_is_false(others))
-			return fail_unknown(properties, name, err);
+			return fail_unknown_argument(properties, name, err);
 		known = known ? known : json_is_object(others) ? others : NULL;
 		if (known && check(known, member, &inside, err) < 0)
 			return -1;

@@ -244,7 +244,7 @@ void tool_call_free(struct tool_call *call)
 
 /* ---- calling ---- */
 
-static int fail_unknown(const char *name, struct husk_error *err)
+static int fail_unknown_tool(const char *name, struct husk_error *err)
 {
 	const char *names[ARRAY_SIZE(tools)];
 
@@ -270,7 +270,7 @@ json_t *tools_call(struct mcp_session *session, struct mcp_call *call, const str
 	if (!name)
 		return husk_fail(err, HUSK_INVALID, "'name' must be the name of a tool"), NULL;
 	if (!tool)
-		return fail_unknown(name, err), NULL;
+		return fail_unknown_tool(name, err), NULL;
 	if (given && !json_is_object(given) && !json_is_null(given))
 		return husk_fail(err, HUSK_INVALID, "'arguments' must be an object"), NULL;
 	cleanup_json json_t *arguments = tools_arguments(name, given, &failure);

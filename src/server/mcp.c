@@ -1,55 +1,14 @@
 /*
- * /mcp: the Model Context Protocol over streamable HTTP, in both its eras (src/mcp has the protocol itself). A short
- * answer is JSON; one that takes long, or tells of progress, becomes a stream of server-sent events. No session is kept:
- * its id is signed, and its sandboxes are found by their metadata, so that any huskd of the instance, also one started
- * anew, can go on. Only the requests under way are known here, so that they can be cancelled.
- *
- * A command whose client was cut off goes on (in the legacy era, as its specification asks), and the ids of its events
- * say all that is needed to come back to it: the sandbox and the process, whose output the supervisor keeps.
+ * /mcp: the Model Context Protocol over streamable HTTP, in both its eras (src/mcp has the protocol itself). Who may
+ * ask, what the headers of each era must say, and what GET, POST and DELETE do; how an answer is given and what a
+ * session is stands in mcp_exchange.c. Must never act on a message before its origin, its headers and its session are
+ * checked.
  */
-#include <inttypes.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 
-#include "mcp/mcp.h"
-#include "server/server.h"
-#include "server/templates.h"
+#include "server/mcp.h"
 
-#define STREAM_AFTER_MS 1000 /* what is answered sooner needs no stream */
-#define SESSION_RANDOM 26
-#define SESSION_SIGNATURE 32
-#define SESSION_SIZE (SESSION_RANDOM + 1 + SESSION_SIGNATURE)
-#define CLOSED_MAX 1024
-
-/* One request and its answer. */
-struct exchange {
-	struct request *request;
-	struct exchange *next; /* of those under way, in the legacy era */
-	struct mcp_session session;
-	struct mcp_call call;
-	struct husk_egress egress;
-	const char *allow[32];
-	char *rules;                         /* what `allow` points into */
-	char session_id[SESSION_RANDOM + 1]; /* without its signature: what sandboxes are marked with */
-	const json_t *id;
-	const char *version; /* what both sides speak */
-	bool modern, takes_events, begun;
-	char *event_id; /* names what can be come back to; NULL: nothing */
-	unsigned event_count;
-	int cancel_fd, wait_fd;
-	int64_t started_ms, spoke_ms;
-};
-
-/* Who is under way, and which sessions were ended: what has to be known beyond one request, and only while we live. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct exchange *under_way;
-static char closed[CLOSED_MAX][SESSION_RANDOM + 1];
-static size_t closed_next;
-
-/* ---- answers ---- */
+/* ---- refusals ---- */
 
 static int refuse(struct request *request, unsigned status, const json_t *id, enum mcp_error code, const char *text,
 		  struct husk_error *err)
@@ -57,175 +16,7 @@ static int refuse(struct request *request, unsigned status, const json_t *id, en
 	return respond_json(request, status, mcp_error(id, code, text, NULL), err);
 }
 
-/* From here on the answer is a stream. The empty event tells the client where to come back to; older ones choke on it. */
-static int stream(struct exchange *exchange, struct husk_error *err)
-{
-	cleanup_buf struct buf first = { 0 };
-
-	if (exchange->begun)
-		return 0;
-	exchange->begun = true;
-	exchange->spoke_ms = time_monotonic_ms();
-	if (sse_begin(exchange->request, err) < 0)
-		return -1;
-	if (!exchange->event_id || !str_equal(exchange->version, MCP_LEGACY))
-		return 0;
-	if (buf_printf(&first, "id: %s\nretry: 1000\ndata: \n\n", exchange->event_id) < 0)
-		return husk_fail_memory(err);
-	return stream_write(exchange->request, first.data, first.size, err);
-}
-
-static int send_event(struct exchange *exchange, json_t *message, struct husk_error *err)
-{
-	cleanup_json json_t *taken = message;
-
-	if (stream(exchange, err) < 0)
-		return -1;
-	exchange->spoke_ms = time_monotonic_ms();
-	return sse_send(exchange->request, "message", exchange->event_id, steal_pointer(taken), err);
-}
-
-/* ---- what src/mcp asks of us ---- */
-
-static int create(void *data, const struct husk_create_options *options, struct husk_sandbox **out,
-		  struct husk_error *err)
-{
-	struct exchange *exchange = data;
-	struct husk *husk = request_husk(exchange->request);
-	const char *template = options->template_name ? options->template_name : "base";
-	int result = husk_create(husk, options, out, err);
-
-	if (result == 0 || err->code != HUSK_NOT_FOUND || options->snapshot)
-		return result;
-	return template_ensure(exchange->request, template, err) > 0 ? husk_create(husk, options, out, err) : -1;
-}
-
-static int make_link(void *data, const char *sandbox, uint16_t port, int64_t seconds, char **url, int64_t *expires_ms,
-		     struct husk_error *err)
-{
-	struct exchange *exchange = data;
-
-	return ports_link(exchange->request, sandbox, port, seconds, url, expires_ms, err);
-}
-
-static int notify(void *data, json_t *message, struct husk_error *err)
-{
-	struct exchange *exchange = data;
-
-	if (exchange->takes_events)
-		return send_event(exchange, message, err);
-	json_decref(message);
-	return 0;
-}
-
-/* Keeps the line warm, and turns an answer that takes long into a stream. -1: nobody is there. */
-static int keep_warm(struct exchange *exchange)
-{
-	int64_t now = time_monotonic_ms();
-
-	if (!exchange->takes_events)
-		return 0;
-	if (!exchange->begun)
-		return now - exchange->started_ms >= STREAM_AFTER_MS ? stream(exchange, NULL) : 0;
-	if (now - exchange->spoke_ms < SSE_PING_MS)
-		return 0;
-	exchange->spoke_ms = now;
-	return sse_ping(exchange->request, NULL);
-}
-
-static int wait_one(struct exchange *exchange, int timeout_ms)
-{
-	struct epoll_event event;
-	int ready = request_wait(exchange->request, exchange->wait_fd, timeout_ms);
-
-	if (ready < 0 && exchange->modern) /* there, hanging up is how a request is cancelled */
-		atomic_store(&exchange->call.cancelled, true);
-	if (ready <= 0)
-		return ready;
-	if (epoll_wait(exchange->wait_fd, &event, 1, 0) != 1)
-		return 0;
-	return event.data.fd == exchange->cancel_fd ? -1 : 1;
-}
-
-static int wait_for(void *data, int fd, int timeout_ms)
-{
-	struct exchange *exchange = data;
-	struct epoll_event event = { .events = EPOLLIN, .data.fd = fd };
-	int64_t deadline = time_monotonic_ms() + timeout_ms;
-	int result;
-
-	if (fd >= 0 && epoll_ctl(exchange->wait_fd, EPOLL_CTL_ADD, fd, &event) < 0)
-		return -1;
-	do {
-		int64_t left = timeout_ms < 0 ? STREAM_AFTER_MS : MAX(deadline - time_monotonic_ms(), 0);
-		result = keep_warm(exchange);
-		if (result == 0)
-			result = wait_one(exchange, (int)MIN(left, STREAM_AFTER_MS));
-	} while (result == 0 && (timeout_ms < 0 || time_monotonic_ms() < deadline));
-	if (fd >= 0)
-		epoll_ctl(exchange->wait_fd, EPOLL_CTL_DEL, fd, NULL);
-	return atomic_load(&exchange->call.cancelled) ? -1 : result;
-}
-
-/* "<sandbox>.<pid>.<the request's id>" */
-static void started(void *data, const char *sandbox, int64_t pid)
-{
-	struct exchange *exchange = data;
-	cleanup_free char *id = json_dumps(exchange->id, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-
-	if (exchange->modern || !id)
-		return;
-	free(exchange->event_id);
-	exchange->event_id = str_format("%s.%" PRId64 ".%s", sandbox, pid, id);
-}
-
-/* ---- sessions ---- */
-
-static int sign_session(struct request *request, const char *random, char out[static SESSION_SIZE + 1],
-			struct husk_error *err)
-{
-	const char *tenant = request_tenant(request);
-	cleanup_free char *text = str_format("mcp\n%s\n%s", random, tenant ? tenant : "");
-	cleanup_free char *signature = NULL;
-
-	if (!text)
-		return husk_fail_memory(err);
-	if (husk_sign(request_husk(request), text, &signature, err) < 0)
-		return -1;
-	snprintf(out, SESSION_SIZE + 1, "%s-%.*s", random, SESSION_SIGNATURE, signature);
-	return 0;
-}
-
-static bool is_closed(const char *random)
-{
-	bool found = false;
-
-	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < CLOSED_MAX && !found; i++)
-		found = str_equal(closed[i], random);
-	pthread_mutex_unlock(&lock);
-	return found;
-}
-
-/* 1: a session of this caller's; 0: none was named; -1: it is unknown, or was ended. */
-static int find_session(struct exchange *exchange)
-{
-	const char *given = request_header(exchange->request, "Mcp-Session-Id");
-	char expected[SESSION_SIZE + 1];
-
-	if (!given)
-		return 0;
-	if (strlen(given) != SESSION_SIZE || strspn(given, "abcdefghijklmnopqrstuvwxyz234567") != SESSION_RANDOM)
-		return -1;
-	memcpy(exchange->session_id, given, SESSION_RANDOM);
-	if (sign_session(exchange->request, exchange->session_id, expected, NULL) < 0 ||
-	    CRYPTO_memcmp(expected, given, SESSION_SIZE) != 0 || is_closed(exchange->session_id))
-		return -1;
-	exchange->session.id = exchange->session_id;
-	return 1;
-}
-
-/* The answer when find_session gave no session. */
+/* The answer when session_find gave no session. */
 static int refuse_session(struct exchange *exchange, int found, struct husk_error *err)
 {
 	if (found == 0)
@@ -233,130 +24,6 @@ static int refuse_session(struct exchange *exchange, int found, struct husk_erro
 			      "no Mcp-Session-Id; begin with initialize", err);
 	return refuse(exchange->request, 404, exchange->id, MCP_INVALID_REQUEST,
 		      "this session is not known, or was ended; begin again with initialize", err);
-}
-
-static int begin_session(struct exchange *exchange, struct husk_error *err)
-{
-	char id[SESSION_SIZE + 1];
-
-	if (random_id("", SESSION_RANDOM, exchange->session_id) < 0)
-		return husk_fail_errno(err, "no random bytes for a session");
-	if (sign_session(exchange->request, exchange->session_id, id, err) < 0)
-		return -1;
-	return respond_header(exchange->request, "Mcp-Session-Id", id, err);
-}
-
-/* ---- cancelling ---- */
-
-static void enter(struct exchange *exchange)
-{
-	pthread_mutex_lock(&lock);
-	exchange->next = under_way;
-	under_way = exchange;
-	pthread_mutex_unlock(&lock);
-}
-
-static void leave(struct exchange *exchange)
-{
-	pthread_mutex_lock(&lock);
-	for (struct exchange **link = &under_way; *link; link = &(*link)->next) {
-		if (*link == exchange) {
-			*link = exchange->next;
-			break;
-		}
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-/* `id` NULL: all of the session. */
-static void cancel(const char *session, const json_t *id)
-{
-	pthread_mutex_lock(&lock);
-	for (struct exchange *other = under_way; other; other = other->next) {
-		if (!str_equal(other->session_id, session) || (id && !json_equal(other->id, id)))
-			continue;
-		atomic_store(&other->call.cancelled, true);
-		eventfd_write(other->cancel_fd, 1);
-	}
-	pthread_mutex_unlock(&lock);
-}
-
-/* ---- an exchange ---- */
-
-static void exchange_free(struct exchange *exchange)
-{
-	if (exchange->cancel_fd >= 0)
-		close(exchange->cancel_fd);
-	if (exchange->wait_fd >= 0)
-		close(exchange->wait_fd);
-	free(exchange->event_id);
-	free(exchange->rules);
-}
-
-/* "?egress=open", "?allow=pypi.org,*.example.com" */
-static int read_egress(struct exchange *exchange, struct husk_error *err)
-{
-	const char *allow = request_query(exchange->request, "allow");
-	struct husk_egress *egress = &exchange->egress;
-	char *rest, *rule;
-
-	egress->mode = request_query(exchange->request, "egress");
-	exchange->rules = rest = allow ? strdup(allow) : NULL;
-	if (allow && !rest)
-		return husk_fail_memory(err);
-	while ((rule = strsep(&rest, ","))) {
-		if (egress->allow_count == ARRAY_SIZE(exchange->allow))
-			return husk_fail_field(err, "allow", "'allow' has more than %zu rules",
-					       ARRAY_SIZE(exchange->allow));
-		exchange->allow[egress->allow_count++] = rule;
-	}
-	egress->allow = exchange->allow;
-	if (egress->mode || allow)
-		exchange->session.defaults.egress = egress;
-	return 0;
-}
-
-/* What the address asks of the sandboxes that are made: it comes with every request, so nothing has to be remembered. */
-static int read_defaults(struct exchange *exchange, struct husk_error *err)
-{
-	static const char *const known[] = { "template", "snapshot", "ttl_seconds", "idle_seconds",
-					     "memory",   "egress",   "allow",       NULL };
-	struct request *request = exchange->request;
-	struct husk_create_options *defaults = &exchange->session.defaults;
-	const char *memory = request_query(request, "memory");
-
-	defaults->template_name = request_query(request, "template");
-	defaults->snapshot = request_query(request, "snapshot");
-	if (request_query_known(request, known, err) < 0 ||
-	    request_query_int(request, "ttl_seconds", 0, 60, 604800, &defaults->ttl_seconds, err) < 0 ||
-	    request_query_int(request, "idle_seconds", 0, 1, 604800, &defaults->idle_seconds, err) < 0 ||
-	    read_egress(exchange, err) < 0)
-		return -1;
-	if (memory && str_to_size(memory, 1 << 20, &defaults->memory_bytes) < 0)
-		return husk_fail_field(err, "memory", "'memory' is not a size; give 512M or 2G");
-	return mcp_session_defaults(defaults, err);
-}
-
-static int exchange_begin(struct exchange *exchange, struct request *request, struct husk_error *err)
-{
-	struct epoll_event event = { .events = EPOLLIN };
-
-	exchange->request = request;
-	exchange->session = (struct mcp_session){ .husk = request_husk(request),
-						  .everything = true, /* the token says what the caller sees */
-						  .create = create,
-						  .link = make_link,
-						  .data = exchange };
-	exchange->call = (struct mcp_call){ .notify = notify, .wait = wait_for, .started = started, .data = exchange };
-	exchange->takes_events = request_wants_events(request);
-	exchange->started_ms = time_monotonic_ms();
-	exchange->cancel_fd = eventfd(0, EFD_CLOEXEC);
-	exchange->wait_fd = epoll_create1(EPOLL_CLOEXEC);
-	event.data.fd = exchange->cancel_fd;
-	if (exchange->cancel_fd < 0 || exchange->wait_fd < 0 ||
-	    epoll_ctl(exchange->wait_fd, EPOLL_CTL_ADD, exchange->cancel_fd, &event) < 0)
-		return husk_fail_errno(err, "cannot wait for a request");
-	return read_defaults(exchange, err);
 }
 
 /* ---- who may ask ---- */
@@ -464,16 +131,13 @@ static int listen_to(struct exchange *exchange, const struct mcp_message *messag
 	if (!exchange->takes_events)
 		return refuse(exchange->request, 406, message->id, MCP_INVALID_REQUEST,
 			      "Accept must name text/event-stream", err);
-	if (send_event(exchange, mcp_listen_begin(message), err) < 0)
+	if (exchange_send(exchange, mcp_listen_begin(message), err) < 0)
 		return -1;
-	for (;;) {
-		int ready = request_wait(exchange->request, -1, SSE_PING_MS);
-		if (ready == 0 && sse_ping(exchange->request, err) == 0)
-			continue;
-		/* Of the two that end it, a server that stops is the one that can still be told of. */
-		send_event(exchange, mcp_listen_end(message), NULL);
-		return 0;
-	}
+	while (exchange_idle(exchange) == 0)
+		;
+	/* Of the two that end it, a server that stops is the one that can still be told of. */
+	exchange_send(exchange, mcp_listen_end(message), NULL);
+	return 0;
 }
 
 /* Takes the answer; NULL: there is none to give. */
@@ -483,7 +147,7 @@ static int give(struct exchange *exchange, json_t *answer, struct husk_error *er
 	unsigned status = exchange->modern ? modern_status(answer) : 200;
 
 	if (exchange->begun)
-		return answer ? send_event(exchange, answer, err) : 0;
+		return answer ? exchange_send(exchange, answer, err) : 0;
 	if (answer)
 		return respond_json(request, status, answer, err);
 	if (request_over(request))
@@ -494,9 +158,9 @@ static int give(struct exchange *exchange, json_t *answer, struct husk_error *er
 static int answer_request(struct exchange *exchange, const struct mcp_message *message, struct husk_error *err)
 {
 	exchange->id = message->id;
-	enter(exchange);
+	exchange_enter(exchange);
 	json_t *answer = mcp_answer(&exchange->session, &exchange->call, message);
-	leave(exchange);
+	exchange_leave(exchange);
 	return give(exchange, answer, err);
 }
 
@@ -542,20 +206,20 @@ static int take_legacy(struct exchange *exchange, const struct mcp_message *mess
 	exchange->id = message->id;
 	exchange->version = header ? header : MCP_UNNEGOTIATED;
 	if (message->kind == MCP_REQUEST && str_equal(message->method, "initialize")) {
-		if (begin_session(exchange, err) < 0)
+		if (session_begin(exchange, err) < 0)
 			return -1;
 		return answer_request(exchange, message, err);
 	}
 	if (!mcp_version_is_legacy(exchange->version))
 		return refuse_version(exchange, message, err);
-	int found = find_session(exchange);
+	int found = session_find(exchange);
 	if (found <= 0)
 		return refuse_session(exchange, found, err);
 	if (message->kind == MCP_REQUEST)
 		return answer_request(exchange, message, err);
 	if (message->kind == MCP_NOTIFICATION && str_equal(message->method, "notifications/cancelled") &&
 	    json_object_get(message->params, "requestId"))
-		cancel(exchange->session_id, json_object_get(message->params, "requestId"));
+		exchange_cancel(exchange->session_id, json_object_get(message->params, "requestId"));
 	return respond_empty(exchange->request, 202, err);
 }
 
@@ -572,7 +236,7 @@ static int take_batch(struct exchange *exchange, json_t *batch, struct husk_erro
 	    json_array_size(batch) == 0)
 		return refuse(exchange->request, 400, NULL, MCP_INVALID_REQUEST,
 			      "send one message at a time; batches are of 2025-03-26 only, with at most 32", err);
-	int found = find_session(exchange);
+	int found = session_find(exchange);
 	if (found <= 0)
 		return refuse_session(exchange, found, err);
 	exchange->takes_events = false;
@@ -615,7 +279,7 @@ static json_t *read_body(struct request *request, enum mcp_error *code, struct h
 
 static int handle_post(struct request *request, struct husk_error *err)
 {
-	cleanup(exchange_free) struct exchange exchange = { .cancel_fd = -1, .wait_fd = -1 };
+	cleanup_exchange struct exchange exchange = { EXCHANGE_INIT };
 	enum mcp_error code = MCP_PARSE_ERROR;
 	struct husk_error why = { 0 };
 	struct mcp_message message;
@@ -644,15 +308,16 @@ static int hold(struct exchange *exchange, struct husk_error *err)
 {
 	int64_t every_ms = exchange->session.defaults.ttl_seconds * 250, renewed_ms = time_monotonic_ms();
 
-	if (stream(exchange, err) < 0)
+	if (exchange_stream(exchange, err) < 0)
 		return -1;
-	while (request_wait(exchange->request, exchange->wait_fd, SSE_PING_MS) == 0 &&
-	       sse_ping(exchange->request, err) == 0) {
+	exchange_enter(exchange);
+	while (exchange_idle(exchange) == 0) {
 		if (time_monotonic_ms() - renewed_ms < every_ms)
 			continue;
 		mcp_session_renew(&exchange->session);
 		renewed_ms = time_monotonic_ms();
 	}
+	exchange_leave(exchange);
 	return 0;
 }
 
@@ -682,10 +347,11 @@ static int come_back(struct exchange *exchange, const char *event, struct husk_e
 	if (!id)
 		return refuse(exchange->request, 400, NULL, MCP_INVALID_REQUEST, "Last-Event-ID is none of ours", err);
 	exchange->id = id;
-	enter(exchange);
-	json_t *answer =
-		stream(exchange, err) < 0 ? NULL : mcp_resume(&exchange->session, &exchange->call, id, sandbox, pid);
-	leave(exchange);
+	exchange_enter(exchange);
+	json_t *answer = exchange_stream(exchange, err) < 0
+				 ? NULL
+				 : mcp_resume(&exchange->session, &exchange->call, id, sandbox, pid);
+	exchange_leave(exchange);
 	return give(exchange, answer, err);
 }
 
@@ -706,7 +372,7 @@ static int begin_of_session(struct exchange *exchange, struct request *request, 
 		return -1;
 	const char *version = request_header(request, "MCP-Protocol-Version");
 	exchange->version = version ? version : MCP_UNNEGOTIATED;
-	int found = find_session(exchange);
+	int found = session_find(exchange);
 	if (found <= 0)
 		return refuse_session(exchange, found, err);
 	*refused = false;
@@ -715,7 +381,7 @@ static int begin_of_session(struct exchange *exchange, struct request *request, 
 
 static int handle_get(struct request *request, struct husk_error *err)
 {
-	cleanup(exchange_free) struct exchange exchange = { .cancel_fd = -1, .wait_fd = -1 };
+	cleanup_exchange struct exchange exchange = { EXCHANGE_INIT };
 	const char *event = request_header(request, "Last-Event-ID");
 	bool refused;
 
@@ -729,19 +395,14 @@ static int handle_get(struct request *request, struct husk_error *err)
 
 static int handle_delete(struct request *request, struct husk_error *err)
 {
-	cleanup(exchange_free) struct exchange exchange = { .cancel_fd = -1, .wait_fd = -1 };
+	cleanup_exchange struct exchange exchange = { EXCHANGE_INIT };
 	bool refused;
 
 	int result = begin_of_session(&exchange, request, &refused, err);
 	if (refused)
 		return result;
-	cancel(exchange.session_id, NULL);
-	if (mcp_session_end(&exchange.session, err) < 0)
+	if (session_close(&exchange, err) < 0)
 		return -1;
-	pthread_mutex_lock(&lock);
-	memcpy(closed[closed_next], exchange.session_id, sizeof(closed[0]));
-	closed_next = (closed_next + 1) % CLOSED_MAX;
-	pthread_mutex_unlock(&lock);
 	return respond_empty(request, 204, err);
 }
 

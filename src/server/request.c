@@ -383,6 +383,11 @@ json_t *request_json(struct request *request, struct husk_error *err)
 
 /* ---- waiting ---- */
 
+bool request_stopping(const struct request *request)
+{
+	return atomic_load(&request->server->stopping);
+}
+
 bool request_over(struct request *request)
 {
 	struct pollfd client = { .fd = request->socket, .events = POLLRDHUP };

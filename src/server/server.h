@@ -95,6 +95,7 @@ bool request_wants_events(const struct request *request); /* Accept names text/e
 json_t *request_read_json(struct request *request, struct husk_error *err);
 /* Waits until `fd` (-1: none) is readable. 1: it is; 0: time is up (-1: no limit); -1: the client has gone or the server stops. */
 int request_wait(struct request *request, int fd, int timeout_ms);
+bool request_stopping(const struct request *request); /* whoever waits for nothing in particular should end now */
 bool request_over(struct request *request); /* the client has gone, or the server stops and its patience has ended */
 
 /* ---- the fields of a JSON body: strict, so that a typing error is told and not ignored ---- */
