@@ -92,7 +92,10 @@ int egress_check(const struct husk_egress *egress, struct policy **out, struct h
 	if (!text)
 		return husk_fail(err, HUSK_INVALID,
 				 "the egress policy cannot be read: is the name of every secret UTF-8?");
-	return policy_parse(text, out, err);
+	int result = policy_parse(text, out, err);
+	if (result < 0 && err && err->code == HUSK_INVALID)
+		snprintf(err->field, sizeof(err->field), "egress"); /* the message says which part */
+	return result;
 }
 
 int egress_secrets(const struct policy *policy, const struct husk_egress *given, const char *old, char **out,

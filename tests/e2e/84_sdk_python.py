@@ -254,7 +254,7 @@ def test_egress():
     denied = [each for each in sandbox.egress_log() if each.verdict == "denied"]
     assert_equal({(each.host, each.rule) for each in denied}, {("denied.test", "denied.test")})
     assert_equal(sandbox.set_egress("off").mode, "off")
-    assert_equal(raises(sdk.InvalidError, sandbox.set_egress, allow=["not a host"]).field, "egress.allow")
+    assert_equal(raises(sdk.InvalidError, sandbox.set_egress, allow=["not a host"]).field, "egress")
 
 
 @test
