@@ -162,6 +162,7 @@ static int append(struct buf *text, const char *before, const char *bytes, size_
 static int say_run(struct run *run, const struct buf *out, const struct buf *error, bool timed_out, int64_t ms,
 		   struct husk_error *err)
 {
+	static const char late[] = "[it ran out of time and was interrupted; give a longer timeout_seconds]\n";
 	cleanup_buf struct buf text = { 0 };
 	const json_t *traceback = json_object_get(run->error, "traceback");
 	int bad = append(&text, "", out->data, out->size) | append(&text, "[stderr]\n", error->data, error->size);
@@ -169,8 +170,7 @@ static int say_run(struct run *run, const struct buf *out, const struct buf *err
 	bad |= append(&text, "[result]\n", json_string_value(run->text), json_string_length(run->text));
 	bad |= append(&text, "[error]\n", json_string_value(traceback), json_string_length(traceback));
 	if (timed_out)
-		bad |= append(&text, "", "[it ran out of time and was interrupted; give a longer timeout_seconds]\n",
-			      73);
+		bad |= append(&text, "", late, strlen(late));
 	if (run->error && text.size && text.data[text.size - 1] != '\n')
 		bad |= buf_append_string(&text, "\n");
 	if (run->error)

@@ -253,7 +253,7 @@ int session_close(struct exchange *exchange, struct husk_error *err)
 	if (mcp_session_end(&exchange->session, err) < 0)
 		return -1;
 	pthread_mutex_lock(&lock);
-	memcpy(closed[closed_next], exchange->session_id, sizeof(closed[0]));
+	snprintf(closed[closed_next], sizeof(closed[0]), "%s", exchange->session_id);
 	closed_next = (closed_next + 1) % CLOSED_MAX;
 	pthread_mutex_unlock(&lock);
 	return 0;

