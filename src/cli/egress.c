@@ -283,9 +283,9 @@ static int print_traffic(const struct husk_egress_traffic *list, size_t count, s
 	static const char *const heading[] = { "HOST", "PORT", "SENT", "RECEIVED", "CONNECTIONS", "DENIED" };
 	cleanup_table struct table table;
 
+	table_begin(&table, ARRAY_SIZE(heading));
 	if (count == 0)
 		return 0;
-	table_begin(&table, ARRAY_SIZE(heading));
 	for (size_t i = 0; i < ARRAY_SIZE(heading); i++)
 		table_cell(&table, heading[i]);
 	for (size_t i = 0; i < count; i++) {
