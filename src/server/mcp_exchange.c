@@ -271,7 +271,7 @@ void exchange_free(struct exchange *exchange)
 	free(exchange->rules);
 }
 
-/* "?egress=open", "?allow=pypi.org,*.example.com" */
+/* "?egress=open", "?allow=docs.example.com,*.example.org" */
 static int read_egress(struct exchange *exchange, struct husk_error *err)
 {
 	const char *allow = request_query(exchange->request, "allow");
