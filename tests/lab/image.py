@@ -240,7 +240,7 @@ def prepare(say=lambda text: None):
     it cannot be."""
     for program in ("qemu-system-x86_64", "apt-get", "mkfs.erofs", "mke2fs"):
         if not shutil.which(program):
-            raise Unavailable(f"{program} is not installed; scripts/setup test")
+            raise Unavailable(f"{program} is not installed; run: scripts/setup lab")
     names = sorted({*PACKAGES, *linked_libraries(programs())})
     folder = CACHE / identity(names)
     with locked():
