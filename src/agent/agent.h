@@ -25,6 +25,7 @@ struct user;
 struct source {
 	int fd; /* -1: none */
 	bool readable, writable;
+	bool drained; /* the other end is closed, and nothing is left to read */
 };
 
 int source_open(struct agent *agent, struct source *source, int fd, uint32_t events, struct husk_error *err);

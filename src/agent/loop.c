@@ -75,6 +75,7 @@ void loop_wait(struct agent *agent, int timeout_ms)
 		uint32_t ready = events[i].events;
 		source->readable |= (ready & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
 		source->writable |= (ready & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0;
+		source->drained |= (ready & EPOLLHUP) && !(ready & EPOLLIN);
 	}
 }
 
@@ -116,6 +117,7 @@ void loop_run(struct agent *agent)
 		busy = !agent->frozen && loop_work(agent);
 		bool full = !uplink_has_room(agent);
 		uplink_flush(agent);
+		process_close_ended(agent);
 		/* What held the work back was a full queue, and it is written out now: no event will tell. */
 		busy |= full && uplink_has_room(agent);
 	}

@@ -42,17 +42,30 @@ static bool output_held_back(const struct process *process, int index)
 static bool output_pump(struct agent *agent, struct process *process, int index)
 {
 	struct process_output *output = &process->output[index];
+	/* Only of a pipe is it sure that nothing more can come. */
+	bool ended = output->source.drained && !process->terminal;
 
-	if (!output->source.readable || output_held_back(process, index))
+	if (!output->source.readable || output->ended || (!ended && output_held_back(process, index)))
 		return false;
-	ssize_t count = source_read(&output->source, agent->chunk, sizeof(agent->chunk));
+	ssize_t count = ended ? 0 : source_read(&output->source, agent->chunk, sizeof(agent->chunk));
 	if (count > 0)
 		ring_append(&output->ring, agent->chunk, (size_t)count);
 	else if (count == 0 || errno != EAGAIN) /* a terminal whose last user has gone says EIO, not end of file */
-		source_close(agent, &output->source);
+		output->ended = true;
 	else
 		return false;
 	return true;
+}
+
+/* Not where the end is noticed: whoever waits for the answer should not wait for this as well. */
+void process_close_ended(struct agent *agent)
+{
+	for (struct process *process = agent->processes; process; process = process->next) {
+		for (int i = 0; i < 2; i++) {
+			if (process->output[i].ended)
+				source_close(agent, &process->output[i].source);
+		}
+	}
 }
 
 /* Over, and nothing more to come: ended streams, or streams that only a background child still holds. */
@@ -62,8 +75,8 @@ static void process_settle(struct process *process)
 		return;
 	bool waited = time_monotonic_ms() >= process->linger_ms;
 	for (int i = 0; i < 2; i++) {
-		const struct source *source = &process->output[i].source;
-		if (source->fd >= 0 && (!waited || source->readable))
+		const struct process_output *output = &process->output[i];
+		if (output->source.fd >= 0 && !output->ended && (!waited || output->source.readable))
 			return;
 	}
 	process->settled = true;

@@ -25,6 +25,7 @@ struct attachment {
 struct process_output {
 	struct source source;
 	struct ring ring;
+	bool ended; /* all of it is in the ring */
 };
 
 struct process {
@@ -64,6 +65,8 @@ void process_adopt_input(struct process *process, const struct attachment *at);
 
 void process_reap(struct agent *agent);
 bool process_pump_all(struct agent *agent);
+/* Closes what process_pump_all has read to its end. */
+void process_close_ended(struct agent *agent);
 /* The earliest moment a timer wants to run; 0: none. */
 int64_t process_next_deadline(const struct agent *agent);
 void process_run_timers(struct agent *agent);
