@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
+#include "sandbox/awake.h"
 #include "sandbox/internal.h"
 #include "sandbox/link.h"
 #include "sandbox/network.h"
@@ -27,6 +28,7 @@ struct supervisor {
 	struct cgroup *cgroup;
 	struct network network;
 	struct link *link;
+	struct awake awake;
 
 	/* One lifecycle operation at a time; guards everything below. */
 	pthread_mutex_t lock;
