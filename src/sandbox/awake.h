@@ -13,7 +13,10 @@ struct awake {
 	bool running;             /* the thread is there */
 	_Atomic int64_t until_us; /* monotonic */
 };
-#define AWAKE_INIT { .lock = PTHREAD_MUTEX_INITIALIZER, .wanted = PTHREAD_COND_INITIALIZER }
+#define AWAKE_INIT                                                                                                     \
+	{                                                                                                              \
+		.lock = PTHREAD_MUTEX_INITIALIZER, .wanted = PTHREAD_COND_INITIALIZER                                  \
+	}
 
 /* A program is about to start. Without a thread to be had it only starts more slowly. */
 void awake_begin(struct awake *awake);
