@@ -146,11 +146,9 @@ static int wait_for_link(int netlink, const char *device, struct husk_error *err
 	return state == LINK_UP ? 0 : husk_fail(err, HUSK_TIMEOUT, "the wire to the guest does not come up");
 }
 
-static int add_address(int netlink, int index, struct in_addr address, struct husk_error *err)
+static int add_address(int netlink, int index, struct in_addr address, uint8_t prefix, struct husk_error *err)
 {
-	struct ifaddrmsg head = { .ifa_family = AF_INET,
-				  .ifa_prefixlen = ADDRESS_PREFIX,
-				  .ifa_index = (uint32_t)index };
+	struct ifaddrmsg head = { .ifa_family = AF_INET, .ifa_prefixlen = prefix, .ifa_index = (uint32_t)index };
 	struct netlink_message message;
 
 	netlink_begin(&message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof(head));
@@ -171,7 +169,25 @@ static int add_neighbour(int netlink, int index, struct in_addr address, struct 
 	return netlink_talk(netlink, &message, "cannot tell the gateway of its guest", err);
 }
 
-/* Whatever a guest sends to is delivered here, to the leash. In the main table, where the wire's own /30 comes first. */
+/* To a guest that still uses an address of a machine it was copied from, too. */
+static int add_way_back(int netlink, int index, const struct address_link *link, struct husk_error *err)
+{
+	struct rtmsg head = { .rtm_family = AF_INET,
+			      .rtm_table = RT_TABLE_MAIN,
+			      .rtm_protocol = RTPROT_STATIC,
+			      .rtm_scope = RT_SCOPE_UNIVERSE,
+			      .rtm_type = RTN_UNICAST,
+			      .rtm_dst_len = (uint8_t)link->pool.prefix };
+	struct netlink_message message;
+
+	netlink_begin(&message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof(head));
+	netlink_put(&message, RTA_DST, &link->pool.network, sizeof(link->pool.network));
+	netlink_put(&message, RTA_GATEWAY, &link->guest, sizeof(link->guest));
+	netlink_put(&message, RTA_OIF, &index, sizeof(index));
+	return netlink_talk(netlink, &message, "cannot route to the guest", err);
+}
+
+/* Whatever a guest sends to is delivered here, to the leash. In the main table, where the pool of guests comes first. */
 static int add_catch_all(int netlink, int loopback, struct husk_error *err)
 {
 	struct rtmsg head = { .rtm_family = AF_INET,
@@ -195,8 +211,10 @@ static int fill_gateway(int netlink, const struct address_link *link, int guest_
 		return husk_fail_errno(err, "cannot find the interfaces of a gateway");
 	/* The rules first: there is no moment in which anything could arrive without them. */
 	if (rules_load(GATEWAY_DEVICE, link, err) < 0 || set_up(netlink, "lo", err) < 0 ||
-	    set_up(netlink, GATEWAY_DEVICE, err) < 0 || add_address(netlink, device, link->gateway, err) < 0 ||
-	    add_neighbour(netlink, device, link->guest, err) < 0)
+	    set_up(netlink, GATEWAY_DEVICE, err) < 0 ||
+	    add_address(netlink, device, link->gateway, ADDRESS_PREFIX, err) < 0 ||
+	    add_address(netlink, loopback, link->resolver, 32, err) < 0 ||
+	    add_neighbour(netlink, device, link->guest, err) < 0 || add_way_back(netlink, device, link, err) < 0)
 		return -1;
 	return add_catch_all(netlink, loopback, err);
 }

@@ -186,7 +186,7 @@ class Leash:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         space = os.open(f"/run/netns/{GATEWAY_SPACE}", os.O_RDONLY)
         self.process = subprocess.Popen(
-            [HUSK, "leash", "--gateway", GATEWAY, "--guest", GUEST, "--uid", str(UID), "--authorities",
+            [HUSK, "leash", "--resolver", GATEWAY, "--uid", str(UID), "--authorities",
              str(internet.SCRATCH / "ca.crt")], stdin=theirs, stdout=space)
         theirs.close()
         os.close(space)
