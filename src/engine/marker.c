@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 
 #define MARKER "ok"
+#define MARKER_MAX (1u << 20) /* with as many past addresses as there can be, a third of that */
 #define EDGE_SIZE (64u << 10)
 
 int marker_digest(const void *data, size_t size, char out[static MARKER_DIGEST_TEXT], struct husk_error *err)
@@ -112,7 +113,7 @@ const char *marker_text(json_t *marker, const char *key)
 static json_t *marker_load(const char *image, struct husk_error *err)
 {
 	cleanup_free char *path = marker_path(image);
-	cleanup_free char *text = path ? file_read(path, 64u << 10, NULL, NULL) : NULL;
+	cleanup_free char *text = path ? file_read(path, MARKER_MAX, NULL, NULL) : NULL;
 	json_t *marker;
 
 	if (!text) {

@@ -1,6 +1,6 @@
 /*
- * Choosing the addresses of the wire to a guest; see address.h. Called by supervisors before a machine is prepared and by
- * `husk doctor`. Once chosen they stay with the instance: what hibernates today must find them when it wakes.
+ * Choosing the addresses of the wires to guests; see address.h. Called by supervisors before a machine is prepared and by
+ * `husk doctor`. Once chosen the range stays with the instance: what hibernates today must find its resolver when it wakes.
  */
 #include "net/address.h"
 
@@ -12,21 +12,23 @@
 
 #define MEMORY_FILE "network"
 
-static const char *const defaults[] = { "10.201.0.0/16", "172.31.201.0/24", "192.168.201.0/24", "100.127.201.0/24" };
+#define POOL_PREFIX_MAX 28 /* three sandboxes */
 
-int address_parse(const char *text, const char *field, struct address_link *out, struct husk_error *err)
+static const char *const defaults[] = { "10.201.0.0/16", "172.29.0.0/16", "100.127.0.0/16", "198.19.0.0/16" };
+
+int address_parse(const char *text, const char *field, struct address_pool *out, struct husk_error *err)
 {
 	const char *slash = strchr(text, '/');
 	cleanup_free char *address = strndup(text, slash ? (size_t)(slash - text) : strlen(text));
 	struct in_addr network;
-	int64_t prefix = ADDRESS_PREFIX;
+	int64_t prefix = 0;
 
 	if (!address)
 		return husk_fail_memory(err);
-	if (inet_pton(AF_INET, address, &network) != 1 ||
-	    (slash && str_to_int64(slash + 1, 8, ADDRESS_PREFIX, &prefix) < 0))
+	if (inet_pton(AF_INET, address, &network) != 1 || !slash ||
+	    str_to_int64(slash + 1, 8, POOL_PREFIX_MAX, &prefix) < 0)
 		return husk_fail(err, HUSK_INVALID, "%s '%.40s' is not an IPv4 range of /8 to /%d, as 10.201.0.0/16",
-				 field, text, ADDRESS_PREFIX);
+				 field, text, POOL_PREFIX_MAX);
 	uint32_t first = ntohl(network.s_addr);
 	if (first & (UINT32_MAX >> prefix))
 		return husk_fail(err, HUSK_INVALID, "%s '%.40s' has bits set behind its /%lld; clear them", field, text,
@@ -34,14 +36,39 @@ int address_parse(const char *text, const char *field, struct address_link *out,
 	if (first >> 24 == 0 || first >> 24 == 127 || first >> 28 >= 14)
 		return husk_fail(err, HUSK_INVALID, "%s '%.40s' is not a range hosts can have; use a private one",
 				 field, text);
-	*out = (struct address_link){ { network.s_addr }, { htonl(first + 1) }, { htonl(first + 2) } };
+	*out = (struct address_pool){ network, (int)MAX(prefix, ADDRESS_POOL_PREFIX) };
+	return 0;
+}
+
+static uint32_t pool_size(const struct address_pool *pool)
+{
+	return 1u << (32 - pool->prefix);
+}
+
+int address_link(const struct address_pool *pool, uint32_t slot, struct address_link *out, struct husk_error *err)
+{
+	uint32_t first = ntohl(pool->network.s_addr), size = 1u << (32 - ADDRESS_PREFIX),
+		 most = pool_size(pool) / size - 1;
+
+	if (slot < 1 || slot > most)
+		return husk_fail(
+			err, HUSK_LIMIT,
+			"every address of the range %s/%d is taken (%u sandboxes); end some (husk rm), or set HUSK_NET "
+			"to a wider range",
+			inet_ntoa(pool->network), pool->prefix, most);
+	uint32_t own = first + slot * size;
+	*out = (struct address_link){ .network = { htonl(own) },
+				      .gateway = { htonl(own + 1) },
+				      .guest = { htonl(own + 2) },
+				      .resolver = { htonl(first + 1) },
+				      .pool = *pool };
 	return 0;
 }
 
 /* ---- the host's routes ---- */
 
 struct search {
-	uint32_t first, last; /* of the link */
+	uint32_t first, last; /* of the pool */
 	char *text;           /* of a route that overlaps; "" so far */
 };
 
@@ -68,9 +95,10 @@ static void look_at_route(void *data, const struct nlmsghdr *answer)
 	}
 }
 
-int address_collides(const struct address_link *link, char text[static 64], struct husk_error *err)
+int address_collides(const struct address_pool *pool, char text[static 64], struct husk_error *err)
 {
-	struct search search = { ntohl(link->network.s_addr), ntohl(link->network.s_addr) + 3, text };
+	uint32_t first = ntohl(pool->network.s_addr);
+	struct search search = { first, first + pool_size(pool) - 1, text };
 	struct rtmsg family = { .rtm_family = AF_INET };
 	struct netlink_message request;
 	cleanup_close int fd = netlink_open(err);
@@ -92,7 +120,7 @@ static int remember(const char *path, const char *range, struct husk_error *err)
 }
 
 /* A range of the caller's own: taken as it is, or refused. */
-static int take_given(const char *range, const char *path, const char *known, struct address_link *out,
+static int take_given(const char *range, const char *path, const char *known, struct address_pool *out,
 		      struct husk_error *err)
 {
 	char route[64];
@@ -111,7 +139,7 @@ static int take_given(const char *range, const char *path, const char *known, st
 	return remember(path, range, err);
 }
 
-int address_choose(const char *home, struct address_link *out, struct husk_error *err)
+int address_choose(const char *home, struct address_pool *out, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/" MEMORY_FILE, home);
 	cleanup_free char *known = path ? file_read(path, 64, NULL, NULL) : NULL;

@@ -23,6 +23,8 @@
 
 #define GATEWAY_DEVICE "w0"
 #define GUEST_DEVICE "g0"
+#define LINK_UP 6 /* IF_OPER_UP of <linux/if.h>, which does not go together with <net/if.h> */
+#define LINK_PATIENCE_MS 10000
 #define SOCKET_BUFFER (4 << 20) /* a burst of the other side while the engine's thread waits for a CPU */
 
 const uint8_t gateway_mac[6] = { 0x02, 'h', 'u', 's', 'k', 1 };
@@ -109,11 +111,44 @@ static int set_up(int netlink, const char *device, struct husk_error *err)
 	return netlink_talk(netlink, &message, "cannot bring an interface up", err);
 }
 
-static int add_address(int netlink, int index, struct in_addr address, struct husk_error *err)
+static void look_at_state(void *data, const struct nlmsghdr *answer)
 {
-	struct ifaddrmsg head = { .ifa_family = AF_INET,
-				  .ifa_prefixlen = ADDRESS_PREFIX,
-				  .ifa_index = (uint32_t)index };
+	const struct ifinfomsg *head = NLMSG_DATA(answer);
+	int left = (int)IFLA_PAYLOAD(answer);
+	uint8_t *state = data;
+
+	if (answer->nlmsg_type != RTM_NEWLINK || answer->nlmsg_len < NLMSG_LENGTH(sizeof(*head)))
+		return;
+	for (const struct rtattr *part = IFLA_RTA(head); RTA_OK(part, left); part = RTA_NEXT(part, left))
+		if (part->rta_type == IFLA_OPERSTATE && RTA_PAYLOAD(part) == sizeof(*state))
+			memcpy(state, RTA_DATA(part), sizeof(*state));
+}
+
+/*
+ * Of a pair the end that was brought up first sends nothing before a worker of the kernel has noticed that the other one
+ * is there, too; on a busy host that takes so long that a guest's first answers would be lost. Asking hurries it on kernels
+ * from 6.8 on.
+ */
+static int wait_for_link(int netlink, const char *device, struct husk_error *err)
+{
+	struct ifinfomsg head = { .ifi_family = AF_UNSPEC };
+	struct netlink_message message;
+	uint8_t state = 0;
+
+	for (int i = 0; state != LINK_UP && i < LINK_PATIENCE_MS; i++) {
+		if (i > 0)
+			usleep(1000);
+		netlink_begin(&message, RTM_GETLINK, 0, &head, sizeof(head));
+		netlink_put(&message, IFLA_IFNAME, device, strlen(device) + 1);
+		if (netlink_ask(netlink, &message, "cannot look at an interface", look_at_state, &state, err) < 0)
+			return -1;
+	}
+	return state == LINK_UP ? 0 : husk_fail(err, HUSK_TIMEOUT, "the wire to the guest does not come up");
+}
+
+static int add_address(int netlink, int index, struct in_addr address, uint8_t prefix, struct husk_error *err)
+{
+	struct ifaddrmsg head = { .ifa_family = AF_INET, .ifa_prefixlen = prefix, .ifa_index = (uint32_t)index };
 	struct netlink_message message;
 
 	netlink_begin(&message, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof(head));
@@ -134,7 +169,25 @@ static int add_neighbour(int netlink, int index, struct in_addr address, struct 
 	return netlink_talk(netlink, &message, "cannot tell the gateway of its guest", err);
 }
 
-/* Whatever a guest sends to is delivered here, to the leash. In the main table, where the wire's own /30 comes first. */
+/* To a guest that still uses an address of a machine it was copied from, too. */
+static int add_way_back(int netlink, int index, const struct address_link *link, struct husk_error *err)
+{
+	struct rtmsg head = { .rtm_family = AF_INET,
+			      .rtm_table = RT_TABLE_MAIN,
+			      .rtm_protocol = RTPROT_STATIC,
+			      .rtm_scope = RT_SCOPE_UNIVERSE,
+			      .rtm_type = RTN_UNICAST,
+			      .rtm_dst_len = (uint8_t)link->pool.prefix };
+	struct netlink_message message;
+
+	netlink_begin(&message, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof(head));
+	netlink_put(&message, RTA_DST, &link->pool.network, sizeof(link->pool.network));
+	netlink_put(&message, RTA_GATEWAY, &link->guest, sizeof(link->guest));
+	netlink_put(&message, RTA_OIF, &index, sizeof(index));
+	return netlink_talk(netlink, &message, "cannot route to the guest", err);
+}
+
+/* Whatever a guest sends to is delivered here, to the leash. In the main table, where the pool of guests comes first. */
 static int add_catch_all(int netlink, int loopback, struct husk_error *err)
 {
 	struct rtmsg head = { .rtm_family = AF_INET,
@@ -149,19 +202,19 @@ static int add_catch_all(int netlink, int loopback, struct husk_error *err)
 	return netlink_talk(netlink, &message, "cannot route the gateway", err);
 }
 
-static int fill_gateway(const struct address_link *link, int guest_space, struct husk_error *err)
+static int fill_gateway(int netlink, const struct address_link *link, int guest_space, struct husk_error *err)
 {
-	cleanup_close int netlink = netlink_open(err);
-
-	if (netlink < 0 || set_options(err) < 0 || add_pair(netlink, guest_space, err) < 0)
+	if (set_options(err) < 0 || add_pair(netlink, guest_space, err) < 0)
 		return -1;
 	int device = (int)if_nametoindex(GATEWAY_DEVICE), loopback = (int)if_nametoindex("lo");
 	if (device == 0 || loopback == 0)
 		return husk_fail_errno(err, "cannot find the interfaces of a gateway");
 	/* The rules first: there is no moment in which anything could arrive without them. */
 	if (rules_load(GATEWAY_DEVICE, link, err) < 0 || set_up(netlink, "lo", err) < 0 ||
-	    set_up(netlink, GATEWAY_DEVICE, err) < 0 || add_address(netlink, device, link->gateway, err) < 0 ||
-	    add_neighbour(netlink, device, link->guest, err) < 0)
+	    set_up(netlink, GATEWAY_DEVICE, err) < 0 ||
+	    add_address(netlink, device, link->gateway, ADDRESS_PREFIX, err) < 0 ||
+	    add_address(netlink, loopback, link->resolver, 32, err) < 0 ||
+	    add_neighbour(netlink, device, link->guest, err) < 0 || add_way_back(netlink, device, link, err) < 0)
 		return -1;
 	return add_catch_all(netlink, loopback, err);
 }
@@ -198,20 +251,21 @@ static void *make(void *argument)
 {
 	struct job *job = argument;
 	cleanup_close int guest_space = enter_new_space(&job->err);
-	cleanup_close int space = -1, port = -1;
+	cleanup_close int space = -1, netlink = -1, port = -1;
 
 	job->result = -1;
 	if (guest_space < 0 || set_options(&job->err) < 0)
 		return NULL;
 	space = enter_new_space(&job->err);
-	if (space < 0 || fill_gateway(job->link, guest_space, &job->err) < 0)
+	netlink = space < 0 ? -1 : netlink_open(&job->err);
+	if (netlink < 0 || fill_gateway(netlink, job->link, guest_space, &job->err) < 0)
 		return NULL;
 	if (setns(guest_space, CLONE_NEWNET) < 0) {
 		husk_fail_errno(&job->err, "cannot enter the guest's network namespace");
 		return NULL;
 	}
 	port = open_port(&job->err);
-	if (port < 0)
+	if (port < 0 || wait_for_link(netlink, GATEWAY_DEVICE, &job->err) < 0)
 		return NULL;
 	*job->out = (struct gateway){ .space = steal_fd(&space), .port = steal_fd(&port), .link = *job->link };
 	job->result = 0;

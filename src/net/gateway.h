@@ -12,7 +12,7 @@
 #include "net/address.h"
 
 #define GATEWAY_MTU 1500
-extern const uint8_t gateway_mac[6], gateway_guest_mac[6]; /* the same on every wire, like the addresses */
+extern const uint8_t gateway_mac[6], gateway_guest_mac[6]; /* the same on every wire */
 
 struct gateway {
 	int space; /* the gateway namespace, for the leash */

@@ -62,14 +62,12 @@ static int enter_cgroup(void *data)
 
 static int launch(struct leash *leash, int control, struct husk_error *err)
 {
-	char gateway[INET_ADDRSTRLEN], guest[INET_ADDRSTRLEN], uid[16];
+	char resolver[INET_ADDRSTRLEN], uid[16];
 	const char *authorities = getenv("SSL_CERT_FILE");
 	const char *const argv[] = { leash->program,
 				     "leash",
-				     "--gateway",
-				     inet_ntop(AF_INET, &leash->spec.gateway_address, gateway, sizeof(gateway)),
-				     "--guest",
-				     inet_ntop(AF_INET, &leash->spec.guest_address, guest, sizeof(guest)),
+				     "--resolver",
+				     inet_ntop(AF_INET, &leash->spec.resolver, resolver, sizeof(resolver)),
 				     "--uid",
 				     uid,
 				     "--authorities",

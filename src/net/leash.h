@@ -2,9 +2,9 @@
  * The leash: one small process per sandbox that may use the network (`husk leash`, policy allow or open), and the only
  * way out of it. This header is the supervisor's side: start it, give it another policy, read what it saw, end it.
  *
- * The gateway namespace must stand ready before the start: loopback and the veth end up, the veth end with the gateway
- * address, a route "local 0.0.0.0/0 dev lo" (so that every destination is delivered here), and no other way anywhere.
- * Its rules let in, from the guest's address only: udp and tcp port 53 to the gateway address; other tcp by
+ * The gateway namespace must stand ready before the start: loopback and the veth end up, the resolver's address
+ * on loopback, a route "local 0.0.0.0/0 dev lo" (so that every destination is delivered here), and no other way anywhere.
+ * Its rules let in, from guest addresses only: udp and tcp port 53 to the resolver's address; other tcp by
  * `tproxy ip to :LEASH_TCP_PORT`; other udp by `tproxy ip to :LEASH_UDP_PORT`. Without a leash there is no socket there
  * and everything is dropped.
  *
@@ -50,11 +50,11 @@ struct leash_event {
 };
 
 struct leash_spec {
-	const char *program; /* the husk binary */
-	int gateway;         /* the gateway namespace; copied */
-	struct in_addr gateway_address, guest_address;
-	uint32_t uid;          /* it runs as this uid and gid */
-	struct cgroup *cgroup; /* entered before exec, so it must outlive the leash; NULL: the supervisor's own */
+	const char *program;     /* the husk binary */
+	int gateway;             /* the gateway namespace; copied */
+	struct in_addr resolver; /* where the guest asks for names */
+	uint32_t uid;            /* it runs as this uid and gid */
+	struct cgroup *cgroup;   /* entered before exec, so it must outlive the leash; NULL: the supervisor's own */
 	/* Called from a thread of the leash's own, one at a time; bounded to a few tens a second. May be NULL. */
 	void (*on_event)(void *data, const struct leash_event *event);
 	void *data;

@@ -303,8 +303,7 @@ void dns_serve_datagram(struct proxy *proxy)
 	datagram->lookup = lookup;
 	ssize_t got = recvfrom(proxy->dns, datagram->data, sizeof(datagram->data), MSG_DONTWAIT,
 			       (struct sockaddr *)&lookup->from, &size);
-	if (got > 0 && lookup->from.sin_addr.s_addr == proxy->guest.s_addr &&
-	    atomic_load(&proxy->lookups) < LOOKUPS_MAX) {
+	if (got > 0 && atomic_load(&proxy->lookups) < LOOKUPS_MAX) {
 		datagram->size = (size_t)got;
 		atomic_fetch_add(&proxy->lookups, 1);
 		if (proxy_thread(run_datagram, datagram) == 0)

@@ -404,13 +404,11 @@ static void *flow_run(void *argument)
 /* Where the guest wanted to go is where the kernel says this end is: that is what tproxy keeps. */
 static int read_addresses(struct flow *flow)
 {
-	struct sockaddr_in here = { 0 }, there = { 0 };
-	socklen_t here_size = sizeof(here), there_size = sizeof(there);
+	struct sockaddr_in here = { 0 };
+	socklen_t size = sizeof(here);
 	struct in_addr address;
 
-	if (getsockname(flow->guest, (struct sockaddr *)&here, &here_size) < 0 ||
-	    getpeername(flow->guest, (struct sockaddr *)&there, &there_size) < 0 || here.sin_family != AF_INET ||
-	    there.sin_addr.s_addr != flow->proxy->guest.s_addr)
+	if (getsockname(flow->guest, (struct sockaddr *)&here, &size) < 0 || here.sin_family != AF_INET)
 		return -1;
 	address = here.sin_addr;
 	flow->address = ntohl(address.s_addr);

@@ -48,8 +48,8 @@ static int open_inside(struct proxy *proxy)
 
 	proxy->tcp = open_socket(SOCK_STREAM, any, LEASH_TCP_PORT, true);
 	proxy->udp = open_socket(SOCK_DGRAM, any, LEASH_UDP_PORT, true);
-	proxy->dns = open_socket(SOCK_DGRAM, proxy->gateway, 53, false);
-	proxy->dns_tcp = open_socket(SOCK_STREAM, proxy->gateway, 53, false);
+	proxy->dns = open_socket(SOCK_DGRAM, proxy->resolver, 53, false);
+	proxy->dns_tcp = open_socket(SOCK_STREAM, proxy->resolver, 53, false);
 	/* Sends what it is given, whatever source it names; the only one to get it is the guest. */
 	proxy->raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	return proxy->tcp < 0 || proxy->udp < 0 || proxy->dns < 0 || proxy->dns_tcp < 0 || proxy->raw < 0 ? -1 : 0;

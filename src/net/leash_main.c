@@ -3,7 +3,7 @@
  * and the gateway namespace on 1 (leash.h says what is spoken there). This file is its start and its main loop: it takes
  * policies from the supervisor and hands connections and lookups of the guest to threads.
  *
- *   husk leash --gateway ADDRESS --guest ADDRESS --uid N --authorities FILE
+ *   husk leash --resolver ADDRESS --uid N --authorities FILE
  *
  * Until the first policy it does not look at the guest at all, and it ends when its supervisor is gone.
  */
@@ -27,15 +27,14 @@
 #define ACCEPTS_MAX 64 /* in one turn, so that the supervisor is heard between them */
 
 struct arguments {
-	struct in_addr gateway, guest;
+	struct in_addr resolver;
 	uint32_t uid;
 	const char *authorities;
 };
 
 static int parse_arguments(int argc, char **argv, struct arguments *out)
 {
-	static const struct option options[] = { { "gateway", required_argument, NULL, 'g' },
-						 { "guest", required_argument, NULL, 'c' },
+	static const struct option options[] = { { "resolver", required_argument, NULL, 'r' },
 						 { "uid", required_argument, NULL, 'u' },
 						 { "authorities", required_argument, NULL, 'a' },
 						 { 0 } };
@@ -46,11 +45,8 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 		bool good = true;
 
 		switch (option) {
-		case 'g':
-			good = inet_pton(AF_INET, optarg, &out->gateway) == 1;
-			break;
-		case 'c':
-			good = inet_pton(AF_INET, optarg, &out->guest) == 1;
+		case 'r':
+			good = inet_pton(AF_INET, optarg, &out->resolver) == 1;
 			break;
 		case 'u':
 			good = str_to_int64(optarg, 1, UINT32_MAX - 1, &uid) == 0;
@@ -65,7 +61,7 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 			return -1;
 	}
 	out->uid = (uint32_t)uid;
-	return uid && out->gateway.s_addr && out->guest.s_addr && out->authorities ? 0 : -1;
+	return uid && out->resolver.s_addr && out->authorities ? 0 : -1;
 }
 
 /* ---- what threads are for ---- */
@@ -264,8 +260,7 @@ static int set_up(struct proxy *proxy, const struct arguments *arguments, struct
 	pthread_mutex_init(&proxy->book.lock, NULL);
 	pthread_mutex_init(&proxy->route_lock, NULL);
 	pthread_mutex_init(&proxy->tls_lock, NULL);
-	proxy->gateway = arguments->gateway;
-	proxy->guest = arguments->guest;
+	proxy->resolver = arguments->resolver;
 	signal(SIGPIPE, SIG_IGN);
 	if (prctl(PR_SET_NAME, "husk-leash") < 0 || take_descriptors(proxy, &gateway_space) < 0)
 		return husk_fail_errno(err, "cannot take over the leash's descriptors");

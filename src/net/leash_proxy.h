@@ -74,7 +74,7 @@ struct proxy {
 	/* Descriptors; the first five are sockets in the gateway namespace. */
 	int tcp, udp, dns, dns_tcp, raw;
 	int control, route, authorities;
-	struct in_addr gateway, guest;
+	struct in_addr resolver;
 
 	pthread_mutex_t lock; /* guards terms and the list of flows */
 	struct terms *terms;  /* NULL: none yet, and nothing is let through */

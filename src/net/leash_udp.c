@@ -21,8 +21,9 @@
 struct pair {
 	int fd; /* -1: free */
 	uint32_t address;
-	uint16_t port, guest_port;
-	struct terms *terms; /* those it was last judged by */
+	uint16_t port;
+	struct sockaddr_in guest; /* which of its addresses, too: a copied machine has those of its past */
+	struct terms *terms;      /* those it was last judged by */
 	struct tally *tally;
 	int64_t used_ms;
 };
@@ -80,7 +81,8 @@ static void pair_close(struct proxy *proxy, struct pair *pair)
 }
 
 /* The pair with these ends, or a free place, or the one that has been quiet longest. */
-static struct pair *pair_find(struct relay *relay, uint16_t guest_port, uint32_t address, uint16_t port, bool *found)
+static struct pair *pair_find(struct relay *relay, const struct sockaddr_in *guest, uint32_t address, uint16_t port,
+			      bool *found)
 {
 	struct pair *best = &relay->pairs[0];
 
@@ -88,7 +90,9 @@ static struct pair *pair_find(struct relay *relay, uint16_t guest_port, uint32_t
 	for (size_t i = 0; i < PAIRS_MAX; i++) {
 		struct pair *pair = &relay->pairs[i];
 
-		if (pair->fd >= 0 && pair->guest_port == guest_port && pair->address == address && pair->port == port) {
+		if (pair->fd >= 0 && pair->guest.sin_port == guest->sin_port &&
+		    pair->guest.sin_addr.s_addr == guest->sin_addr.s_addr && pair->address == address &&
+		    pair->port == port) {
 			*found = true;
 			return pair;
 		}
@@ -98,7 +102,8 @@ static struct pair *pair_find(struct relay *relay, uint16_t guest_port, uint32_t
 	return best;
 }
 
-static int pair_open(struct proxy *proxy, struct pair *pair, uint16_t guest_port, uint32_t address, uint16_t port)
+static int pair_open(struct proxy *proxy, struct pair *pair, const struct sockaddr_in *guest, uint32_t address,
+		     uint16_t port)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = { htonl(address) } };
 	char label[POLICY_NAME_MAX + 1];
@@ -112,7 +117,7 @@ static int pair_open(struct proxy *proxy, struct pair *pair, uint16_t guest_port
 	*pair = (struct pair){ .fd = steal_fd(&fd),
 			       .address = address,
 			       .port = port,
-			       .guest_port = guest_port,
+			       .guest = *guest,
 			       .terms = proxy_terms(proxy),
 			       .tally = tally_get(proxy, label, port) };
 	report_event(proxy, &(struct verdict){ "allowed", "udp", label, port, "", "" });
@@ -168,11 +173,11 @@ static void from_guest(struct relay *relay)
 	ssize_t size = receive(relay, &from, &to);
 	bool found;
 
-	if (size < 0 || from.sin_addr.s_addr != proxy->guest.s_addr)
+	if (size < 0)
 		return;
 	uint32_t address = ntohl(to.sin_addr.s_addr);
-	uint16_t port = ntohs(to.sin_port), guest_port = ntohs(from.sin_port);
-	struct pair *pair = pair_find(relay, guest_port, address, port, &found);
+	uint16_t port = ntohs(to.sin_port);
+	struct pair *pair = pair_find(relay, &from, address, port, &found);
 	if (found && !pair_holds(proxy, pair))
 		return;
 	if (!found) {
@@ -184,7 +189,7 @@ static void from_guest(struct relay *relay)
 			refuse(proxy, address, port);
 			return;
 		}
-		if (pair_open(proxy, pair, guest_port, address, port) < 0)
+		if (pair_open(proxy, pair, &from, address, port) < 0)
 			return;
 	}
 	pair->used_ms = time_monotonic_ms();
@@ -222,7 +227,6 @@ static void to_guest(struct relay *relay, struct pair *pair)
 		struct udphdr udp;
 		uint8_t data[MTU];
 	} packet = { 0 };
-	struct sockaddr_in guest = { .sin_family = AF_INET, .sin_addr = proxy->guest };
 	ssize_t got = recv(pair->fd, relay->data, DATAGRAM_MAX, MSG_DONTWAIT);
 
 	/* An error (nobody listens there) was taken off by the read. What does not fit a packet cannot go: no fragments. */
@@ -234,15 +238,15 @@ static void to_guest(struct relay *relay, struct pair *pair)
 				    .ttl = 64,
 				    .protocol = IPPROTO_UDP,
 				    .saddr = htonl(pair->address),
-				    .daddr = proxy->guest.s_addr };
+				    .daddr = pair->guest.sin_addr.s_addr };
 	packet.udp.source = htons(pair->port);
-	packet.udp.dest = htons(pair->guest_port);
+	packet.udp.dest = pair->guest.sin_port;
 	packet.udp.len = htons((uint16_t)(sizeof(packet.udp) + (size_t)got));
 	packet.udp.check = checksum(&packet.ip, &packet.udp, packet.data, (size_t)got);
 	pair->used_ms = time_monotonic_ms();
 	if (tally_count(proxy, pair->tally, pair->terms->policy, 0, (uint64_t)got))
 		sendto(proxy->raw, &packet, sizeof(packet.ip) + sizeof(packet.udp) + (size_t)got,
-		       MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&guest, sizeof(guest));
+		       MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&pair->guest, sizeof(pair->guest));
 }
 
 /* ---- the thread ---- */

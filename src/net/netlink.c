@@ -120,14 +120,20 @@ static int receive(int fd, const char *what, void (*each)(void *data, const stru
 	}
 }
 
-int netlink_talk(int fd, struct netlink_message *message, const char *what, struct husk_error *err)
+int netlink_ask(int fd, struct netlink_message *message, const char *what,
+		void (*each)(void *data, const struct nlmsghdr *answer), void *data, struct husk_error *err)
 {
 	struct nlmsghdr *head = (struct nlmsghdr *)(void *)message->data;
 
 	head->nlmsg_flags |= NLM_F_ACK;
 	if (send_request(fd, message, what, err) < 0)
 		return -1;
-	return receive(fd, what, NULL, NULL, err);
+	return receive(fd, what, each, data, err);
+}
+
+int netlink_talk(int fd, struct netlink_message *message, const char *what, struct husk_error *err)
+{
+	return netlink_ask(fd, message, what, NULL, NULL, err);
 }
 
 int netlink_dump(int fd, struct netlink_message *message, const char *what,

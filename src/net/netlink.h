@@ -27,6 +27,9 @@ void netlink_nest_end(struct netlink_message *message, size_t nest);
 
 /* Sends it and waits for the kernel's yes or no; `what` names the step in the error. */
 int netlink_talk(int fd, struct netlink_message *message, const char *what, struct husk_error *err);
+/* Likewise, for a request with an answer before that. */
+int netlink_ask(int fd, struct netlink_message *message, const char *what,
+		void (*each)(void *data, const struct nlmsghdr *answer), void *data, struct husk_error *err);
 /* Sends a dump request and calls back for each answer (payload after nlmsghdr). */
 int netlink_dump(int fd, struct netlink_message *message, const char *what,
 		 void (*each)(void *data, const struct nlmsghdr *answer), void *data, struct husk_error *err);

@@ -1,8 +1,11 @@
 /*
  * The packet rules of a gateway namespace. They are the same for every policy and never change while a machine lives: they
  * bring TCP and UDP of the guest to the leash's sockets, and refuse what finds no socket there, which is everything when
- * no leash runs. Who may go where is decided by the leash; what is not plain IPv4 from the guest's own address ends
+ * no leash runs. Who may go where is decided by the leash; what is not plain IPv4 from an address of its own ends
  * here, before the kernel's IP stack has looked at it.
+ *
+ * Its own are all guest addresses of the instance: a copy of another machine still has sockets with that one's address.
+ * Whose it is does not matter on a wire with one guest; what goes back goes down the same wire.
  */
 #include "net/rules.h"
 
@@ -21,6 +24,7 @@ static const char *const template =
 	"table netdev husk {\n"
 	" chain ingress {\n"
 	"  type filter hook ingress device \"%1$s\" priority -500; policy drop;\n"
+	"  ip saddr & 0.0.0.3 != 0.0.0.2 drop\n"
 	"  ether type ip ip saddr %2$s ip frag-off & 0x3fff == 0 meta l4proto { tcp, udp } accept\n"
 	" }\n"
 	"}\n"
@@ -112,11 +116,13 @@ static int run_commands(const char *commands, struct husk_error *err)
 
 int rules_load(const char *device, const struct address_link *link, struct husk_error *err)
 {
-	char guest[INET_ADDRSTRLEN], gateway[INET_ADDRSTRLEN];
+	char network[INET_ADDRSTRLEN], resolver[INET_ADDRSTRLEN];
 
-	inet_ntop(AF_INET, &link->guest, guest, sizeof(guest));
-	inet_ntop(AF_INET, &link->gateway, gateway, sizeof(gateway));
-	cleanup_free char *commands = str_format(template, device, guest, gateway, LEASH_TCP_PORT, LEASH_UDP_PORT);
+	inet_ntop(AF_INET, &link->pool.network, network, sizeof(network));
+	inet_ntop(AF_INET, &link->resolver, resolver, sizeof(resolver));
+	cleanup_free char *guests = str_format("%s/%d", network, link->pool.prefix);
+	cleanup_free char *commands =
+		guests ? str_format(template, device, guests, resolver, LEASH_TCP_PORT, LEASH_UDP_PORT) : NULL;
 	if (!commands)
 		return husk_fail_memory(err);
 	return rules_available(err) < 0 ? -1 : run_commands(commands, err);

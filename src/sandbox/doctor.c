@@ -51,7 +51,8 @@ static void add_check(struct checks *checks, const char *name, int result, const
 	checks->out_of_memory |= !check->name || !check->text;
 }
 
-static int give_checks(struct checks *checks, int result, struct husk_check **out, size_t *count, struct husk_error *err)
+static int give_checks(struct checks *checks, int result, struct husk_check **out, size_t *count,
+		       struct husk_error *err)
 {
 	if (result == 0 && checks->out_of_memory)
 		result = husk_fail_memory(err);
@@ -76,17 +77,19 @@ static void check_host(struct checks *checks, struct husk *husk)
 	if (geteuid() == 0)
 		add_check(checks, "user", HUSK_CHECK_OK, "root");
 	else
-		add_check(checks, "user", HUSK_CHECK_FAIL, "uid %u; Husk makes cgroups and user namespaces: run it as root",
-			  geteuid());
+		add_check(checks, "user", HUSK_CHECK_FAIL,
+			  "uid %u; Husk makes cgroups and user namespaces: run it as root", geteuid());
 	cleanup_free char *cgroups = cgroup_describe();
 	bool limits = cgroups && strstr(cgroups, "memory") && strstr(cgroups, "cpu") && strstr(cgroups, "pids");
 	add_check(checks, "cgroups", limits ? HUSK_CHECK_OK : HUSK_CHECK_FAIL, "%s%s", cgroups ? cgroups : "none found",
-		  limits ? "" : "; memory, cpu and pids are needed for limits to hold: mount them, or delegate them to us");
+		  limits ? ""
+			 : "; memory, cpu and pids are needed for limits to hold: mount them, or delegate them to us");
 	if (statvfs(husk->paths.home, &disk) == 0) {
 		uint64_t available = (uint64_t)disk.f_bavail * disk.f_frsize;
-		add_check(checks, "state", available > (4ull << 30) ? HUSK_CHECK_OK : HUSK_CHECK_WARN, "%s, %.1f GiB free%s",
-			  husk->paths.home, (double)available / (1u << 30),
-			  available > (4ull << 30) ? "" : "; templates and snapshots need room: husk gc, or a larger disk");
+		add_check(checks, "state", available > (4ull << 30) ? HUSK_CHECK_OK : HUSK_CHECK_WARN,
+			  "%s, %.1f GiB free%s", husk->paths.home, (double)available / (1u << 30),
+			  available > (4ull << 30) ? ""
+						   : "; templates and snapshots need room: husk gc, or a larger disk");
 	}
 }
 
@@ -117,29 +120,34 @@ static void check_programs(struct checks *checks)
 	if (agent)
 		add_check(checks, "agent", HUSK_CHECK_OK, "%s", agent);
 	else
-		add_check(checks, "agent", HUSK_CHECK_FAIL, "husk-agent is not installed beside husk; run make, or make install");
+		add_check(checks, "agent", HUSK_CHECK_FAIL,
+			  "husk-agent is not installed beside husk; run make, or make install");
 }
 
 /* The wire of a machine, made and taken away again; and whether its addresses hide a network of the host from guests. */
 static void check_network(struct checks *checks, struct husk *husk)
 {
 	struct gateway gateway = GATEWAY_NONE;
+	struct address_pool pool;
 	struct address_link link;
 	struct husk_error err = { 0 };
 	char route[64], address[INET_ADDRSTRLEN];
 
-	if (address_choose(husk->paths.home, &link, &err) < 0 || gateway_make(&link, &gateway, &err) < 0) {
+	if (address_choose(husk->paths.home, &pool, &err) < 0 || address_link(&pool, 1, &link, &err) < 0 ||
+	    gateway_make(&link, &gateway, &err) < 0) {
 		add_check(checks, "network", HUSK_CHECK_FAIL, "%s", err.message);
 		return;
 	}
 	gateway_close(&gateway);
-	inet_ntop(AF_INET, &link.guest, address, sizeof(address));
-	if (address_collides(&link, route, &err) == 1)
+	inet_ntop(AF_INET, &pool.network, address, sizeof(address));
+	if (address_collides(&pool, route, &err) == 1)
 		add_check(checks, "network", HUSK_CHECK_WARN,
-			  "guests have the address %s, which lies in the host's route %s and hides it from them; set HUSK_NET",
-			  address, route);
+			  "guests have addresses of %s/%d, which overlaps the host's route %s and hides it from them; "
+			  "set HUSK_NET",
+			  address, pool.prefix, route);
 	else
-		add_check(checks, "network", HUSK_CHECK_OK, "works: guests have the address %s", address);
+		add_check(checks, "network", HUSK_CHECK_OK, "works: guests have addresses of %s/%d", address,
+			  pool.prefix);
 }
 
 static void check_templates(struct checks *checks, struct husk *husk)

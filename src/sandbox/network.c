@@ -117,8 +117,7 @@ static int start_leash(struct supervisor *s, struct husk_error *err)
 	struct leash_spec spec = {
 		.program = program,
 		.gateway = s->network.gateway.space,
-		.gateway_address = s->network.gateway.link.gateway,
-		.guest_address = s->network.gateway.link.guest,
+		.resolver = s->network.gateway.link.resolver,
 		.uid = LEASH_UID_BASE + s->slot,
 		.cgroup = s->cgroup,
 		.on_event = on_event,
@@ -139,9 +138,10 @@ static bool wants_leash(const struct catalog_sandbox *row)
 
 int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
 {
+	struct address_pool pool;
 	struct address_link addresses;
 
-	if (address_choose(s->husk.paths.home, &addresses, err) < 0 ||
+	if (address_choose(s->husk.paths.home, &pool, err) < 0 || address_link(&pool, row->slot, &addresses, err) < 0 ||
 	    gateway_make(&addresses, &s->network.gateway, err) < 0)
 		return -1;
 	return wants_leash(row) ? start_leash(s, err) : 0;
@@ -271,7 +271,7 @@ int network_arguments(struct supervisor *s, const char *environment, struct buf 
 		return -1;
 	if (!policy || policy->mode == POLICY_OFF)
 		return 0;
-	inet_ntop(AF_INET, &s->network.gateway.link.gateway, address, sizeof(address));
+	inet_ntop(AF_INET, &s->network.gateway.link.resolver, address, sizeof(address));
 	if (wire_put_string(out, TAG_NAMESERVER, address) < 0)
 		return husk_fail_memory(err);
 	return policy->secret_count ? put_certificate(s, out, err) : 0;
@@ -342,7 +342,8 @@ int network_set(struct supervisor *s, const char *text, const char *secrets, str
 		return -1;
 	}
 	/* Of rules alone the guest knows nothing. */
-	s->network.untold |= s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
+	s->network.untold |=
+		s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
 	policy_free(s->network.policy);
 	s->network.policy = steal_pointer(policy);
 	cleanup_free char *detail = str_format("{\"mode\":\"%s\"}", policy_mode_name(s->network.policy->mode));

@@ -41,6 +41,15 @@ table inet husk {{
 """
 
 
+# The library is what husk itself needs; the program nft need not be installed.
+NFT = """
+import ctypes, sys
+library = ctypes.CDLL("libnftables.so.1")
+library.nft_ctx_new.restype = ctypes.c_void_p
+sys.exit(library.nft_run_cmd_from_buffer(ctypes.c_void_p(library.nft_ctx_new(0)), sys.stdin.read().encode()))
+"""
+
+
 def run(*words, **options):
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=30, **options)
 
@@ -55,7 +64,7 @@ def make_spaces():
         run("ip", "-n", name, "link", "set", device, "up")
     run("ip", "-n", GUEST_SPACE, "route", "add", "default", "via", GATEWAY)
     run("ip", "-n", GATEWAY_SPACE, "route", "add", "local", "0.0.0.0/0", "dev", "lo")
-    run("nsenter", f"--net=/run/netns/{GATEWAY_SPACE}", "nft", "-f", "-", input=RULES)
+    run("nsenter", f"--net=/run/netns/{GATEWAY_SPACE}", sys.executable, "-c", NFT, input=RULES)
 
 
 def remove_spaces():
@@ -177,7 +186,7 @@ class Leash:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         space = os.open(f"/run/netns/{GATEWAY_SPACE}", os.O_RDONLY)
         self.process = subprocess.Popen(
-            [HUSK, "leash", "--gateway", GATEWAY, "--guest", GUEST, "--uid", str(UID), "--authorities",
+            [HUSK, "leash", "--resolver", GATEWAY, "--uid", str(UID), "--authorities",
              str(internet.SCRATCH / "ca.crt")], stdin=theirs, stdout=space)
         theirs.close()
         os.close(space)

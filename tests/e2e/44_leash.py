@@ -7,6 +7,7 @@ read from outside: from what arrived in the world, packet by packet.
 """
 
 import contextlib
+import ipaddress
 import json
 import os
 import shutil
@@ -293,12 +294,13 @@ def packet(source, target, fragment=0, protocol=17, port=7001):
 def frame(kind, data):
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)); s.bind(("eth0", 0))
     s.send(b"\\x02husk\\x01" + b"\\x02husk\\x02" + struct.pack("!H", kind) + data)
-tried("fragment", lambda: frame(0x800, packet("10.201.0.2", "{internet.EVIL}", 0x2000)))
-tried("later", lambda: frame(0x800, packet("10.201.0.2", "{internet.EVIL}", 8)))
-for source in ("10.201.0.1", "127.0.0.1", "{internet.HOST}", "0.0.0.0"):
+own = os.popen("hostname -I").read().split()[0]
+tried("fragment", lambda: frame(0x800, packet(own, "{internet.EVIL}", 0x2000)))
+tried("later", lambda: frame(0x800, packet(own, "{internet.EVIL}", 8)))
+for source in ("10.201.0.1", own.rpartition(".")[0] + ".1", "10.201.0.5", "10.202.0.2", "127.0.0.1", "{internet.HOST}", "0.0.0.0"):
     tried("spoof:" + source, lambda: frame(0x800, packet(source, "{internet.RAW}", port=7999)))
-tried("vlan", lambda: frame(0x8100, struct.pack("!HH", 5, 0x800) + packet("10.201.0.2", "{internet.EVIL}")))
-tried("arp", lambda: frame(0x806, struct.pack("!HHBBH6s4s6s4s", 1, 0x800, 6, 4, 1, b"\\x02husk\\x02", socket.inet_aton("10.201.0.2"), b"\\0" * 6, socket.inet_aton("{internet.EVIL}"))))
+tried("vlan", lambda: frame(0x8100, struct.pack("!HH", 5, 0x800) + packet(own, "{internet.EVIL}")))
+tried("arp", lambda: frame(0x806, struct.pack("!HHBBH6s4s6s4s", 1, 0x800, 6, 4, 1, b"\\x02husk\\x02", socket.inet_aton(own), b"\\0" * 6, socket.inet_aton("{internet.EVIL}"))))
 tried("ipv6", lambda: frame(0x86dd, struct.pack("!IHBB", 6 << 28, 8, 17, 64) + bytes(40)))
 """, {internet.EVIL, ("udp", internet.RAW, 7999)})
 
@@ -350,7 +352,7 @@ def test_escape_to_a_neighbour():
     victim, attacker = box("--egress", "open"), box("--egress", "open")
     husk("exec", "-d", victim, "--", "sh", "-c", "cd /tmp && exec python3 -m http.server 80")
     until(lambda: sh(victim, "curl -sS -m 2 -o /dev/null -w '%{http_code}' http://127.0.0.1/ || true").startswith("200"), "the victim listens")
-    address = sh(victim, "hostname -I 2>/dev/null || python3 -c \"import socket;s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);s.connect(('198.51.100.7',1));print(s.getsockname()[0])\"").split()[0]
+    [address] = addresses(victim)
     out = attempts(attacker, f"""
 tried("same", lambda: b"ca.crt" in tcp("{address}", 80))
 for n in (1, 3, 5, 6, 9, 10): tried(f"near:{{n}}", lambda: tcp(f"10.201.0.{{n}}", 80, wait=1))
@@ -480,10 +482,36 @@ def test_forks_inherit():
     assert_in("allowed.test", sh(parent, f"{CURL} https://allowed.test/"))
 
 
+def addresses(sandbox):
+    """Of its interface: its own, then those of its past."""
+    return sh(sandbox, "hostname -I").split()
+
+
+@test
+def test_each_has_its_own_address():
+    """A /30 for each; a copy gets another, keeps the old ones for the sockets that have them, and finds the resolver."""
+    parent, other = box(), box()
+    [child] = fork(parent)
+    [grandchild] = fork(child)
+    husk("hibernate", child)
+    later = box()  # may take the place that the child had
+    husk("wake", child)
+    boxes = (parent, other, child, grandchild, later)
+    own = [addresses(sandbox)[0] for sandbox in boxes]
+    assert_equal(len({ipaddress.ip_network(f"{address}/30", strict=False) for address in own}), len(boxes), f"wires of {own}")
+    assert all(address in ipaddress.ip_network("10.201.0.0/16") for address in map(ipaddress.ip_address, own)), own
+    assert_equal(addresses(parent), own[:1])
+    assert_in(own[0], addresses(grandchild)[1:])
+    for sandbox in boxes:
+        source = "import socket; s = socket.create_connection(('198.51.100.7', 7000), 5); print(s.getsockname()[0])"
+        assert_equal(python(sandbox, source), addresses(sandbox)[0], "the source of a new connection")
+        assert_in("allowed.test", sh(sandbox, f"{CURL} https://allowed.test/"))
+
+
 @test
 def test_sockets_survive_forks():
-    """Connected and bound UDP sockets and listeners on the guest's own address find it again in another machine, and
-    connections over loopback go on; one that leaves is cut, and does not keep the machine from being copied."""
+    """Connected and bound UDP sockets and listeners on an address of its past go on in another machine, and so do
+    connections over loopback; one that leaves is cut, and does not keep the machine from being copied."""
     parent = box()
     husk("exec", "-d", parent, "--", "python3", "-c", f"""
 import socket, time
@@ -505,7 +533,8 @@ while True:
 """)
     until(lambda: sh(parent, "cat /tmp/ticks 2>/dev/null || echo 0") not in ("0", ""), "the socket works")
     [child] = fork(parent)
-    for sandbox in (child, parent):
+    [grandchild] = fork(child)
+    for sandbox in (grandchild, child, parent):
         before = int(sh(sandbox, "cat /tmp/ticks"))
         until(lambda: int(sh(sandbox, "cat /tmp/ticks") or 0) > before + 2, f"the socket of {sandbox} goes on")
         assert_equal(sh(sandbox, "cat /tmp/cut"), "True", "the connection that left it")

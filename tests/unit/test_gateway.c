@@ -43,13 +43,15 @@ static void require_root(void)
 
 static int open_gateway(void **state)
 {
+	struct address_pool pool;
 	struct address_link link;
 	struct husk_error err = { 0 };
 
 	(void)state;
 	if (geteuid() != 0)
 		return 0;
-	assert_int_equal(address_parse("10.77.0.0/16", "range", &link, &err), 0);
+	assert_int_equal(address_parse("10.77.0.0/16", "range", &pool, &err), 0);
+	assert_int_equal(address_link(&pool, 300, &link, &err), 0);
 	if (gateway_make(&link, &gateway, &err) < 0)
 		fail_msg("%s", err.message);
 	return 0;
@@ -87,7 +89,7 @@ static void put_frame(const struct packet *packet)
 	memcpy(ether.h_source, gateway_guest_mac, 6);
 	ip.protocol = packet->protocol ? packet->protocol : IPPROTO_UDP;
 	ip.frag_off = htons(packet->fragment);
-	inet_pton(AF_INET, packet->from ? packet->from : "10.77.0.2", &ip.saddr);
+	inet_pton(AF_INET, packet->from ? packet->from : "10.77.4.178", &ip.saddr);
 	inet_pton(AF_INET, packet->to ? packet->to : "203.0.113.9", &ip.daddr);
 	ip.check = checksum(&ip, sizeof(ip));
 	memcpy(frame + VNET_HEADER, &ether, sizeof(ether));
@@ -133,7 +135,8 @@ static void drops_what_is_not_plain(void **state)
 {
 	static const struct packet packets[] = {
 		{ .protocol = IPPROTO_ICMP }, { .protocol = IPPROTO_GRE }, { .protocol = IPPROTO_SCTP },
-		{ .from = "10.77.0.1" },      { .from = "192.0.2.1" },     { .from = "127.0.0.1" },
+		{ .from = "10.77.0.1" },      { .from = "10.77.4.177" },   { .from = "10.77.4.179" },
+		{ .from = "10.78.0.2" },      { .from = "192.0.2.1" },     { .from = "127.0.0.1" },
 		{ .fragment = IP_MF },        { .fragment = 1 },           { .type = ETH_P_IPV6 },
 		{ .type = ETH_P_ARP },        { .type = ETH_P_8021Q },     { .type = 0x88cc },
 	};
@@ -180,7 +183,14 @@ static void brings_all_to_the_leash(void **state)
 	put_frame(&(struct packet){ .to = "198.51.100.7", .port = 4242 });
 	assert_int_equal(poll(&wait, 1, 1000), 1);
 	assert_int_equal(recvfrom(fd, &byte, 1, 0, (struct sockaddr *)&from, &size), 0);
-	assert_string_equal(inet_ntoa(from.sin_addr), "10.77.0.2");
+	assert_string_equal(inet_ntoa(from.sin_addr), "10.77.4.178");
+	/* From an address of its past; and the refusal of what has no listener goes back there, down the same wire. */
+	put_frame(&(struct packet){ .from = "10.77.0.6", .to = "198.51.100.7", .port = 4242 });
+	assert_int_equal(poll(&wait, 1, 1000), 1);
+	assert_int_equal(recvfrom(fd, &byte, 1, 0, (struct sockaddr *)&from, &size), 0);
+	assert_string_equal(inet_ntoa(from.sin_addr), "10.77.0.6");
+	put_frame(&(struct packet){ .from = "10.77.0.6", .to = "10.77.0.1", .port = 53 });
+	assert_int_equal(answer(1000), ICMP_DEST_UNREACH);
 	/* Spoofed, and from loopback to loopback: still not. */
 	put_frame(&(struct packet){ .from = "192.0.2.1" });
 	put_frame(&(struct packet){ .from = "127.0.0.1", .to = "127.0.0.1", .port = LEASH_UDP_PORT });
@@ -197,18 +207,32 @@ static void is_no_business_of_the_host(void **state)
 
 static void reads_ranges(void **state)
 {
-	static const char *const wrong[] = { "",           "10.0.0.0/31", "10.0.0.0/7", "10.0.0.1/24", "10.0.0.0/x",
-					     "10.0.0/24",  "::1/64",      "0.0.0.0/8",  "127.0.0.0/8", "224.0.0.0/8",
-					     "example.com" };
+	static const char *const wrong[] = {
+		"",          "10.0.0.0", "10.0.0.0/30", "10.0.0.0/7",  "10.0.0.1/24", "10.0.0.0/x",
+		"10.0.0/24", "::1/64",   "0.0.0.0/8",   "127.0.0.0/8", "224.0.0.0/8", "example.com"
+	};
+	struct address_pool pool;
 	struct address_link link;
 	struct husk_error err;
 
 	(void)state;
-	assert_int_equal(address_parse("10.9.8.0/24", "range", &link, &err), 0);
-	assert_string_equal(inet_ntoa(link.gateway), "10.9.8.1");
-	assert_string_equal(inet_ntoa(link.guest), "10.9.8.2");
+	assert_int_equal(address_parse("10.9.8.0/24", "range", &pool, &err), 0);
+	assert_int_equal(address_link(&pool, 1, &link, &err), 0);
+	assert_string_equal(inet_ntoa(link.resolver), "10.9.8.1");
+	assert_string_equal(inet_ntoa(link.gateway), "10.9.8.5");
+	assert_string_equal(inet_ntoa(link.guest), "10.9.8.6");
+	assert_int_equal(address_link(&pool, 63, &link, &err), 0);
+	assert_string_equal(inet_ntoa(link.guest), "10.9.8.254");
+	assert_int_equal(address_link(&pool, 0, &link, &err), -1);
+	assert_int_equal(address_link(&pool, 64, &link, &err), -1);
+	assert_int_equal(err.code, HUSK_LIMIT);
+	assert_non_null(strstr(err.message, "63"));
+	assert_int_equal(address_parse("10.0.0.0/8", "range", &pool, &err), 0);
+	assert_int_equal(address_link(&pool, 16383, &link, &err), 0);
+	assert_string_equal(inet_ntoa(link.guest), "10.0.255.254");
+	assert_int_equal(address_link(&pool, 16384, &link, &err), -1);
 	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
-		assert_int_equal(address_parse(wrong[i], "HUSK_NET", &link, &err), -1);
+		assert_int_equal(address_parse(wrong[i], "HUSK_NET", &pool, &err), -1);
 		assert_int_equal(err.code, HUSK_INVALID);
 		assert_non_null(strstr(err.message, "HUSK_NET"));
 	}
@@ -216,20 +240,19 @@ static void reads_ranges(void **state)
 
 static void sees_routes_in_the_way(void **state)
 {
-	struct address_link link;
+	/* The one route every host has, anywhere in the range. */
+	struct address_pool pool = { .network = { htonl(0x7e000000) }, .prefix = 7 };
 	struct husk_error err = { 0 };
 	char route[64];
 
 	(void)state;
-	assert_int_equal(address_parse("127.0.0.0/8", "range", &link, &err), -1);
-	link = (struct address_link){ .network = { htonl(0x7f000000) } }; /* the one route every host has */
-	assert_int_equal(address_collides(&link, route, &err), 1);
+	assert_int_equal(address_collides(&pool, route, &err), 1);
 	assert_true(str_starts(route, "127.0.0."));
 }
 
 static void remembers_the_range(void **state)
 {
-	struct address_link first, second;
+	struct address_pool first, second;
 	struct husk_error err = { 0 };
 
 	(void)state;
@@ -237,7 +260,7 @@ static void remembers_the_range(void **state)
 	assert_int_equal(address_choose(scratch, &first, &err), 0);
 	assert_int_equal(unsetenv("HUSK_NET"), 0);
 	assert_int_equal(address_choose(scratch, &second, &err), 0);
-	assert_int_equal(first.guest.s_addr, second.guest.s_addr);
+	assert_int_equal(first.network.s_addr, second.network.s_addr);
 	assert_int_equal(setenv("HUSK_NET", "nonsense", 1), 0);
 	assert_int_equal(address_choose(scratch, &second, &err), -1);
 	assert_int_equal(err.code, HUSK_INVALID);

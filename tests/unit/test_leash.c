@@ -135,21 +135,21 @@ static int set_up(void **state)
 {
 	const char *program = getenv("HUSK");
 	struct world *w = calloc(1, sizeof(*w));
+	struct address_pool pool;
 	struct address_link link;
 
 	*state = w;
 	if (geteuid() != 0)
 		return 0;
 	w->gateway = (struct gateway)GATEWAY_NONE;
-	if (address_parse("10.201.0.0/16", "test", &link, &w->err) < 0 ||
+	if (address_parse("10.201.0.0/16", "test", &pool, &w->err) < 0 || address_link(&pool, 1, &link, &w->err) < 0 ||
 	    gateway_make(&link, &w->gateway, &w->err) < 0) {
 		print_error("%s\n", w->err.message);
 		return -1;
 	}
 	const struct leash_spec spec = { .program = program ? program : "build/husk",
 					 .gateway = w->gateway.space,
-					 .gateway_address = link.gateway,
-					 .guest_address = link.guest,
+					 .resolver = link.resolver,
 					 .uid = LEASH_UID_BASE + 1,
 					 .on_event = count_event,
 					 .data = w };

@@ -24,6 +24,8 @@ struct engine_machine {
 	struct gvisor_process process;
 	char *root, *socket;
 	int to_agent, from_agent;
+	int port;          /* the guest's end of its wire, until the guest's kernel has it */
+	json_t *addresses; /* of its interface; NULL before it is started */
 	bool started;
 };
 
@@ -173,6 +175,8 @@ static void gvisor_free(struct engine_machine *machine)
 	base_cleanup_close(&machine->process.pidfd);
 	base_cleanup_close(&machine->to_agent);
 	base_cleanup_close(&machine->from_agent);
+	base_cleanup_close(&machine->port);
+	json_decref(machine->addresses);
 	free(machine->root);
 	free(machine->socket);
 	free(machine);
@@ -200,9 +204,8 @@ static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 	gvisor_sweep(spec->runtime, spec->id);
 	if (start_process(machine, &program, bundle, err) < 0)
 		return -1;
-	const struct gateway *gateway = spec->gateway;
-	return machine_call(machine, "Network.CreateLinksAndRoutes", gvisor_links(gateway), gateway ? &gateway->port : NULL,
-			    gateway ? 1 : 0, CALL_TIMEOUT_MS, NULL, err);
+	machine->port = spec->gateway ? fcntl(spec->gateway->port, F_DUPFD_CLOEXEC, 3) : -1;
+	return spec->gateway && machine->port < 0 ? husk_fail_errno(err, "cannot keep the wire") : 0;
 }
 
 static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err)
@@ -213,7 +216,7 @@ static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine 
 		return husk_fail_memory(err);
 	machine->spec = *spec;
 	machine->process = (struct gvisor_process){ .pid = -1, .pidfd = -1, .lifeline = -1 };
-	machine->to_agent = machine->from_agent = -1;
+	machine->to_agent = machine->from_agent = machine->port = -1;
 	if (prepare_all(machine, err) < 0) {
 		gvisor_free(machine);
 		return husk_wrap(err, "cannot prepare machine %s", spec->id);
@@ -231,11 +234,26 @@ static int check_fresh(struct engine_machine *machine, struct husk_error *err)
 	return 0;
 }
 
+/* Once only, and so not before it is known which image is to find its addresses. */
+static int make_links(struct engine_machine *machine, json_t *past, struct husk_error *err)
+{
+	const struct gateway *gateway = machine->spec.gateway;
+
+	machine->addresses = gvisor_addresses(gateway, past);
+	if (!machine->addresses)
+		return husk_fail_memory(err);
+	int result = machine_call(machine, "Network.CreateLinksAndRoutes", gvisor_links(gateway, machine->addresses),
+				  &machine->port, gateway ? 1 : 0, CALL_TIMEOUT_MS, NULL, err);
+	base_cleanup_close(&machine->port);
+	machine->port = -1;
+	return result;
+}
+
 static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
 {
-	if (check_fresh(machine, err) < 0 ||
-	    machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS, NULL,
-			 err) < 0)
+	if (check_fresh(machine, err) < 0 || make_links(machine, NULL, err) < 0 ||
+	    machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
+			 NULL, err) < 0)
 		return -1;
 	machine->started = true;
 	return 0;
@@ -243,13 +261,17 @@ static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
 
 static int gvisor_restore(struct engine_machine *machine, const char *image, struct husk_error *err)
 {
+	json_t *past = NULL;
 	int fds[IMAGE_FILES], result;
 
-	if (check_fresh(machine, err) < 0 || image_open(image, &machine->identity, fds, err) < 0)
+	if (check_fresh(machine, err) < 0 || image_open(image, &machine->identity, fds, &past, err) < 0)
 		return -1;
-	result = machine_call(machine, "containerManager.Restore",
-			      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds, IMAGE_FILES,
-			      IMAGE_TIMEOUT_MS, NULL, err);
+	result = make_links(machine, past, err);
+	json_decref(past);
+	if (result == 0)
+		result = machine_call(machine, "containerManager.Restore",
+				      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds,
+				      IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
 	image_close(fds);
 	/* After a failed restore the guest's kernel is in no state to try again. */
 	machine->started = true;
@@ -284,15 +306,16 @@ static int kill_paused(struct engine_machine *machine, struct husk_error *err)
 	size_t i;
 	int killed = 0;
 
-	if (machine_call(machine, "containerManager.Processes", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS, &list,
-			 err) < 0)
+	if (machine_call(machine, "containerManager.Processes", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
+			 &list, err) < 0)
 		return -1;
-	json_array_foreach(list, i, process) {
+	json_array_foreach(list, i, process)
+	{
 		json_int_t pid = json_integer_value(json_object_get(process, "pid"));
 		/* One that is a zombie already cannot be signalled: not a failure. */
 		if (pid > 1 && machine_call(machine, "containerManager.Signal",
-					    json_pack("{s:s, s:i, s:I, s:i}", "CID", machine->spec.id, "Signo", SIGKILL, "PID",
-						      pid, "Mode", 0),
+					    json_pack("{s:s, s:i, s:I, s:i}", "CID", machine->spec.id, "Signo", SIGKILL,
+						      "PID", pid, "Mode", 0),
 					    NULL, 0, CALL_TIMEOUT_MS, NULL, NULL) == 0)
 			killed++;
 	}
@@ -323,9 +346,10 @@ static int gvisor_checkpoint(struct engine_machine *machine, const char *image, 
 		json_decref(options);
 		return -1;
 	}
-	result = machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
+	result = machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL,
+			      err);
 	if (result == 0)
-		result = image_finish(image, fds, &machine->identity, err);
+		result = image_finish(image, fds, &machine->identity, machine->addresses, err);
 	if (result < 0) {
 		if (image_out_of_space(fds[IMAGE_PAGES]))
 			husk_fail(err, HUSK_LIMIT, "no space left on the disk of the image");

@@ -35,8 +35,11 @@ int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const 
 
 /* ---- network.c ---- */
 
+/* What the guest's interface is to have: the machine's own address first, then those that the guest had in the machines
+ * its image comes from. gVisor ends a restored guest with a socket bound to an address that is gone. */
+json_t *gvisor_addresses(const struct gateway *gateway, json_t *past);
 /* The argument of Network.CreateLinksAndRoutes; without a gateway there is loopback only. */
-json_t *gvisor_links(const struct gateway *gateway);
+json_t *gvisor_links(const struct gateway *gateway, json_t *addresses);
 
 /* ---- init.c: the host-side pid 1 of a machine's processes ---- */
 
@@ -99,13 +102,14 @@ int image_identify(const struct engine_spec *spec, const char *version, struct g
 /* Opens the files to write, under names that restore ignores; only image_finish makes an image of them. */
 int image_begin(const char *image, int fds[static IMAGE_FILES], struct husk_error *err);
 int image_finish(const char *image, const int fds[static IMAGE_FILES], const struct gvisor_identity *identity,
-		 struct husk_error *err);
+		 json_t *addresses, struct husk_error *err);
 void image_abandon(const char *image, int fds[static IMAGE_FILES]); /* closes them too */
 void image_close(int fds[static IMAGE_FILES]);
 /* Is the filesystem of an image file full? runsc does not always say so. */
 bool image_out_of_space(int fd);
-/* Opens an image for restore after checking all of it that can be checked cheaply. */
+/* Opens an image for restore after checking all of it that can be checked cheaply. `addresses` get those the guest had,
+ * for json_decref. */
 int image_open(const char *image, const struct gvisor_identity *identity, int fds[static IMAGE_FILES],
-	       struct husk_error *err);
+	       json_t **addresses, struct husk_error *err);
 
 #endif

@@ -130,7 +130,7 @@ fail:
 }
 
 int image_finish(const char *image, const int fds[static IMAGE_FILES], const struct gvisor_identity *identity,
-		 struct husk_error *err)
+		 json_t *addresses, struct husk_error *err)
 {
 	json_t *files = describe_files(fds, err);
 
@@ -145,8 +145,10 @@ int image_finish(const char *image, const int fds[static IMAGE_FILES], const str
 			return husk_fail_errno(err, "cannot complete the image in '%s'", image);
 		}
 	}
-	return marker_write(image, &identity->common, json_pack("{s:s, s:o}", "version", identity->version, "files", files),
-			    err);
+	return marker_write(
+		image, &identity->common,
+		json_pack("{s:s, s:o, s:O}", "version", identity->version, "files", files, "addresses", addresses),
+		err);
 }
 
 /* ---- reading ---- */
@@ -186,7 +188,7 @@ static int check_file(const char *image, json_t *marker, enum gvisor_file file, 
 }
 
 int image_open(const char *image, const struct gvisor_identity *identity, int fds[static IMAGE_FILES],
-	       struct husk_error *err)
+	       json_t **addresses, struct husk_error *err)
 {
 	json_t *marker = marker_read(image, &identity->common, err);
 	int result = marker ? 0 : -1;
@@ -204,6 +206,8 @@ int image_open(const char *image, const struct gvisor_identity *identity, int fd
 	}
 	if (result < 0)
 		image_close(fds);
+	else
+		*addresses = json_incref(json_object_get(marker, "addresses"));
 	json_decref(marker);
 	return result;
 }

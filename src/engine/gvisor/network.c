@@ -43,16 +43,48 @@ static json_t *address(struct in_addr value)
 	return json_string(inet_ntop(AF_INET, &value, text, sizeof(text)));
 }
 
-static json_t *interface(const struct address_link *link)
+json_t *gvisor_addresses(const struct gateway *gateway, json_t *past)
 {
-	return json_pack("{s:s, s:i, s:[{s:o, s:i}], s:[{s:{s:o, s:s}, s:s}], s:i, s:b, s:b, s:b, s:b, s:o, s:i, "
+	json_t *all = json_array(), *one;
+	const char *own;
+	size_t i;
+
+	if (!gateway)
+		return all;
+	if (json_array_append_new(all, address(gateway->link.guest)) < 0) {
+		json_decref(all);
+		return NULL;
+	}
+	own = json_string_value(json_array_get(all, 0));
+	json_array_foreach(past, i, one)
+	{
+		if (json_is_string(one) && !str_equal(json_string_value(one), own))
+			json_array_append(all, one);
+	}
+	return all;
+}
+
+/* The first one is the machine's, and the source of what it sends from now on. */
+static json_t *interface_addresses(json_t *addresses)
+{
+	json_t *out = json_array(), *one;
+	size_t i;
+
+	json_array_foreach(addresses, i, one) json_array_append_new(
+		out, json_pack("{s:O, s:i}", "Address", one, "PrefixLen", i ? 32 : ADDRESS_PREFIX));
+	return out;
+}
+
+static json_t *interface(const struct address_link *link, json_t *addresses)
+{
+	return json_pack("{s:s, s:i, s:o, s:[{s:{s:o, s:s}, s:s}], s:i, s:b, s:b, s:b, s:b, s:o, s:i, "
 			 "s:[{s:o, s:o}], s:i, s:i}",
-			 "Name", DEVICE, "MTU", GATEWAY_MTU, "Addresses", "Address", address(link->guest), "PrefixLen",
-			 ADDRESS_PREFIX, "Routes", "Destination", "IP", address(link->network), "Mask",
-			 "/////A==", "Gateway", "", "GSOMaxSize", SEGMENT_MAX, "GVisorGSOEnabled", 0, "GVisorGRO", 0,
-			 "TXChecksumOffload", 0, "RXChecksumOffload", 1, "LinkAddress",
-			 hardware_address(gateway_guest_mac), "QDisc", 0, "Neighbors", "IP", address(link->gateway),
-			 "HardwareAddr", hardware_address(gateway_mac), "NumChannels", 1, "ProcessorsPerChannel", 0);
+			 "Name", DEVICE, "MTU", GATEWAY_MTU, "Addresses", interface_addresses(addresses), "Routes",
+			 "Destination", "IP", address(link->network), "Mask", "/////A==", "Gateway", "", "GSOMaxSize",
+			 SEGMENT_MAX, "GVisorGSOEnabled", 0, "GVisorGRO", 0, "TXChecksumOffload", 0,
+			 "RXChecksumOffload", 1, "LinkAddress", hardware_address(gateway_guest_mac), "QDisc", 0,
+			 "Neighbors", "IP", address(link->gateway), "HardwareAddr", hardware_address(gateway_mac),
+			 "NumChannels", 1, "ProcessorsPerChannel", 0);
 }
 
 static json_t *no_route(void)
@@ -67,11 +99,11 @@ static json_t *default_route(const struct address_link *link)
 			 "AAAAAA==", "Gateway", address(link->gateway), "Name", DEVICE);
 }
 
-json_t *gvisor_links(const struct gateway *gateway)
+json_t *gvisor_links(const struct gateway *gateway, json_t *addresses)
 {
 	/* DisconnectOk: connections that leave the machine are cut by a checkpoint; without, they would make it fail. */
 	return json_pack("{s:[o], s:o, s:n, s:o, s:o, s:b, s:b, s:b, s:b}", "LoopbackLinks", loopback(), "FDBasedLinks",
-			 gateway ? json_pack("[o]", interface(&gateway->link)) : json_null(), "XDPLinks",
+			 gateway ? json_pack("[o]", interface(&gateway->link, addresses)) : json_null(), "XDPLinks",
 			 "Defaultv4Gateway", gateway ? default_route(&gateway->link) : no_route(), "Defaultv6Gateway",
 			 no_route(), "PCAP", 0, "LogPackets", 0, "NATBlob", 0, "DisconnectOk", 1);
 }
