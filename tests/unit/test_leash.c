@@ -142,7 +142,7 @@ static int set_up(void **state)
 		return 0;
 	w->gateway = (struct gateway)GATEWAY_NONE;
 	if (address_parse("10.201.0.0/16", "test", &link, &w->err) < 0 ||
-	    gateway_make(&link, &w->gateway, &w->err) < 0) {
+	    gateway_make(&link, GATEWAY_SOCKET, &w->gateway, &w->err) < 0) {
 		print_error("%s\n", w->err.message);
 		return -1;
 	}
