@@ -146,10 +146,15 @@ int watch_open(struct agent *agent, uint32_t number, const struct request *reque
 int dial_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int stats_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int oom_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int oom_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 /* The name server and the certificate of a request into the machine's files; those it does not name stay as they are. */
 int network_apply(const struct request *request, struct husk_error *err);
+/* Ends connections to other machines, of a life before this one. */
+int connections_cut(struct husk_error *err);
+/* The network interface of a request, where it is the agent's to set up. */
+int interface_apply(const struct request *request, struct husk_error *err);
 int freeze_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int thaw_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 
@@ -188,6 +193,15 @@ int kernel_boot(struct husk_error *err);
 /* A connected link to the host. */
 int kernel_connect(struct husk_error *err);
 
+/* ---- memory.c --------------------------------------------------------------------------------------------------- */
+
+/* Begins to follow the kernel's log, in a virtual machine. */
+int memory_open(struct agent *agent, struct husk_error *err);
+/* Takes what the log says of killed processes; true when there may be more. */
+bool memory_read(struct agent *agent);
+/* The host is short of memory: lets go of what can be read again. */
+void memory_give_back(void);
+
 /* ---- freeze.c -------------------------------------------------------------------------------------------------- */
 
 /* Lets go what the freeze stopped, children first, and takes the frames that waited. */
@@ -205,6 +219,8 @@ struct agent {
 	int group_tasks; /* workload group: writing "0" moves the writer in; -1: none */
 	int group_max;   /* its limit */
 	int group_memory; /* its limit of memory; -1: the engine's business */
+	struct source kernel_log; /* -1: there is none of ours */
+	int64_t oom_expected_ms;  /* a process whose child was killed for memory ends about now */
 
 	char **image_environment;    /* K=V of the template */
 	char **identity_environment; /* K=V of this sandbox */

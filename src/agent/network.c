@@ -1,6 +1,6 @@
 /*
  * NETWORK, and the network part of IDENTITY: who resolves names for this machine, and the certificate authority of the
- * gateway that stands between it and hosts with secrets. The interface itself is the engine's business. The files are
+ * gateway that stands between it and hosts with secrets. The interface is the engine's business, or interface.c's. The files are
  * replaced, never written through: what stands in their place may be a link or a pipe that a process of the guest put
  * there, and the agent must not wait on one.
  */
@@ -88,6 +88,8 @@ int network_apply(const struct request *request, struct husk_error *err)
 	cleanup_free char *certificate = wire_get_string(request->data, request->size, TAG_CERTIFICATE);
 	cleanup_free char *hash = wire_get_string(request->data, request->size, TAG_NAME);
 
+	if (interface_apply(request, err) < 0)
+		return -1;
 	if (resolver && set_resolver(resolver, err) < 0)
 		return -1;
 	return certificate ? trust(certificate, hash, err) : 0;

@@ -19,32 +19,19 @@ const struct engine *engine_find(const char *name)
 	return NULL;
 }
 
-/* The first of this kind that works; what the others lack goes into `reasons`. */
-static const struct engine *choose_of(bool networked, const char *runtime, struct buf *reasons)
-{
-	for (size_t i = 0; engines[i]; i++) {
-		struct husk_error why = { 0 };
-
-		if (engines[i]->networked != networked)
-			continue;
-		if (engines[i]->probe(runtime, &why) == 0)
-			return engines[i];
-		buf_printf(reasons, "%s%s: %s", reasons->size ? "; " : "", engines[i]->name, why.message);
-	}
-	return NULL;
-}
-
 const struct engine *engine_choose(const char *runtime, struct husk_error *err)
 {
 	cleanup_buf struct buf reasons = { 0 };
-	const struct engine *engine = choose_of(true, runtime, &reasons);
 
-	if (!engine)
-		engine = choose_of(false, runtime, &reasons);
-	if (!engine)
-		husk_fail(err, HUSK_UNAVAILABLE, "no isolation engine works here: %s",
-			  reasons.data ? reasons.data : "");
-	return engine;
+	for (size_t i = 0; engines[i]; i++) {
+		struct husk_error why = { 0 };
+
+		if (engines[i]->probe(runtime, &why) == 0)
+			return engines[i];
+		buf_printf(&reasons, "%s%s: %s", i ? "; " : "", engines[i]->name, why.message);
+	}
+	husk_fail(err, HUSK_UNAVAILABLE, "no isolation engine works here: %s", reasons.data ? reasons.data : "");
+	return NULL;
 }
 
 void engine_sweep(const char *runtime, const char *id)

@@ -31,8 +31,7 @@ struct engine_machine; /* the engine's own */
 struct engine {
 	const char *name;     /* "gvisor", "microvm": what --isolation takes */
 	const char *boundary; /* one phrase for people: what stands between guest and host */
-	/* It takes spec.gateway, so that its sandboxes can be let out on a leash. `auto` prefers engines that do. */
-	bool networked;
+	bool machine; /* its guest has a kernel of its own that the agent sets up: network, memory limit; takes a tap */
 	/* The most memory a sandbox of this engine can have on this host; NULL: as much as the host has. */
 	uint64_t (*memory_max)(void);
 
@@ -65,7 +64,7 @@ struct engine {
 extern const struct engine *const engines[];
 /* By name; NULL when there is none. */
 const struct engine *engine_find(const char *name);
-/* The strongest engine whose probe passes here, a networked one before the others; NULL with every engine's reason in err. The answer of a passing probe is
+/* The strongest engine whose probe passes here; NULL with every engine's reason in err. The answer of a passing probe is
  * remembered under `runtime` for this boot of the host. */
 const struct engine *engine_choose(const char *runtime, struct husk_error *err);
 /* For engines: what was found out about this host, kept as a line of text in the file `name` under `runtime`, good as long

@@ -10,12 +10,14 @@
 #include <linux/if_ether.h>
 #include <linux/if_link.h>
 #include <linux/if_packet.h>
+#include <linux/if_tun.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
 #include <net/if.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "net/netlink.h"
@@ -25,6 +27,8 @@
 #define GUEST_DEVICE "g0"
 #define LINK_UP 6 /* IF_OPER_UP of <linux/if.h>, which does not go together with <net/if.h> */
 #define LINK_PATIENCE_MS 10000
+#define TUN_DEVICE "/dev/net/tun"
+#define TAP_HEADER 12           /* bytes before each frame: struct virtio_net_hdr_v1 */
 #define SOCKET_BUFFER (4 << 20) /* a burst of the other side while the engine's thread waits for a CPU */
 
 const uint8_t gateway_mac[6] = { 0x02, 'h', 'u', 's', 'k', 1 };
@@ -100,6 +104,25 @@ static int add_pair(int netlink, int guest_space, struct husk_error *err)
 	return netlink_talk(netlink, &message, "cannot make a veth pair", err);
 }
 
+/* The other kind of wire: one interface here, whose far end is a descriptor. It goes with the last copy of that. */
+static int add_tap(int netlink, struct husk_error *err)
+{
+	cleanup_close int fd = open(TUN_DEVICE, O_RDWR | O_CLOEXEC);
+	struct ifreq request = { .ifr_name = GATEWAY_DEVICE, .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+	struct ifinfomsg head = { .ifi_family = AF_UNSPEC };
+	struct netlink_message message;
+	int size = TAP_HEADER;
+
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot open " TUN_DEVICE " (modprobe tun)");
+	if (ioctl(fd, TUNSETIFF, &request) < 0 || ioctl(fd, TUNSETVNETHDRSZ, &size) < 0)
+		return husk_fail_errno(err, "cannot make a tap");
+	head.ifi_index = (int)if_nametoindex(GATEWAY_DEVICE);
+	netlink_begin(&message, RTM_NEWLINK, 0, &head, sizeof(head));
+	put_device(&message, GATEWAY_DEVICE, gateway_mac);
+	return netlink_talk(netlink, &message, "cannot set a tap up", err) < 0 ? -1 : steal_fd(&fd);
+}
+
 static int set_up(int netlink, const char *device, struct husk_error *err)
 {
 	struct ifinfomsg up = { .ifi_index = (int)if_nametoindex(device), .ifi_flags = IFF_UP, .ifi_change = IFF_UP };
@@ -158,14 +181,14 @@ static int add_address(int netlink, int index, struct in_addr address, uint8_t p
 }
 
 /* Both ends know each other from the start: no ARP crosses the wire. */
-static int add_neighbour(int netlink, int index, struct in_addr address, struct husk_error *err)
+static int add_neighbour(int netlink, int index, const struct gateway *gateway, struct husk_error *err)
 {
 	struct ndmsg head = { .ndm_family = AF_INET, .ndm_ifindex = index, .ndm_state = NUD_PERMANENT };
 	struct netlink_message message;
 
 	netlink_begin(&message, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &head, sizeof(head));
-	netlink_put(&message, NDA_DST, &address, sizeof(address));
-	netlink_put(&message, NDA_LLADDR, gateway_guest_mac, sizeof(gateway_guest_mac));
+	netlink_put(&message, NDA_DST, &gateway->link.guest, sizeof(gateway->link.guest));
+	netlink_put(&message, NDA_LLADDR, gateway->guest_mac, sizeof(gateway->guest_mac));
 	return netlink_talk(netlink, &message, "cannot tell the gateway of its guest", err);
 }
 
@@ -202,19 +225,19 @@ static int add_catch_all(int netlink, int loopback, struct husk_error *err)
 	return netlink_talk(netlink, &message, "cannot route the gateway", err);
 }
 
-static int fill_gateway(int netlink, const struct address_link *link, int guest_space, struct husk_error *err)
+/* The wire is there; now what stands at this end of it. */
+static int fill_gateway(int netlink, const struct gateway *gateway, struct husk_error *err)
 {
-	if (set_options(err) < 0 || add_pair(netlink, guest_space, err) < 0)
-		return -1;
 	int device = (int)if_nametoindex(GATEWAY_DEVICE), loopback = (int)if_nametoindex("lo");
+
 	if (device == 0 || loopback == 0)
 		return husk_fail_errno(err, "cannot find the interfaces of a gateway");
 	/* The rules first: there is no moment in which anything could arrive without them. */
-	if (rules_load(GATEWAY_DEVICE, link, err) < 0 || set_up(netlink, "lo", err) < 0 ||
+	if (rules_load(GATEWAY_DEVICE, &gateway->link, err) < 0 || set_up(netlink, "lo", err) < 0 ||
 	    set_up(netlink, GATEWAY_DEVICE, err) < 0 ||
-	    add_address(netlink, device, link->gateway, ADDRESS_PREFIX, err) < 0 ||
-	    add_address(netlink, loopback, link->resolver, 32, err) < 0 ||
-	    add_neighbour(netlink, device, link->guest, err) < 0 || add_way_back(netlink, device, link, err) < 0)
+	    add_address(netlink, device, gateway->link.gateway, ADDRESS_PREFIX, err) < 0 ||
+	    add_address(netlink, loopback, gateway->link.resolver, 32, err) < 0 ||
+	    add_neighbour(netlink, device, gateway, err) < 0 || add_way_back(netlink, device, &gateway->link, err) < 0)
 		return -1;
 	return add_catch_all(netlink, loopback, err);
 }
@@ -239,53 +262,85 @@ static int open_port(struct husk_error *err)
 	return steal_fd(&fd);
 }
 
+/* First the guest's side, then the gateway with the pair between them, then back for the guest's socket. */
+static int make_pair(struct gateway *out, struct husk_error *err)
+{
+	cleanup_close int guest_space = enter_new_space(err), netlink = -1;
+
+	if (guest_space < 0 || set_options(err) < 0)
+		return -1;
+	out->space = enter_new_space(err);
+	if (out->space < 0 || set_options(err) < 0)
+		return -1;
+	netlink = netlink_open(err);
+	if (netlink < 0 || add_pair(netlink, guest_space, err) < 0 || fill_gateway(netlink, out, err) < 0)
+		return -1;
+	if (setns(guest_space, CLONE_NEWNET) < 0)
+		return husk_fail_errno(err, "cannot enter the guest's network namespace");
+	out->port = open_port(err);
+	return out->port < 0 ? -1 : wait_for_link(netlink, GATEWAY_DEVICE, err);
+}
+
+/* A virtual machine has no namespace of the host: the wire ends in its monitor. */
+static int make_tap(struct gateway *out, struct husk_error *err)
+{
+	cleanup_close int netlink = -1;
+
+	out->space = enter_new_space(err);
+	if (out->space < 0 || set_options(err) < 0)
+		return -1;
+	netlink = netlink_open(err);
+	if (netlink < 0)
+		return -1;
+	out->port = add_tap(netlink, err);
+	return out->port < 0 ? -1 : fill_gateway(netlink, out, err);
+}
+
 struct job {
-	const struct address_link *link;
-	struct gateway *out;
+	struct gateway gateway;
+	enum gateway_kind kind;
 	struct husk_error err;
 	int result;
 };
 
-/* First the guest's side, then the gateway with the pair between them, then back for the guest's socket. */
 static void *make(void *argument)
 {
 	struct job *job = argument;
-	cleanup_close int guest_space = enter_new_space(&job->err);
-	cleanup_close int space = -1, netlink = -1, port = -1;
 
-	job->result = -1;
-	if (guest_space < 0 || set_options(&job->err) < 0)
-		return NULL;
-	space = enter_new_space(&job->err);
-	netlink = space < 0 ? -1 : netlink_open(&job->err);
-	if (netlink < 0 || fill_gateway(netlink, job->link, guest_space, &job->err) < 0)
-		return NULL;
-	if (setns(guest_space, CLONE_NEWNET) < 0) {
-		husk_fail_errno(&job->err, "cannot enter the guest's network namespace");
-		return NULL;
-	}
-	port = open_port(&job->err);
-	if (port < 0 || wait_for_link(netlink, GATEWAY_DEVICE, &job->err) < 0)
-		return NULL;
-	*job->out = (struct gateway){ .space = steal_fd(&space), .port = steal_fd(&port), .link = *job->link };
-	job->result = 0;
+	job->result =
+		job->kind == GATEWAY_TAP ? make_tap(&job->gateway, &job->err) : make_pair(&job->gateway, &job->err);
 	return NULL;
 }
 
-int gateway_make(const struct address_link *link, struct gateway *out, struct husk_error *err)
+/* A virtual machine takes another address when it goes on as another sandbox, and its interface's is as much its own. */
+static void choose_mac(struct gateway *gateway, enum gateway_kind kind)
 {
-	struct job job = { .link = link, .out = out };
+	memcpy(gateway->guest_mac, gateway_guest_mac, sizeof(gateway->guest_mac));
+	if (kind == GATEWAY_TAP)
+		memcpy(gateway->guest_mac + 2, &gateway->link.guest, sizeof(gateway->link.guest));
+}
+
+int gateway_make(const struct address_link *link, enum gateway_kind kind, struct gateway *out, struct husk_error *err)
+{
+	struct job job = { .gateway = GATEWAY_NONE, .kind = kind };
 	pthread_t thread;
 
+	job.gateway.link = *link;
+	choose_mac(&job.gateway, kind);
 	int failed = pthread_create(&thread, NULL, make, &job);
 	if (failed) {
 		errno = failed;
 		return husk_fail_errno(err, "cannot start a thread");
 	}
 	pthread_join(thread, NULL);
-	if (job.result < 0 && err)
-		*err = job.err;
-	return job.result < 0 ? husk_wrap(err, "cannot set up the network of a machine") : 0;
+	if (job.result < 0) {
+		gateway_close(&job.gateway);
+		if (err)
+			*err = job.err;
+		return husk_wrap(err, "cannot set up the network of a machine");
+	}
+	*out = job.gateway;
+	return 0;
 }
 
 void gateway_release_port(struct gateway *gateway)

@@ -168,7 +168,7 @@ static int plan_egress(struct plan *plan, const struct husk_create_options *o, c
 	cleanup_policy struct policy *policy = NULL;
 
 	int result = o->egress ? egress_check(o->egress, &policy, err) : policy_parse(inherited->egress, &policy, err);
-	if (result < 0 || egress_possible(policy, plan->row.isolation, err) < 0 || check_variables(policy, o, err) < 0 ||
+	if (result < 0 || check_variables(policy, o, err) < 0 ||
 	    egress_secrets(policy, o->egress, inherited->secrets, &plan->secrets, err) < 0)
 		return -1;
 	plan->row.egress = policy_text(policy);

@@ -101,8 +101,7 @@ static void check_engines(struct checks *checks, struct husk *husk)
 		struct husk_error err = { 0 };
 		if (engines[i]->probe(husk->paths.runtime, &err) == 0) {
 			add_check(checks, engines[i]->name, HUSK_CHECK_OK, "works: %s", engines[i]->boundary);
-			if (!chosen || (engines[i]->networked && !chosen->networked))
-				chosen = engines[i];
+			chosen = chosen ? chosen : engines[i];
 		} else {
 			add_check(checks, engines[i]->name, HUSK_CHECK_WARN, "%s", err.message);
 		}
@@ -132,9 +131,11 @@ static void check_network(struct checks *checks, struct husk *husk)
 	struct address_link link;
 	struct husk_error err = { 0 };
 	char route[64], address[INET_ADDRSTRLEN];
+	const struct engine *engine = engine_choose(husk->paths.runtime, NULL);
+	enum gateway_kind kind = engine && engine->machine ? GATEWAY_TAP : GATEWAY_SOCKET;
 
 	if (address_choose(husk->paths.home, &pool, &err) < 0 || address_link(&pool, 1, &link, &err) < 0 ||
-	    gateway_make(&link, &gateway, &err) < 0) {
+	    gateway_make(&link, kind, &gateway, &err) < 0) {
 		add_check(checks, "network", HUSK_CHECK_FAIL, "%s", err.message);
 		return;
 	}

@@ -22,8 +22,6 @@ static inline void cleanup_secrets_pointer(char **text)
 
 /* What was asked for, checked: INVALID names the field. */
 int egress_check(const struct husk_egress *egress, struct policy **out, struct husk_error *err);
-/* INVALID when sandboxes of that engine cannot be let out at all. */
-int egress_possible(const struct policy *policy, const char *isolation, struct husk_error *err);
 /* The other way; husk_egress_free. */
 struct husk_egress *egress_from_text(const char *text, struct husk_error *err);
 /* The secrets text a policy needs (secrets.h), from the values that were given and those of `old` (may be NULL). */

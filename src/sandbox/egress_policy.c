@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <jansson.h>
 
-#include "engine/engine.h"
 #include "sandbox/egress.h"
 
 /* ---- from the public structure ---- */
@@ -181,17 +180,6 @@ fail:
 	json_decref(root);
 	husk_egress_free(out);
 	return NULL;
-}
-
-int egress_possible(const struct policy *policy, const char *isolation, struct husk_error *err)
-{
-	const struct engine *engine = engine_find(isolation);
-
-	if (policy->mode == POLICY_OFF || !engine || engine->networked)
-		return 0;
-	return husk_fail_field(err, "egress",
-			       "sandboxes behind %s have no network yet; leave egress off, or use --isolation gvisor",
-			       isolation);
 }
 
 static void free_texts(const char *const *list, size_t count)

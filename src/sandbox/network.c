@@ -140,9 +140,10 @@ int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 {
 	struct address_pool pool;
 	struct address_link addresses;
+	enum gateway_kind kind = s->engine->machine ? GATEWAY_TAP : GATEWAY_SOCKET;
 
 	if (address_choose(s->husk.paths.home, &pool, err) < 0 || address_link(&pool, row->slot, &addresses, err) < 0 ||
-	    gateway_make(&addresses, &s->network.gateway, err) < 0)
+	    gateway_make(&addresses, kind, &s->network.gateway, err) < 0)
 		return -1;
 	return wants_leash(row) ? start_leash(s, err) : 0;
 }
@@ -262,6 +263,18 @@ static int put_variables(const char *environment, const struct policy *policy, s
 	return bad ? husk_fail(err, HUSK_LIMIT, "the environment is too large; keep it under 200 KiB") : 0;
 }
 
+/* Where there is no engine inside that knows it already. */
+static int put_interface(const struct gateway *gateway, struct buf *out)
+{
+	struct wire_interface interface = { .prefix = ADDRESS_PREFIX };
+
+	memcpy(interface.address, &gateway->link.guest, sizeof(interface.address));
+	memcpy(interface.gateway, &gateway->link.gateway, sizeof(interface.gateway));
+	memcpy(interface.mac, gateway->guest_mac, sizeof(interface.mac));
+	memcpy(interface.gateway_mac, gateway_mac, sizeof(interface.gateway_mac));
+	return wire_put_bytes(out, TAG_INTERFACE, &interface, sizeof(interface));
+}
+
 int network_arguments(struct supervisor *s, const char *environment, struct buf *out, struct husk_error *err)
 {
 	const struct policy *policy = s->network.policy;
@@ -269,6 +282,8 @@ int network_arguments(struct supervisor *s, const char *environment, struct buf 
 
 	if (put_variables(environment, policy, out, err) < 0)
 		return -1;
+	if (s->engine->machine && put_interface(&s->network.gateway, out) < 0)
+		return husk_fail_memory(err);
 	if (!policy || policy->mode == POLICY_OFF)
 		return 0;
 	inet_ntop(AF_INET, &s->network.gateway.link.resolver, address, sizeof(address));

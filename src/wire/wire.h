@@ -114,44 +114,47 @@ enum wire_method {
 			    ROWS+COLUMNS (resize). EOF on STREAM_IN closes stdin. END: PID, EXIT_CODE (128+n when
 			    signalled, 127 not found, 126 not executable, 124 timed out), SIGNAL?, TIMED_OUT?, OOM?,
 			    DURATION_MS. A CANCEL (or a lost link) detaches: the process lives on. */
-	METHOD_ATTACH,   /* PID, OFFSET_OUT?, OFFSET_ERR? (absolute byte offsets; default: the oldest byte still buffered),
+	METHOD_ATTACH, /* PID, OFFSET_OUT?, OFFSET_ERR? (absolute byte offsets; default: the oldest byte still buffered),
 			    FLAGS? EXEC_STDIN. First MSG: PID, OFFSET_OUT, OFFSET_ERR (where it really starts),
 			    DROPPED_OUT, DROPPED_ERR (bytes lost before that). Then as EXEC. A finished process replays and ENDs. */
-	METHOD_PROCESS_LIST,   /* MSG per process, live and finished: PID, NAME?, ARG* (argv), CWD, USER, STARTED_MS (wall),
+	METHOD_PROCESS_LIST, /* MSG per process, live and finished: PID, NAME?, ARG* (argv), CWD, USER, STARTED_MS (wall),
 				  RUNNING, EXIT_CODE?, TIMED_OUT?, OOM?, OFFSET_OUT, OFFSET_ERR (ends of output so far), FLAGS */
 	METHOD_PROCESS_SIGNAL, /* PID, SIGNAL: to its process group. NOT_FOUND when it is not one of ours, or over */
 	METHOD_PROCESS_FORGET, /* PID: kills it if it runs, and drops its buffers */
 
 	/* files */
 	METHOD_FILE_READ = 20, /* PATH, OFFSET?, LENGTH? => DATA on STREAM_OUT, EOF, END: SIZE (of the whole file) */
-	METHOD_FILE_WRITE,     /* PATH, MODE?, USER?, FLAGS? FILE_APPEND. DATA on STREAM_IN, EOF. Written beside and renamed
+	METHOD_FILE_WRITE, /* PATH, MODE?, USER?, FLAGS? FILE_APPEND. DATA on STREAM_IN, EOF. Written beside and renamed
 				  over the target: nothing changes if the link breaks before EOF. Parents are made. END: SIZE */
-	METHOD_FILE_STAT,      /* PATH, FLAGS? FILE_FOLLOW => END: the fields of an entry (below) */
-	METHOD_FILE_LIST,      /* PATH, DEPTH? (default 1) => MSG per entry */
-	METHOD_FILE_MKDIR,     /* PATH, MODE?, USER?: with parents; fine when a directory is there */
-	METHOD_FILE_MOVE,      /* PATH, TARGET */
-	METHOD_FILE_REMOVE,    /* PATH: a file, or a tree */
-	METHOD_FILE_CHMOD,     /* PATH, MODE */
-	METHOD_TAR_READ,       /* PATH => tar on STREAM_OUT (entries relative to PATH's parent), EOF, END */
-	METHOD_TAR_WRITE,      /* PATH (a directory, made when missing), USER?. Tar on STREAM_IN, EOF, END: COUNT. Refuses
+	METHOD_FILE_STAT,  /* PATH, FLAGS? FILE_FOLLOW => END: the fields of an entry (below) */
+	METHOD_FILE_LIST,  /* PATH, DEPTH? (default 1) => MSG per entry */
+	METHOD_FILE_MKDIR, /* PATH, MODE?, USER?: with parents; fine when a directory is there */
+	METHOD_FILE_MOVE,  /* PATH, TARGET */
+	METHOD_FILE_REMOVE, /* PATH: a file, or a tree */
+	METHOD_FILE_CHMOD,  /* PATH, MODE */
+	METHOD_TAR_READ,    /* PATH => tar on STREAM_OUT (entries relative to PATH's parent), EOF, END */
+	METHOD_TAR_WRITE,   /* PATH (a directory, made when missing), USER?. Tar on STREAM_IN, EOF, END: COUNT. Refuses
 				  absolute names, "..", devices, and links that lead outside */
-	METHOD_WATCH,          /* PATH, FLAGS? WATCH_RECURSIVE => first an empty MSG when armed; then MSG per event: EVENT
+	METHOD_WATCH,       /* PATH, FLAGS? WATCH_RECURSIVE => first an empty MSG when armed; then MSG per event: EVENT
 				  (enum wire_event), PATH; until CANCEL */
 
 	/* the rest of the machine */
-	METHOD_DIAL = 40, /* PORT: guest-local TCP. First an empty MSG when connected; DATA both ways, EOF both ways, END */
-	METHOD_STATS,     /* => END: CPU_US, MEMORY, MEMORY_TOTAL, DISK, DISK_TOTAL, COUNT (processes) */
+	METHOD_DIAL =
+		40,   /* PORT: guest-local TCP. First an empty MSG when connected; DATA both ways, EOF both ways, END */
+	METHOD_STATS, /* => END: CPU_US, MEMORY, MEMORY_TOTAL, DISK, DISK_TOTAL, COUNT (processes) */
 
 	/* the supervisor only; a client's OPEN with these is refused */
-	METHOD_IDENTITY = 60, /* HOSTNAME, MACHINE_ID (32 hex), ENTROPY (bytes), TIME_MS (wall), PIDS (limit), MEMORY (limit),
-				 ENV* (K=V, given to every process from now on), NAMESERVER? (address for resolv.conf),
+	METHOD_IDENTITY =
+		60,    /* HOSTNAME, MACHINE_ID (32 hex), ENTROPY (bytes), TIME_MS (wall), PIDS (limit), MEMORY (limit),
+				 ENV* (K=V, given to every process from now on), INTERFACE?, NAMESERVER? (address for resolv.conf),
 				 CERTIFICATE? (PEM, for the trust store) with NAME (its subject hash): makes this machine its own; channels of the past life are dropped (their processes go on,
 				 detached); only then are frozen processes let go. END when all of it holds: VERSION */
-	METHOD_FREEZE,        /* before a checkpoint: stops every process of the guest but the agent, parents first; END when
+	METHOD_FREEZE, /* before a checkpoint: stops every process of the guest but the agent, parents first; END when
 				 done. After END the agent sends nothing until THAW or IDENTITY */
-	METHOD_THAW,          /* the checkpoint is over and this is still the same machine: children first */
-	METHOD_OOM,           /* memory is short: kill the largest process (by RSS) and mark it OOM. END: PID?, NAME? */
-	METHOD_NETWORK,       /* NAMESERVER?, CERTIFICATE? with NAME, ENV*: the network part of IDENTITY, for a policy changed later */
+	METHOD_THAW,   /* the checkpoint is over and this is still the same machine: children first */
+	METHOD_OOM,    /* memory is short: kill the largest process (by RSS) and mark it OOM. END: PID?, NAME? */
+	METHOD_NETWORK, /* INTERFACE?, NAMESERVER?, CERTIFICATE? with NAME, ENV*: the network part of IDENTITY, for a policy changed later */
+	METHOD_OOM_WATCH, /* => MSG for each process that the guest's own kernel killed for memory: PID, NAME; until CANCEL */
 
 	/* answered by the supervisor itself */
 	METHOD_SANDBOX_INFO = 100, /* => END: JSON (the live view: state, expiry, limits, use) */
@@ -159,7 +162,7 @@ enum wire_method {
 	METHOD_SANDBOX_KILL,       /* REASON? => END once nothing of it is left */
 	METHOD_SANDBOX_EXTEND,     /* TTL_SECONDS from now (0 with PERSISTENT) => END: EXPIRES_MS */
 	METHOD_SANDBOX_CHECKPOINT, /* PATH (image directory on the host, made by the caller) => END: DURATION_MS (of the pause) */
-	METHOD_SANDBOX_HIBERNATE,  /* => END once it is on disk; then the supervisor ends */
+	METHOD_SANDBOX_HIBERNATE, /* => END once it is on disk; then the supervisor ends */
 	METHOD_SANDBOX_PAUSE,
 	METHOD_SANDBOX_RESUME,
 	METHOD_SANDBOX_EGRESS,      /* JSON (a policy), SECRETS? (the text of its secrets file): holds from END on */
@@ -171,6 +174,12 @@ enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
 enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };
 enum wire_file_type { ENTRY_FILE = 1, ENTRY_DIRECTORY, ENTRY_SYMLINK, ENTRY_OTHER };
+
+/* The guest's end of its wire, where the agent sets it up: bytes, in the order of the network. */
+struct wire_interface {
+	uint8_t address[4], gateway[4], prefix;
+	uint8_t mac[6], gateway_mac[6]; /* known to both ends from the start: there is no ARP on the wire */
+};
 
 enum wire_tag {
 	TAG_VERSION = 1,
@@ -231,6 +240,7 @@ enum wire_tag {
 	TAG_PIDS,
 	TAG_NAMESERVER,
 	TAG_CERTIFICATE,
+	TAG_INTERFACE, /* struct wire_interface */
 
 	TAG_JSON = 130,
 	TAG_REASON,

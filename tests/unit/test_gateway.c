@@ -23,7 +23,7 @@
 #include "net/leash.h"
 #include "scratch.h"
 
-#define VNET_HEADER 10 /* struct virtio_net_hdr */
+#define HEADER_MAX 12
 
 struct packet { /* what a guest sends; zero fields are the usual */
 	uint16_t type;
@@ -34,6 +34,7 @@ struct packet { /* what a guest sends; zero fields are the usual */
 };
 
 static struct gateway gateway = GATEWAY_NONE;
+static size_t header; /* bytes before each frame of this kind of wire */
 
 static void require_root(void)
 {
@@ -41,20 +42,32 @@ static void require_root(void)
 		skip();
 }
 
-static int open_gateway(void **state)
+static int open_kind(enum gateway_kind kind)
 {
 	struct address_pool pool;
 	struct address_link link;
 	struct husk_error err = { 0 };
 
-	(void)state;
 	if (geteuid() != 0)
 		return 0;
+	header = kind == GATEWAY_TAP ? 12 : 10;
 	assert_int_equal(address_parse("10.77.0.0/16", "range", &pool, &err), 0);
 	assert_int_equal(address_link(&pool, 300, &link, &err), 0);
-	if (gateway_make(&link, &gateway, &err) < 0)
+	if (gateway_make(&link, kind, &gateway, &err) < 0)
 		fail_msg("%s", err.message);
 	return 0;
+}
+
+static int open_gateway(void **state)
+{
+	(void)state;
+	return open_kind(GATEWAY_SOCKET);
+}
+
+static int open_tap(void **state)
+{
+	(void)state;
+	return open_kind(GATEWAY_TAP);
 }
 
 static int close_gateway(void **state)
@@ -78,7 +91,7 @@ static uint16_t checksum(const void *data, size_t size)
 
 static void put_frame(const struct packet *packet)
 {
-	char frame[VNET_HEADER + 64] = { 0 };
+	char frame[HEADER_MAX + 64] = { 0 };
 	struct ethhdr ether = { .h_proto = htons(packet->type ? packet->type : ETH_P_IP) };
 	struct iphdr ip = { .version = 4, .ihl = 5, .ttl = 64, .tot_len = htons(sizeof(ip) + sizeof(struct udphdr)) };
 	struct udphdr udp = { .source = htons(1234),
@@ -86,16 +99,16 @@ static void put_frame(const struct packet *packet)
 			      .len = htons(sizeof(udp)) };
 
 	memcpy(ether.h_dest, gateway_mac, 6);
-	memcpy(ether.h_source, gateway_guest_mac, 6);
+	memcpy(ether.h_source, gateway.guest_mac, 6);
 	ip.protocol = packet->protocol ? packet->protocol : IPPROTO_UDP;
 	ip.frag_off = htons(packet->fragment);
 	inet_pton(AF_INET, packet->from ? packet->from : "10.77.4.178", &ip.saddr);
 	inet_pton(AF_INET, packet->to ? packet->to : "203.0.113.9", &ip.daddr);
 	ip.check = checksum(&ip, sizeof(ip));
-	memcpy(frame + VNET_HEADER, &ether, sizeof(ether));
-	memcpy(frame + VNET_HEADER + sizeof(ether), &ip, sizeof(ip));
-	memcpy(frame + VNET_HEADER + sizeof(ether) + sizeof(ip), &udp, sizeof(udp));
-	assert_int_equal(write(gateway.port, frame, sizeof(frame)), sizeof(frame));
+	memcpy(frame + header, &ether, sizeof(ether));
+	memcpy(frame + header + sizeof(ether), &ip, sizeof(ip));
+	memcpy(frame + header + sizeof(ether) + sizeof(ip), &udp, sizeof(udp));
+	assert_int_equal(write(gateway.port, frame, header + 64), header + 64);
 }
 
 /* The ICMP type of what comes back, or -1. */
@@ -108,11 +121,11 @@ static int answer(int patience_ms)
 		ssize_t size = read(gateway.port, frame, sizeof(frame));
 		struct iphdr ip;
 
-		if (size < (ssize_t)(VNET_HEADER + sizeof(struct ethhdr) + sizeof(ip) + 8))
+		if (size < (ssize_t)(header + sizeof(struct ethhdr) + sizeof(ip) + 8))
 			continue;
-		memcpy(&ip, frame + VNET_HEADER + sizeof(struct ethhdr), sizeof(ip));
+		memcpy(&ip, frame + header + sizeof(struct ethhdr), sizeof(ip));
 		if (ip.protocol == IPPROTO_ICMP)
-			return frame[VNET_HEADER + sizeof(struct ethhdr) + 4 * ip.ihl];
+			return frame[header + sizeof(struct ethhdr) + 4 * ip.ihl];
 	}
 	return -1;
 }
@@ -274,6 +287,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(drops_what_is_not_plain, open_gateway, close_gateway),
 		cmocka_unit_test_setup_teardown(brings_all_to_the_leash, open_gateway, close_gateway),
 		cmocka_unit_test_setup_teardown(is_no_business_of_the_host, open_gateway, close_gateway),
+		cmocka_unit_test_setup_teardown(refuses_at_once, open_tap, close_gateway),
+		cmocka_unit_test_setup_teardown(drops_what_is_not_plain, open_tap, close_gateway),
+		cmocka_unit_test_setup_teardown(brings_all_to_the_leash, open_tap, close_gateway),
+		cmocka_unit_test_setup_teardown(is_no_business_of_the_host, open_tap, close_gateway),
 		cmocka_unit_test(reads_ranges),
 		cmocka_unit_test(sees_routes_in_the_way),
 		cmocka_unit_test(remembers_the_range),

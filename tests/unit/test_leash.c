@@ -143,7 +143,7 @@ static int set_up(void **state)
 		return 0;
 	w->gateway = (struct gateway)GATEWAY_NONE;
 	if (address_parse("10.201.0.0/16", "test", &pool, &w->err) < 0 || address_link(&pool, 1, &link, &w->err) < 0 ||
-	    gateway_make(&link, &w->gateway, &w->err) < 0) {
+	    gateway_make(&link, GATEWAY_SOCKET, &w->gateway, &w->err) < 0) {
 		print_error("%s\n", w->err.message);
 		return -1;
 	}

@@ -362,7 +362,6 @@ static int gvisor_checkpoint(struct engine_machine *machine, const char *image, 
 
 const struct engine engine_gvisor = {
 	.name = "gvisor",
-	.networked = true,
 	.boundary = "gVisor: a kernel of its own in user space, behind seccomp and a user namespace",
 	.probe = gvisor_probe,
 	.prepare = gvisor_prepare,

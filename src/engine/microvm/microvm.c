@@ -11,6 +11,7 @@
 
 #include "engine/marker.h"
 #include "engine/microvm/microvm.h"
+#include "net/gateway.h"
 
 #define CALL_TIMEOUT_MS 30000
 /* A checkpoint writes all changed memory of the guest, on a disk that may be slow. */
@@ -27,6 +28,8 @@ struct engine_machine {
 	struct microvm_process process;
 	struct microvm_layers memory, disk;
 	int link;
+	int tap; /* the guest's end of its wire, until the machine starts */
+	uint8_t mac[6];
 	bool started;
 };
 
@@ -95,9 +98,20 @@ static void microvm_free(struct engine_machine *machine)
 	microvm_stop(machine);
 	base_cleanup_close(&machine->process.pidfd);
 	base_cleanup_close(&machine->link);
+	base_cleanup_close(&machine->tap);
 	layers_free(&machine->memory);
 	layers_free(&machine->disk);
 	free(machine);
+}
+
+/* The caller closes the gateway's port when we are done. */
+static int take_tap(struct engine_machine *machine, const struct gateway *gateway, struct husk_error *err)
+{
+	if (!gateway)
+		return 0;
+	memcpy(machine->mac, gateway->guest_mac, sizeof(machine->mac));
+	machine->tap = fcntl(gateway->port, F_DUPFD_CLOEXEC, 0);
+	return machine->tap < 0 ? husk_fail_errno(err, "cannot keep the tap of machine %s", machine->spec.id) : 0;
 }
 
 static int microvm_prepare(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err)
@@ -108,11 +122,12 @@ static int microvm_prepare(const struct engine_spec *spec, struct engine_machine
 		return husk_fail_memory(err);
 	machine->spec = *spec;
 	machine->process = (struct microvm_process)MICROVM_PROCESS_INIT;
-	machine->link = -1;
+	machine->link = machine->tap = -1;
 	layers_init(&machine->memory, spec->directory, "memory");
 	layers_init(&machine->disk, spec->directory, "disk");
 	if (marker_identify(engine_microvm.name, spec->rootfs, spec->disk_bytes, &machine->identity, err) < 0 ||
-	    microvm_shape_here(&machine->shape, err) < 0 || start(machine, err) < 0) {
+	    take_tap(machine, spec->gateway, err) < 0 || microvm_shape_here(&machine->shape, err) < 0 ||
+	    start(machine, err) < 0) {
 		microvm_free(machine);
 		return husk_wrap(err, "cannot prepare machine %s", spec->id);
 	}
@@ -153,11 +168,23 @@ static int make_disk(struct engine_machine *machine, struct husk_error *err)
 	return microvm_disk_make(machine->spec.directory, machine->disk.paths[0], machine->spec.disk_bytes, err);
 }
 
+/* Rules and leash stand at the other end already. The wire goes with its monitor, so ours is closed. */
+static int give_tap(struct engine_machine *machine, struct husk_error *err)
+{
+	uint64_t mac = 0;
+
+	if (machine->tap < 0)
+		return 0;
+	memcpy(&mac, machine->mac, sizeof(machine->mac));
+	return give(machine, CONTROL_TAP, mac, steal_fd(&machine->tap), err);
+}
+
 static int microvm_boot(struct engine_machine *machine, struct husk_error *err)
 {
 	cleanup_close int kernel = -1, initramfs = -1;
 
-	if (check_fresh(machine, err) < 0 || make_disk(machine, err) < 0 || give_disk(machine, err) < 0)
+	if (check_fresh(machine, err) < 0 || make_disk(machine, err) < 0 || give_disk(machine, err) < 0 ||
+	    give_tap(machine, err) < 0)
 		return -1;
 	kernel = microvm_kernel_open(err);
 	initramfs = kernel < 0 ? -1 : microvm_initramfs_make(err);
@@ -206,7 +233,8 @@ static int take_image(struct engine_machine *machine, const char *image, json_t 
 	    layers_import(&machine->disk, image, json_array_size(disk), err) < 0 || give_memory(machine, err) < 0 ||
 	    give_disk(machine, err) < 0)
 		return -1;
-	if (give(machine, CONTROL_RESTORE, 0, open(state, O_RDONLY | O_CLOEXEC), err) < 0)
+	/* The tap last: the restored driver is told that its link has changed. */
+	if (give(machine, CONTROL_RESTORE, 0, open(state, O_RDONLY | O_CLOEXEC), err) < 0 || give_tap(machine, err) < 0)
 		return -1;
 	return call_plain(machine, CONTROL_RESUME, err);
 }
@@ -353,6 +381,7 @@ static uint64_t microvm_memory_max(void)
 
 const struct engine engine_microvm = {
 	.name = "microvm",
+	.machine = true,
 	.boundary = "a virtual machine under KVM with a kernel of its own, its monitor jailed",
 	.memory_max = microvm_memory_max,
 	.probe = probe,
