@@ -446,10 +446,14 @@ static void threads_are_killed(void **state)
 		const int fds[] = { guest_kernel(&guest, 0), world_file() };
 		assert_int_equal(write(fds[1], "none", 4), 4);
 		vmm_send(&trace.vmm, CONTROL_BOOT, 0, 0, fds, ARRAY_SIZE(fds));
-		int status = trace_wait_end(&trace);
+		int log = dup(trace.vmm.log), status = trace_wait_end(&trace);
+		char said[256] = { 0 };
+		assert_true(pread(log, said, sizeof(said) - 1, 0) >= 0);
+		close(log);
 		if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSYS)
-			fail_msg("call %llu passed on '%s' (status 0x%x)", (unsigned long long)forbidden[i].call.number,
-				 rules_filters[forbidden[i].kind].name, status);
+			fail_msg("call %llu passed on '%s' (status 0x%x): %s",
+				 (unsigned long long)forbidden[i].call.number, rules_filters[forbidden[i].kind].name,
+				 status, said);
 		close(fds[0]);
 		close(fds[1]);
 	}

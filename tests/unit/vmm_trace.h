@@ -75,7 +75,7 @@ static void trace_be_born(void *data)
 	sigset_t none_blocked;
 	sigemptyset(&none_blocked);
 	sigprocmask(SIG_SETMASK, &none_blocked, NULL);
-	if (dup2(trace->theirs, CONTROL_FD) < 0 || ptrace(PTRACE_TRACEME, 0, 0, 0) < 0)
+	if (dup2(trace->theirs, CONTROL_FD) < 0 || dup2(trace->vmm.log, 2) < 0 || ptrace(PTRACE_TRACEME, 0, 0, 0) < 0)
 		_exit(126);
 	syscall(SYS_close_range, CONTROL_FD + 1, ~0u, 0u);
 	execve(path, argv, none);
@@ -143,6 +143,9 @@ static void trace_strike(struct trace *trace, struct trace_thread *thread)
 	if (plan->action == TRACE_NOTHING || plan->kind != thread->kind || !thread->confined ||
 	    (plan->filter && plan->only != thread->number))
 		return;
+	/* Waiting does not fail, and the C library ends a program in which it does. */
+	if (plan->action == TRACE_FAIL && thread->number == SYS_futex)
+		return;
 	unsigned number = trace->counted++;
 	if (number < plan->at || number >= plan->at + MAX(plan->times, 1u))
 		return;
@@ -188,7 +191,11 @@ static void trace_syscall(struct trace *trace, struct trace_thread *thread)
 static int trace_report(struct trace *trace, pid_t tid, int status)
 {
 	int number = WSTOPSIG(status);
+	unsigned long started = 0;
 
+	/* In the order they were made in, which need not be the order they get to run in. */
+	if (status >> 8 == (SIGTRAP | PTRACE_EVENT_CLONE << 8) && ptrace(PTRACE_GETEVENTMSG, tid, 0, &started) == 0)
+		trace_thread_of(trace, (pid_t)started);
 	if (number == (SIGTRAP | 0x80)) {
 		trace_syscall(trace, trace_thread_of(trace, tid));
 		return 0;
@@ -266,6 +273,7 @@ static inline int trace_end(struct trace *trace)
 	syscall(SYS_pidfd_send_signal, trace->vmm.pidfd, SIGKILL, NULL, 0);
 	pthread_join(trace->thread, NULL);
 	close(trace->vmm.console);
+	close(trace->vmm.log);
 	close(trace->vmm.pidfd);
 	if (trace->vmm.link >= 0)
 		close(trace->vmm.link);

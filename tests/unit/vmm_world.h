@@ -237,7 +237,7 @@ static inline int guest_kernel(const struct guest *guest, size_t extra)
 
 struct vmm {
 	pid_t pid;
-	int pidfd, control, console;
+	int pidfd, control, console, log;
 	int link; /* the host's end of what the guest may connect to; -1: nothing */
 };
 
@@ -246,7 +246,9 @@ static inline void vmm_open(struct vmm *vmm, int *theirs)
 	int ends[2];
 
 	world_check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
-	*vmm = (struct vmm){ .pid = -1, .pidfd = -1, .control = ends[0], .console = world_file(), .link = -1 };
+	*vmm = (struct vmm){
+		.pid = -1, .pidfd = -1, .control = ends[0], .console = world_file(), .log = world_file(), .link = -1
+	};
 	*theirs = ends[1];
 }
 
@@ -258,7 +260,9 @@ static inline void vmm_start(struct vmm *vmm)
 	int theirs;
 
 	vmm_open(vmm, &theirs);
-	const struct jail_start start = { .program = program, .argv = argv, .fds = &theirs, .fd_count = 1, .log = -1 };
+	const struct jail_start start = {
+		.program = program, .argv = argv, .fds = &theirs, .fd_count = 1, .log = vmm->log
+	};
 	world_check(program);
 	world_check(jail_start(&start, &vmm->pid, &vmm->pidfd, &err) == 0);
 	close(theirs);
@@ -379,6 +383,7 @@ static inline siginfo_t vmm_end(struct vmm *vmm)
 
 	close(vmm->control);
 	close(vmm->console);
+	close(vmm->log);
 	if (vmm->link >= 0)
 		close(vmm->link);
 	syscall(SYS_pidfd_send_signal, vmm->pidfd, SIGKILL, NULL, 0);
