@@ -280,8 +280,10 @@ static void every_call_of_a_restore_fails(void **state)
 		struct control_reply reply = vmm_give(&trace.vmm, CONTROL_RESTORE, 0, 0, dup(image.state));
 		more = trace_calm(&trace);
 		if (reply.code == 0) {
-			vmm_plain(&trace.vmm, CONTROL_RESUME);
-			goes_on(&trace.vmm);
+			/* It may have been the call after the reply that failed. */
+			reply = vmm_ask(&trace.vmm, CONTROL_RESUME, 0, 0, NULL, 0);
+			assert_true(more || reply.code == 0);
+			assert_true(more || vmm_wait_printed(&trace.vmm, vmm_printed(&trace.vmm)));
 		}
 		int status = reply.code == HUSK_GONE ? trace_wait_end(&trace) : trace_end(&trace);
 		if (reply.code == HUSK_GONE && !WIFEXITED(status))
@@ -306,7 +308,7 @@ static bool kill_in_snapshot(unsigned number)
 	trace_plan(&trace, (struct trace_plan){ .action = TRACE_KILL, .kind = RULES_MAIN, .at = number });
 	struct control_reply reply = image_take(&trace.vmm, &image);
 	bool struck = trace_calm(&trace);
-	assert_int_equal(reply.code == HUSK_GONE, struck);
+	assert_true(struck || reply.code == 0);
 	if (accepted(&none, &image))
 		assert_true(layer_whole(image.memory));
 	else
