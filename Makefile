@@ -167,9 +167,22 @@ $(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/libhusk.a
 # Links no more than it uses: what runs beside a hostile guest should be small.
 $(BUILD)/husk-vmm: $(call objects,host,src/vmm/main.c) $(BUILD)/libvmm.a $(BUILD)/libhusk.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS) -Wl,--gc-sections $^ -lseccomp -lpthread -o $@
+	$(Q)$(CC) $(LDFLAGS) -Wl,--gc-sections $^ -lpthread -o $@
 
-$(BUILD)/libvmm.a: $(VMM_OBJECTS)
+$(BUILD)/libvmm.a: $(VMM_OBJECTS) $(BUILD)/host/filters.o
+
+# The system call filters of husk-vmm, compiled from their tables once and for all.
+$(BUILD)/filters: $(call objects,host,scripts/filters.c src/vmm/rules.c) $(BUILD)/libhusk.a
+	$(call say,LD,$@)
+	$(Q)$(CC) $(LDFLAGS) $^ -lseccomp -o $@
+$(BUILD)/filters.c: $(BUILD)/filters
+	$(Q)$< >$@
+$(BUILD)/host/filters.o: $(BUILD)/filters.c
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+$(BUILD)/fuzz/filters.o: $(BUILD)/filters.c | $(TOP)/.setup-test
+	@mkdir -p $(@D)
+	$(Q)$(CLANG) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
 
 $(BUILD)/husk-agent: $(AGENT_OBJECTS)
 	$(call say,LD,$@)
@@ -201,7 +214,7 @@ $(BUILD)/fuzz/%.o: %.c | $(TOP)/.setup-test
 	@mkdir -p $(@D)
 	$(Q)$(CLANG) $(CPPFLAGS) $(FUZZ_CFLAGS) -fsanitize=fuzzer-no-link -c $< -o $@
 
-$(BUILD)/fuzz/all.a: $(FUZZ_OBJECTS)
+$(BUILD)/fuzz/all.a: $(FUZZ_OBJECTS) $(BUILD)/fuzz/filters.o
 
 $(BUILD)/fuzzers/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/all.a
 	$(call say,LD,$@)
@@ -250,7 +263,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
-HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c $(CLI_SOURCES) $(SERVER_SOURCES))
+HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c scripts/filters.c $(CLI_SOURCES) $(SERVER_SOURCES))
 C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
 H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h guest/*.h)
 

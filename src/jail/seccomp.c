@@ -1,19 +1,9 @@
 /*
- * Turns tables of allowed system calls into kernel filters. husk-vmm compiles one per kind of thread at its start and
- * installs it in each thread. It must never leave a thread with less than it asked for: whatever cannot be expressed
- * is an error, never a wider rule.
+ * Turns tables of allowed system calls into kernel filters. Called when Husk is built (scripts/filters.c), so that no
+ * program pays for it at its start; install.c puts the result on. It must never leave a thread with less than it asked
+ * for: whatever cannot be expressed is an error, never a wider rule.
  */
 #include "jail/seccomp.h"
-
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-
-struct jail_program {
-	char name[32];
-	struct sock_fprog code;
-};
 
 const struct jail_rule jail_libc_rules[] = {
 	JAIL_ALLOW(futex),
@@ -27,7 +17,8 @@ const struct jail_rule jail_libc_rules[] = {
 	JAIL_MMAP,
 	JAIL_MPROTECT,
 	JAIL_ALLOW(munmap),
-	JAIL_MADVISE(MADV_DONTNEED), /* the stack of a thread that ends */
+	JAIL_MADVISE(MADV_DONTNEED),   /* the stack of a thread that ends */
+	JAIL_ALLOW(sched_getaffinity), /* how many heaps are enough, once eight threads have one */
 	/* Where the clock is not readable from user space, as on hosts with an unstable TSC. */
 	JAIL_ALLOW(clock_gettime),
 #if defined(__SANITIZE_ADDRESS__)
@@ -111,7 +102,7 @@ int jail_filter_compile(const struct jail_filter *filter, struct jail_program **
 		free(program);
 		return husk_fail_memory(err);
 	}
-	snprintf(program->name, sizeof(program->name), "%s", filter->name);
+	program->name = filter->name;
 	/* Another architecture's calls (32-bit on x86) have other numbers: never. */
 	result = seccomp_attr_set(context, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
 	/* A tree instead of a chain: KVM_RUN passes through it at every exit of the guest. */
@@ -124,16 +115,6 @@ int jail_filter_compile(const struct jail_filter *filter, struct jail_program **
 		return -1;
 	}
 	*out = program;
-	return 0;
-}
-
-int jail_filter_install(const struct jail_program *program, struct husk_error *err)
-{
-	/* The kernel wants it of whoever installs a filter without privileges; it is what we want of everyone. */
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
-		return husk_fail_errno(err, "cannot set no_new_privs");
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program->code) < 0)
-		return husk_fail_errno(err, "cannot install the system call filter '%s'", program->name);
 	return 0;
 }
 

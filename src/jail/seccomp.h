@@ -8,12 +8,13 @@
  *	static const struct jail_rule *const lists[] = { jail_libc_rules, vcpu_rules, NULL };
  *	static const struct jail_filter filter = { .name = "vcpu", .lists = lists };
  *
- * Compile once, while there is room to fail; install in each thread of that kind before it touches the guest. What is
- * not on a list kills the whole process, and the host's kernel log says which call it was.
+ * Compiled when Husk is built (scripts/filters.c); installed in each thread of that kind before it touches the guest. What
+ * is not on a list kills the whole process, and the host's kernel log says which call it was.
  */
 #ifndef HUSK_JAIL_SECCOMP_H
 #define HUSK_JAIL_SECCOMP_H
 
+#include <linux/filter.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
@@ -66,7 +67,11 @@ struct jail_filter {
 	const struct jail_rule *const *lists; /* NULL-terminated */
 };
 
-struct jail_program; /* a compiled filter */
+/* A compiled filter. */
+struct jail_program {
+	const char *name;
+	struct sock_fprog code;
+};
 
 int jail_filter_compile(const struct jail_filter *filter, struct jail_program **out, struct husk_error *err);
 /* On the calling thread only, for good; threads it starts later inherit it. A second one can only take away more. */

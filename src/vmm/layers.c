@@ -59,12 +59,9 @@ static int map_run(const struct memory *memory, const struct memory_run *run, st
 	void *mapped = mmap(memory->host + at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
 			    memory->layers[run->layer], (off_t)at);
 
-	if (mapped == MAP_FAILED)
-		return husk_fail_errno(err, "cannot map %llu pages of guest memory", (unsigned long long)run->count);
-	/* As memory_create does for the whole of it. */
-	if (madvise(mapped, size, MADV_DONTDUMP) < 0 || madvise(mapped, size, MADV_DONTFORK) < 0)
-		return husk_fail_errno(err, "cannot set guest memory apart");
-	return 0;
+	return mapped == MAP_FAILED
+		       ? husk_fail_errno(err, "cannot map %llu pages of guest memory", (unsigned long long)run->count)
+		       : 0;
 }
 
 int memory_map_runs(struct memory *memory, struct memory_run *runs, size_t count, struct husk_error *err)
@@ -73,7 +70,7 @@ int memory_map_runs(struct memory *memory, struct memory_run *runs, size_t count
 
 	for (size_t i = 0; result == 0 && i < count; i++)
 		result = map_run(memory, &runs[i], err);
-	if (result < 0) {
+	if (result < 0 || memory_set_apart(memory, err) < 0) {
 		free(runs);
 		return -1;
 	}
@@ -303,13 +300,14 @@ int memory_delta_adopt(struct memory *memory, struct memory_delta *delta, int fd
 	if (delta->squash)
 		memory->layer_count = MIN(memory->layer_count, 1u);
 	memory->layers[memory->layer_count++] = fd;
+	/* Where the host refuses a mapping the pages stay as they are, with the same content, and count as changed the next
+	 * time. Should it have taken the old one away first, the last line finds the hole. */
 	for (size_t i = 0; i < delta->changed_count; i++)
-		if (map_run(memory, &delta->changed[i], err) < 0)
-			return -1;
+		(void)!map_run(memory, &delta->changed[i], NULL);
 	free(memory->runs);
 	memory->runs = steal_pointer(delta->runs);
 	memory->run_count = delta->run_count;
-	return 0;
+	return memory_set_apart(memory, err);
 }
 
 void memory_delta_free(struct memory_delta *delta)

@@ -10,7 +10,6 @@
 #include <sys/prctl.h>
 
 #include "jail/jail.h"
-#include "vmm/rules.h"
 #include "vmm/serve.h"
 
 #define FILES_MAX 256
@@ -35,11 +34,10 @@ static int start(struct vm *vm, const struct jail *jail, struct husk_error *err)
 	vm->memory.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	if (vm->memory.pagemap < 0)
 		return husk_fail_errno(err, "cannot open the page map");
-	if (rules_compile(err) < 0 || jail_enter(jail, err) < 0)
+	vm->confined = true;
+	if (jail_enter(jail, err) < 0 || vm_create(vm, err) < 0)
 		return -1;
-	if (vm_create(vm, err) < 0)
-		return -1;
-	return rules_install(RULES_MAIN, err);
+	return vm_confine(vm, RULES_MAIN, err);
 }
 
 int main(int argc, char **argv)

@@ -18,14 +18,17 @@ int memory_create(struct memory *memory, uint64_t size, struct husk_error *err)
 	host = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (host == MAP_FAILED)
 		return husk_fail_errno(err, "cannot reserve %llu MiB of guest memory", (unsigned long long)size >> 20);
-	/* Secrets of the guest must not end up in a core file, nor be shared by a stray fork. */
-	if (madvise(host, size, MADV_DONTDUMP) < 0 || madvise(host, size, MADV_DONTFORK) < 0) {
-		munmap(host, size);
-		return husk_fail_errno(err, "cannot set guest memory apart");
-	}
 	memory->host = host;
 	memory->size = size;
 	memory->low = MIN(size, MEMORY_HOLE);
+	return memory_set_apart(memory, err);
+}
+
+int memory_set_apart(const struct memory *memory, struct husk_error *err)
+{
+	if (madvise(memory->host, memory->size, MADV_DONTDUMP) < 0 ||
+	    madvise(memory->host, memory->size, MADV_DONTFORK) < 0)
+		return husk_fail_errno(err, "cannot set guest memory apart");
 	return 0;
 }
 

@@ -40,6 +40,9 @@ struct memory {
 /* Reserves address space; no page is used before it is touched. */
 int memory_create(struct memory *memory, uint64_t size, struct husk_error *err);
 void memory_free(struct memory *memory);
+/* Secrets of the guest must not end up in a core file, nor be shared by a stray fork: said of all of it, also of what was
+ * mapped since. An error when a part of it is not mapped at all. */
+int memory_set_apart(const struct memory *memory, struct husk_error *err);
 
 /* The bytes at a guest address, or NULL unless all `size` of them are memory, on one side of the hole. */
 void *memory_at(const struct memory *memory, uint64_t address, uint64_t size);

@@ -10,40 +10,32 @@
 #include <linux/kvm.h>
 #include <sys/prctl.h>
 
-#include "jail/seccomp.h"
-
-/* loop.c, virtio.c, queue.c: waiting, eventfds. */
+/* loop.c, virtio.c, limit.c: waiting, and the eventfds and timers of devices. */
 static const struct jail_rule loop_rules[] = {
-	JAIL_ALLOW(epoll_wait),
-	JAIL_ALLOW(epoll_pwait),
-	JAIL_ALLOW(epoll_ctl),
-	JAIL_ALLOW(read),
-	JAIL_ALLOW(write),
-	JAIL_ALLOW(close),
-	JAIL_END,
+	JAIL_ALLOW(epoll_wait), JAIL_ALLOW(read), JAIL_ALLOW(write), JAIL_ALLOW(timerfd_settime), JAIL_END,
 };
 
-/* limit.c, base: the clock is usually read without a call, but not on every host. */
-static const struct jail_rule time_rules[] = {
-	JAIL_ALLOW(clock_gettime),
-	JAIL_ALLOW(timerfd_settime),
-	JAIL_END,
-};
-
-/* disk.c. */
+/* block.c, disk.c: what requests of the guest take. */
 static const struct jail_rule disk_rules[] = {
-	JAIL_ALLOW(preadv), JAIL_ALLOW(pwritev),    JAIL_ALLOW(pread64),   JAIL_ALLOW(pwrite64),  JAIL_ALLOW(fdatasync),
-	JAIL_ALLOW(fstat),  JAIL_ALLOW(newfstatat), JAIL_ALLOW(ftruncate), JAIL_ALLOW(fallocate), JAIL_END,
+	JAIL_ALLOW(preadv), JAIL_ALLOW(pwritev), JAIL_ALLOW(fdatasync), JAIL_ALLOW(fallocate), JAIL_END,
 };
 
-/* vcpu.c: running the guest, and the serial port's log. */
+/* vcpu.c, serial.c: running the guest, the eventfds it writes to, the console's log. */
 static const struct jail_rule vcpu_rules[] = {
 	JAIL_IOCTL(KVM_RUN),
 	JAIL_ALLOW(write),
 	JAIL_END,
 };
 
-/* control.c, message.c, vsock.c, net.c, rng.c: sockets handed over, taps, random bytes. */
+/* net.c, vsock.c: a driver that starts or goes does so in a register, on a vCPU's thread. */
+static const struct jail_rule register_rules[] = {
+	JAIL_ALLOW(epoll_ctl),
+	JAIL_ALLOW(close),
+	JAIL_IOCTL(TUNSETOFFLOAD),
+	JAIL_END,
+};
+
+/* serve.c, message.c, vsock.c, net.c, rng.c: sockets handed over, taps, random bytes. */
 static const struct jail_rule main_rules[] = {
 	JAIL_ALLOW(recvmsg),
 	JAIL_ALLOW(sendmsg),
@@ -54,19 +46,20 @@ static const struct jail_rule main_rules[] = {
 	JAIL_ALLOW_IF(shutdown, 2, SHUT_WR),
 	JAIL_FCNTL(F_GETFL),
 	JAIL_FCNTL(F_SETFL),
-	JAIL_IOCTL(TUNSETOFFLOAD),
 	JAIL_ALLOW(getrandom),
-	JAIL_ALLOW(lseek),
 	JAIL_ALLOW(poll),
-	JAIL_ALLOW(ppoll),
-	JAIL_ALLOW(exit_group),
 	JAIL_END,
 };
 
-/* memory.c, layers.c: mapping layers, giving pages back. */
+/* disk.c, layers.c, state.c, boot.c: files of layers, images and kernels. */
+static const struct jail_rule file_rules[] = {
+	JAIL_ALLOW(pread64),   JAIL_ALLOW(pwrite64), JAIL_ALLOW(preadv),
+	JAIL_ALLOW(pwritev),   JAIL_ALLOW(fstat),    JAIL_ALLOW(newfstatat),
+	JAIL_ALLOW(ftruncate), JAIL_ALLOW(lseek),    JAIL_END,
+};
+
+/* memory.c, layers.c: mapping layers, giving pages back. Mapping and unmapping are the C library's too. */
 static const struct jail_rule memory_rules[] = {
-	JAIL_MMAP,
-	JAIL_ALLOW(munmap),
 	JAIL_MADVISE(MADV_DONTDUMP),
 	JAIL_MADVISE(MADV_DONTFORK),
 	JAIL_MADVISE(MADV_DONTNEED),
@@ -99,10 +92,8 @@ static const struct jail_rule machine_rules[] = {
 	JAIL_CLONE_THREAD,
 	JAIL_ALLOW(set_robust_list),
 	JAIL_ALLOW(rseq),
-	JAIL_ALLOW(sched_getaffinity),
 	JAIL_PRCTL(PR_SET_NO_NEW_PRIVS), /* the filters of the threads that are started */
 	JAIL_ALLOW(seccomp),
-	JAIL_MPROTECT,
 	JAIL_END,
 };
 
@@ -135,30 +126,14 @@ static const struct jail_rule state_rules[] = {
 	JAIL_END,
 };
 
-static const struct jail_rule *const main_lists[] = { jail_libc_rules, loop_rules,  time_rules,
-						      disk_rules,      main_rules,  memory_rules,
+static const struct jail_rule *const main_lists[] = { jail_libc_rules, loop_rules,  register_rules,
+						      main_rules,      file_rules,  memory_rules,
 						      machine_rules,   state_rules, NULL };
-static const struct jail_rule *const disk_lists[] = { jail_libc_rules, loop_rules, time_rules, disk_rules, NULL };
-static const struct jail_rule *const vcpu_lists[] = { jail_libc_rules, vcpu_rules, NULL };
+static const struct jail_rule *const disk_lists[] = { jail_libc_rules, loop_rules, disk_rules, NULL };
+static const struct jail_rule *const vcpu_lists[] = { jail_libc_rules, vcpu_rules, register_rules, NULL };
 
-static const struct jail_filter filters[RULES_COUNT] = {
+const struct jail_filter rules_filters[RULES_COUNT] = {
 	[RULES_MAIN] = { .name = "main", .lists = main_lists },
 	[RULES_DISK] = { .name = "disk", .lists = disk_lists },
 	[RULES_VCPU] = { .name = "vcpu", .lists = vcpu_lists },
 };
-
-/* Compiled once and never changed: the threads only read it. */
-static struct jail_program *programs[RULES_COUNT];
-
-int rules_compile(struct husk_error *err)
-{
-	for (size_t i = 0; i < RULES_COUNT; i++)
-		if (jail_filter_compile(&filters[i], &programs[i], err) < 0)
-			return -1;
-	return 0;
-}
-
-int rules_install(enum rules_kind kind, struct husk_error *err)
-{
-	return programs[kind] ? jail_filter_install(programs[kind], err) : 0;
-}

@@ -7,7 +7,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 
-#include "vmm/rules.h"
 #include "vmm/vm.h"
 
 #define RESET_PORT 0x64
@@ -226,7 +225,7 @@ static void *vcpu_run(void *data)
 	struct vcpu *vcpu = data;
 	struct husk_error err = { 0 };
 
-	if (rules_install(RULES_VCPU, &err) < 0)
+	if (vm_confine(vcpu->vm, RULES_VCPU, &err) < 0)
 		vm_end(vcpu->vm, err.code, "%s", err.message);
 	park(vcpu);
 	run_guest(vcpu);

@@ -9,8 +9,6 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 
-#include "vmm/rules.h"
-
 #define NOTIFY_REGISTER 0x50
 #define CREATE_RETRIES 8
 
@@ -24,6 +22,11 @@ int vm_ioctl(int fd, unsigned long request, void *argument)
 	return result;
 }
 
+int vm_confine(const struct vm *vm, enum rules_kind kind, struct husk_error *err)
+{
+	return vm->confined ? jail_filter_install(&rules_programs[kind], err) : 0;
+}
+
 /* ---- making ---- */
 
 static void *disk_run(void *data)
@@ -31,7 +34,7 @@ static void *disk_run(void *data)
 	struct vm *vm = data;
 	struct husk_error err = { 0 };
 
-	if (rules_install(RULES_DISK, &err) == 0)
+	if (vm_confine(vm, RULES_DISK, &err) == 0)
 		while (loop_turn(&vm->disk_loop, &err) == 0)
 			;
 	vm_end(vm, err.code, "disk: %s", err.message);

@@ -16,6 +16,7 @@
 #include "vmm/control.h"
 #include "vmm/net.h"
 #include "vmm/rng.h"
+#include "vmm/rules.h"
 #include "vmm/serial.h"
 #include "vmm/state.h"
 #include "vmm/vsock.h"
@@ -48,6 +49,7 @@ enum vm_stage { VM_EMPTY, VM_SHAPED, VM_RUNNING, VM_PAUSED };
 
 struct vm {
 	enum vm_stage stage;
+	bool confined; /* its threads put their filters on; tests use a machine without */
 	int kvm, fd;
 	size_t run_size;   /* of a vCPU's shared page */
 	size_t xsave_size; /* of its extended registers */
@@ -92,6 +94,8 @@ void vm_end(struct vm *vm, enum husk_code code, const char *format, ...) __attri
 struct virtio_device *vm_device_at(struct vm *vm, uint64_t address, uint64_t *offset);
 /* A new VMGenID, and the guest is told (unless it has not booted yet). */
 int vm_new_generation(struct vm *vm, bool tell, struct husk_error *err);
+/* The filter of this kind on the calling thread, for good. */
+int vm_confine(const struct vm *vm, enum rules_kind kind, struct husk_error *err);
 /* ioctl that does not give up at a signal. */
 int vm_ioctl(int fd, unsigned long request, void *argument);
 

@@ -86,8 +86,22 @@ static void offer_socket(void)
 		close(ends[1]);
 }
 
+/* A link that has frames for the guest, of sizes and bytes that the input has. */
+static int plug_in(const uint8_t *bytes, size_t size)
+{
+	int ends[2];
+
+	must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends));
+	for (size_t i = 0; i < 3; i++)
+		(void)!write(ends[0], bytes, size >> (4 * i));
+	must(net_attach(&net, ends[1], 2, NULL));
+	return ends[0];
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+	int wire = -1;
+
 	if (!memory.host)
 		set_up();
 	if (size < 8)
@@ -101,6 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memcpy(memory.host, content, length);
 	if (device == &vsock.device)
 		offer_socket();
+	if (device == &net.device)
+		wire = plug_in(content, length);
 	start_device(device, data + 2);
 	for (size_t i = 0; i < device->ops->queue_count; i++)
 		device->ops->work(device, i);
@@ -116,5 +132,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			device->ops->work(device, queue);
 	}
 	device->ops->reset(device);
+	if (wire >= 0) {
+		must(net_attach(&net, -1, 0, NULL));
+		close(wire);
+	}
 	return 0;
 }
