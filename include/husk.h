@@ -442,7 +442,9 @@ struct husk_build_options {
 	const char *name;
 	const char *definition; /* directory with a `template` file; or */
 	const char *tar;        /* a rootfs tar; or */
-	const char *directory;  /* a rootfs directory */
+	const char *directory;  /* a rootfs directory; or */
+	const char *image;      /* a container image: an OCI layout, a tar of one, or what docker saved */
+	const char *reference;  /* of several images in one layout, the one of this name; NULL: there is one */
 	const char *isolation;
 	bool force; /* also when nothing changed */
 	/* One line of progress at a time; may be NULL. */
@@ -452,6 +454,9 @@ struct husk_build_options {
 /* Does nothing when the same content is baked already (*fresh says which). */
 int husk_template_build(struct husk *husk, const struct husk_build_options *options, struct husk_template **out,
 			bool *fresh, struct husk_error *err);
+/* The container image of that name ("python:3.12") among those in the instance's folder <home>/images: its path and its
+ * reference for husk_template_build, which the caller frees. NOT_FOUND: it is not there. */
+int husk_image_find(struct husk *husk, const char *name, char **path, char **reference, struct husk_error *err);
 int husk_template_remove(struct husk *husk, const char *name, struct husk_error *err);
 void husk_template_free(struct husk_template *value);
 
