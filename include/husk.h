@@ -224,6 +224,7 @@ int husk_egress_traffic(struct husk *husk, const char *sandbox, struct husk_egre
 struct husk_snapshot {
 	char *id;
 	char *name;
+	char **tags; /* further names, in order; NULL: none */
 	char *tenant;
 	char *sandbox; /* taken from */
 	char *template_name;
@@ -238,6 +239,10 @@ int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *nam
 			 struct husk_error *err);
 int husk_snapshot_list(struct husk *husk, struct husk_snapshot ***out, struct husk_error *err);
 int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_error *err);
+/* A further name, by which it is found as by its own; whatever had that name loses it, as by husk_snapshot_untag. */
+int husk_snapshot_tag(struct husk *husk, const char *snapshot, const char *name, struct husk_error *err);
+/* Takes this name off the snapshot that has it, which is removed with the last of its names. */
+int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *err);
 
 /* ---- processes ---- */
 
