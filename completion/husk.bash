@@ -101,7 +101,7 @@ _husk()
 			return
 		fi
 		;;
-	--tar | -f | --file)
+	--tar | --image | -f | --file)
 		mapfile -t COMPREPLY < <(compgen -f -- "$word")
 		return
 		;;

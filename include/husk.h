@@ -224,6 +224,7 @@ int husk_egress_traffic(struct husk *husk, const char *sandbox, struct husk_egre
 struct husk_snapshot {
 	char *id;
 	char *name;
+	char **tags; /* further names, in order; NULL: none */
 	char *tenant;
 	char *sandbox; /* taken from */
 	char *template_name;
@@ -238,6 +239,10 @@ int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *nam
 			 struct husk_error *err);
 int husk_snapshot_list(struct husk *husk, struct husk_snapshot ***out, struct husk_error *err);
 int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_error *err);
+/* A further name, by which it is found as by its own; whatever had that name loses it, as by husk_snapshot_untag. */
+int husk_snapshot_tag(struct husk *husk, const char *snapshot, const char *name, struct husk_error *err);
+/* Takes this name off the snapshot that has it, which is removed with the last of its names. */
+int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *err);
 
 /* ---- processes ---- */
 
@@ -442,7 +447,9 @@ struct husk_build_options {
 	const char *name;
 	const char *definition; /* directory with a `template` file; or */
 	const char *tar;        /* a rootfs tar; or */
-	const char *directory;  /* a rootfs directory */
+	const char *directory;  /* a rootfs directory; or */
+	const char *image;      /* a container image: an OCI layout, a tar of one, or what docker saved */
+	const char *reference;  /* of several images in one layout, the one of this name; NULL: there is one */
 	const char *isolation;
 	bool force; /* also when nothing changed */
 	/* One line of progress at a time; may be NULL. */
@@ -452,6 +459,9 @@ struct husk_build_options {
 /* Does nothing when the same content is baked already (*fresh says which). */
 int husk_template_build(struct husk *husk, const struct husk_build_options *options, struct husk_template **out,
 			bool *fresh, struct husk_error *err);
+/* The container image of that name ("python:3.12") among those in the instance's folder <home>/images: its path and its
+ * reference for husk_template_build, which the caller frees. NOT_FOUND: it is not there. */
+int husk_image_find(struct husk *husk, const char *name, char **path, char **reference, struct husk_error *err);
 int husk_template_remove(struct husk *husk, const char *name, struct husk_error *err);
 void husk_template_free(struct husk_template *value);
 

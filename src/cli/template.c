@@ -172,7 +172,7 @@ int template_ensure(struct cli *cli, const char *name, const char *isolation, st
 }
 
 struct build_arguments {
-	const char *name, *tar, *rootfs, *isolation;
+	const char *name, *tar, *rootfs, *image, *reference, *isolation;
 	bool force;
 };
 
@@ -180,6 +180,10 @@ static const struct option_spec build_options[] = {
 	OPTION(0, "tar", OPTION_STRING, struct build_arguments, tar, "FILE", "from a root filesystem in a tar file"),
 	OPTION(0, "rootfs", OPTION_STRING, struct build_arguments, rootfs, "DIR",
 	       "from a root filesystem in a directory"),
+	OPTION(0, "image", OPTION_STRING, struct build_arguments, image, "PATH",
+	       "from a container image: an OCI layout, a tar of one, or what docker saved"),
+	OPTION(0, "ref", OPTION_STRING, struct build_arguments, reference, "REF",
+	       "which image, when PATH holds several"),
 	OPTION(0, "name", OPTION_STRING, struct build_arguments, name, "NAME",
 	       "what to call it (the definition's name)"),
 	OPTION(0, "isolation", OPTION_STRING, struct build_arguments, isolation, "ENGINE",
@@ -224,19 +228,29 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	cleanup_free char *directory = NULL, *name = NULL;
 	bool fresh = false;
 
-	if ((argc > 0) + (arguments->tar != NULL) + (arguments->rootfs != NULL) != 1)
+	const char *given = arguments->tar ? arguments->tar : arguments->rootfs ? arguments->rootfs : arguments->image;
+	const char *called = arguments->name ? arguments->name : argc > 0 ? argv[0] : NULL;
+
+	if ((!given && argc == 0) ||
+	    (arguments->tar != NULL) + (arguments->rootfs != NULL) + (arguments->image != NULL) > 1)
 		return husk_fail(err, HUSK_INVALID,
-				 "template build needs one of NAME, DIR, --tar FILE and --rootfs DIR");
-	if (argc == 0 && !arguments->name)
+				 "template build needs one of NAME, DIR, --tar FILE, --rootfs DIR and --image PATH");
+	if (arguments->reference && !arguments->image)
+		return husk_fail(err, HUSK_INVALID, "--ref goes with --image");
+	if (given && arguments->name && argc > 0)
+		return husk_fail(err, HUSK_INVALID, "'%s' and --name %s: give the name once", argv[0], arguments->name);
+	if (!called)
 		return husk_fail(err, HUSK_INVALID,
 				 "--name is needed: a root filesystem does not say what it is called");
-	if (argc > 0 && resolve_definition(argv[0], &directory, &name, err) < 0)
+	if (!given && resolve_definition(argv[0], &directory, &name, err) < 0)
 		return -1;
 	struct husk_build_options options = {
-		.name = arguments->name ? arguments->name : name,
+		.name = given || arguments->name ? called : name,
 		.definition = directory,
 		.tar = arguments->tar,
 		.directory = arguments->rootfs,
+		.image = arguments->image,
+		.reference = arguments->reference,
 		.isolation = arguments->isolation,
 		.force = arguments->force,
 	};
@@ -347,8 +361,12 @@ const struct cli_command cli_template_build = {
 	.name = "template build",
 	.operands = "NAME|DIR",
 	.summary = "Build a template: make its root filesystem, boot it once, warm it, keep it running as a snapshot",
-	.details = "NAME is a bundled definition, DIR a directory with one. Does nothing when the same content is "
-		   "built already.\n",
+	.details =
+		"NAME is a bundled definition, DIR a directory with one; with --tar, --rootfs or --image it is what "
+		"the "
+		"template is called. Does nothing when the same content is built already.\n\n"
+		"An image brings its files and variables (skopeo copy, docker save, podman save write one). Those in "
+		"the folder 'images' of the instance's home are found by name when E2B's builder asks for one.\n",
 	.groups = { { build_options, 0 } },
 	.arguments_size = sizeof(struct build_arguments),
 	.max = 1,

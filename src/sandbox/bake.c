@@ -15,6 +15,7 @@
 #include "sandbox/link.h"
 #include "sandbox/pool.h"
 #include "sandbox/view.h"
+#include "store/oci.h"
 #include "store/template.h"
 
 #define HELLO_TIMEOUT_MS 180000 /* a first boot; on an emulated CPU with others on it, a slow one */
@@ -296,10 +297,12 @@ char *bake_image(struct husk *husk, const struct catalog_template *version, uint
 
 static int load_definition(const struct husk_build_options *o, struct template_definition **out, struct husk_error *err)
 {
-	int given = (o->definition != NULL) + (o->tar != NULL) + (o->directory != NULL);
+	int given = (o->definition != NULL) + (o->tar != NULL) + (o->directory != NULL) + (o->image != NULL);
 
 	if (given != 1)
-		return husk_fail(err, HUSK_INVALID, "give one of a definition, a tar or a directory");
+		return husk_fail(err, HUSK_INVALID, "give one of a definition, a tar, a directory or an image");
+	if (o->image)
+		return template_from_image(o->image, o->reference, o->name, out, err);
 	if (o->tar)
 		return template_from_tar(o->tar, o->name, out, err);
 	if (o->directory)
@@ -437,6 +440,18 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 	*out = template_from_row(current);
 	catalog_template_free(current);
 	return *out ? 0 : husk_fail_memory(err);
+}
+
+int husk_image_find(struct husk *husk, const char *name, char **path, char **reference, struct husk_error *err)
+{
+	cleanup_free char *folder = path_images(&husk->paths);
+
+	*path = *reference = NULL;
+	if (!folder)
+		return husk_fail_memory(err);
+	int found = oci_find(folder, name, path, reference, err);
+	return found ? (found < 0 ? -1 : 0)
+		     : husk_fail(err, HUSK_NOT_FOUND, "no image '%.120s' in %s", name, folder);
 }
 
 int husk_template_remove(struct husk *husk, const char *name, struct husk_error *err)

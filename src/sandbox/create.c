@@ -534,6 +534,32 @@ int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_er
 	return 0;
 }
 
+int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *err)
+{
+	int last = catalog_snapshot_untag(husk->catalog, name, err);
+
+	return last > 0 ? husk_snapshot_remove(husk, name, err) : last;
+}
+
+int husk_snapshot_tag(struct husk *husk, const char *snapshot, const char *name, struct husk_error *err)
+{
+	struct catalog_snapshot *row = NULL, *other = NULL;
+	int result = 0;
+
+	if (name_check("name", name, err) < 0 || catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
+		return -1;
+	bool taken = catalog_snapshot_get(husk->catalog, name, &other, NULL) == 0;
+	if (!taken || !str_equal(other->id, row->id)) {
+		if (taken)
+			result = husk_snapshot_untag(husk, name, err);
+		if (result == 0)
+			result = catalog_snapshot_tag(husk->catalog, row->id, name, err);
+	}
+	catalog_snapshot_free(other);
+	catalog_snapshot_free(row);
+	return result;
+}
+
 /* ---- fork ---- */
 
 struct child {

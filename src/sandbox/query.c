@@ -122,7 +122,7 @@ int husk_snapshot_list(struct husk *husk, struct husk_snapshot ***out, struct hu
 
 	for (size_t i = 0; list && rows[i]; i++) {
 		list[i] = snapshot_from_row(rows[i]);
-		if (!list[i]) {
+		if (!list[i] || catalog_snapshot_tags(husk->catalog, rows[i]->id, &list[i]->tags, err) < 0) {
 			husk_snapshot_list_free(list);
 			list = NULL;
 		}

@@ -179,6 +179,7 @@ void husk_snapshot_free(struct husk_snapshot *snapshot)
 		return;
 	free(snapshot->id);
 	free(snapshot->name);
+	strv_free(snapshot->tags);
 	free(snapshot->tenant);
 	free(snapshot->sandbox);
 	free(snapshot->template_name);

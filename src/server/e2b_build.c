@@ -6,6 +6,7 @@
  * A build lives in this process: its log and its uploads (files without a name) go with it, and its sandbox goes by its TTL.
  * So a server that is killed leaves nothing but a client that has to build again. Values of variables are never logged.
  */
+#include <ctype.h>
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <pthread.h>
@@ -331,35 +332,68 @@ static int handle_upload(struct request *request, struct husk_error *err)
 
 /* ---- POST /v2/templates/{template}/builds/{build} ---- */
 
-/* An image is here when a template of its name is: "python:3.12" as python-3.12, or python. E2B's own are ours. */
+/* An image's name as that of a template; the result fits a template's name. */
+static void template_name_of(const char *prefix, const char *image, char out[static 65])
+{
+	snprintf(out, 65, "%s%s", prefix, image);
+	for (char *at = out; *at; at++)
+		if (!isalnum((unsigned char)*at) && !strchr("-_.", *at))
+			*at = '-';
+}
+
+/* An image that lies in the instance's folder: its template, and what it is made from. 0: there is none. */
+static int find_file(struct request *request, json_t *definition, const char *image, char name[static 65],
+		     struct husk_error *err)
+{
+	cleanup_free char *path = NULL, *reference = NULL;
+	struct husk_error why = { 0 };
+
+	if (husk_image_find(request_owner(request), image, &path, &reference, &why) < 0) {
+		if (why.code != HUSK_NOT_FOUND)
+			*err = why;
+		return why.code == HUSK_NOT_FOUND ? 0 : -1;
+	}
+	template_name_of("image-", image, name);
+	if (json_object_set_new(definition, E2B_IMAGE, json_pack("[s, s]", path, reference)) < 0)
+		return husk_fail(err, HUSK_INVALID, "the path of the image '%.80s' is not UTF-8", image);
+	return 1;
+}
+
+/* "python:3.12" is a template python-3.12, an image among those of the instance, or a template python. E2B's own are
+ * ours. */
 static int find_image(struct request *request, json_t *definition, struct husk_error *err)
 {
 	const char *image = json_string_value(json_object_get(definition, "fromImage"));
-	const char *slash = image ? strrchr(image, '/') : NULL, *name = NULL;
-	cleanup_free char *plain = image ? strdup(slash ? slash + 1 : image) : NULL;
-	char text[200];
+	const char *slash = image ? strrchr(image, '/') : NULL, *plain = slash ? slash + 1 : image;
+	char name[65] = "", text[400];
+	int found = 0;
 
+	json_object_del(definition, E2B_IMAGE);
 	if (!image)
 		return json_object_get(definition, "fromTemplate")
 			       ? 0
 			       : husk_fail_field(err, "fromTemplate",
 						 "nothing to build from is given; use fromTemplate or fromImage");
-	if (!plain)
-		return husk_fail_memory(err);
-	char *colon = strchr(plain, ':');
-	if (str_starts(image, "e2bdev/"))
-		name = strstr(plain, "code-interpreter") ? "code-interpreter" : "base";
-	if (colon)
-		*colon = '-';
-	if (!name && e2b_template_exists(request_husk(request), plain))
-		name = plain;
-	if (!name && colon) {
-		*colon = '\0';
-		name = e2b_template_exists(request_husk(request), plain) ? plain : NULL;
+	if (str_starts(image, "e2bdev/")) {
+		found = 1;
+		snprintf(name, sizeof(name), "%s", strstr(plain, "code-interpreter") ? "code-interpreter" : "base");
+	} else {
+		template_name_of("", plain, name);
+		found = e2b_template_exists(request_husk(request), name);
 	}
-	if (!name) {
-		snprintf(text, sizeof(text), "the image '%.80s' (import it: husk template build %.60s --tar FILE)",
-			 image, plain);
+	if (!found && (found = find_file(request, definition, image, name, err)) < 0)
+		return -1;
+	if (!found) {
+		snprintf(name, sizeof(name), "%.*s", (int)MIN(strcspn(plain, ":"), sizeof(name) - 1), plain);
+		found = e2b_template_exists(request_husk(request), name);
+	}
+	if (!found) {
+		template_name_of("", plain, name);
+		snprintf(text, sizeof(text),
+			 "the image '%.80s' of a registry (bring it here: put an OCI layout or a docker save of it "
+			 "into the "
+			 "folder 'images' of the server's home, or run husk template build %s --image PATH)",
+			 image, name);
 		return e2b_unsupported(request, text, err);
 	}
 	return json_object_set_new(definition, "fromTemplate", json_string(name)) < 0 ? husk_fail_memory(err) : 0;
@@ -376,7 +410,8 @@ static int start_build(struct request *request, json_t *definition, struct husk 
 	if (result == 0) {
 		build->definition = json_incref(definition);
 		build->view = view;
-		build->husk = view ? view : request_owner(request);
+		build->owner = request_owner(request);
+		build->husk = view ? view : build->owner;
 		build->state = BUILD_RUNNING;
 		running_count++;
 		if (thread_start(NULL, true, build_main, build) < 0) {

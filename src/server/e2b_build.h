@@ -10,6 +10,7 @@
 #define BUILD_UPLOADS_MAX 64
 #define BUILD_LINE_BYTES 2000
 #define BUILD_SECONDS 3600
+#define E2B_IMAGE "husk.image" /* in a definition: [path, reference] of the image that its template is made from */
 
 enum build_state { BUILD_WAITING, BUILD_RUNNING, BUILD_READY, BUILD_FAILED };
 
@@ -29,6 +30,7 @@ struct build {
 	json_t *definition;
 	struct husk *view; /* its own; NULL: `husk` is the server's */
 	struct husk *husk;
+	struct husk *owner; /* the instance itself */
 	char *sandbox;
 
 	enum build_state state;

@@ -18,6 +18,8 @@ static json_t *snapshot_document(const struct husk_snapshot *snapshot)
 
 	if (names && snapshot->name)
 		json_array_append_new(names, json_text0(snapshot->name));
+	for (char **each = snapshot->tags; names && each && *each; each++)
+		json_array_append_new(names, json_text0(*each));
 	return json_pack("{s:s, s:o}", "snapshotID", snapshot->id, "names", names);
 }
 

@@ -7,6 +7,7 @@
 
 #include "server/e2b_build.h"
 #include "server/process.h"
+#include "server/templates.h"
 
 #define READY_SECONDS 300
 #define START_SETTLE_SECONDS 20 /* for a start command that says nothing of when it is ready */
@@ -288,19 +289,38 @@ static int leave_defaults(struct build *build, const struct place *place, struct
 	return husk_file_write(build->husk, build->sandbox, E2B_DEFAULTS, 0644, NULL, read_text, &at, err);
 }
 
-static int take_snapshots(struct build *build, struct husk_error *err)
+/* One snapshot under all its names, which it takes from the builds of before once it is there. */
+static int take_snapshot(struct build *build, struct husk_error *err)
 {
-	for (size_t i = 0; build->tags[i]; i++) {
-		struct husk_error missing = { 0 };
-		/* A template is built anew under the name of the old one. */
-		if (husk_snapshot_remove(build->husk, build->tags[i], &missing) < 0 && missing.code != HUSK_NOT_FOUND) {
-			*err = missing;
-			return -1;
-		}
-		if (husk_snapshot_create(build->husk, build->sandbox, build->tags[i], NULL, err) < 0)
-			return -1;
-	}
-	return 0;
+	struct husk_snapshot *snapshot = NULL;
+	int result = husk_snapshot_create(build->husk, build->sandbox, NULL, &snapshot, err);
+
+	for (size_t i = 0; result == 0 && build->tags[i]; i++)
+		result = husk_snapshot_tag(build->husk, snapshot->id, build->tags[i], err);
+	if (result < 0 && snapshot)
+		husk_snapshot_remove(build->husk, snapshot->id, NULL);
+	if (snapshot)
+		husk_snapshot_free(snapshot);
+	return result;
+}
+
+static void say_progress(void *data, const char *line)
+{
+	e2b_build_say(data, "info", line, strlen(line));
+}
+
+/* The template of a container image of this host, made the first time one is built from it. */
+static int import_image(struct build *build, struct husk_error *err)
+{
+	json_t *image = json_object_get(build->definition, E2B_IMAGE);
+	struct husk_build_options options = { .name = json_string_value(
+						      json_object_get(build->definition, "fromTemplate")),
+					      .image = json_string_value(json_array_get(image, 0)),
+					      .reference = json_string_value(json_array_get(image, 1)),
+					      .progress = say_progress,
+					      .data = build };
+
+	return image ? template_import(build->owner, &options, err) : 0;
 }
 
 static int run_all(struct build *build, struct place *place, struct husk_error *err)
@@ -310,7 +330,8 @@ static int run_all(struct build *build, struct place *place, struct husk_error *
 	json_t *step;
 
 	snprintf(build->step, sizeof(build->step), "base");
-	if (set_text(&place->user, E2B_USER, err) < 0 || make_sandbox(build, from, err) < 0)
+	if (set_text(&place->user, E2B_USER, err) < 0 || import_image(build, err) < 0 ||
+	    make_sandbox(build, from, err) < 0)
 		return -1;
 	json_array_foreach(json_object_get(build->definition, "steps"), index, step)
 	{
@@ -320,7 +341,7 @@ static int run_all(struct build *build, struct place *place, struct husk_error *
 	}
 	if (start_and_wait(build, place, err) < 0 || leave_defaults(build, place, err) < 0)
 		return -1;
-	return take_snapshots(build, err);
+	return take_snapshot(build, err);
 }
 
 int e2b_build_run(struct build *build, struct husk_error *err)

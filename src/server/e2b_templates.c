@@ -25,6 +25,15 @@ bool e2b_template_exists(struct husk *husk, const char *name)
 	return found;
 }
 
+static bool is_named(const struct husk_snapshot *snapshot, const char *name)
+{
+	bool named = str_equal(snapshot->name, name) || str_equal(snapshot->id, name);
+
+	for (char **each = snapshot->tags; each && *each; each++)
+		named |= str_equal(*each, name);
+	return named;
+}
+
 static bool snapshot_exists(struct husk *husk, const char *name)
 {
 	cleanup(drop_snapshots) struct husk_snapshot **list = NULL;
@@ -32,7 +41,7 @@ static bool snapshot_exists(struct husk *husk, const char *name)
 	if (husk_snapshot_list(husk, &list, NULL) < 0)
 		return false;
 	for (size_t i = 0; list[i]; i++)
-		if (str_equal(list[i]->name, name) || str_equal(list[i]->id, name))
+		if (is_named(list[i], name))
 			return true;
 	return false;
 }
@@ -66,15 +75,24 @@ static int handle_delete(struct request *request, struct husk_error *err)
 /* ---- tags ---- */
 
 /* "default" for the template's own name, what follows the dot for the others; NULL: not of this template. */
-static const char *tag_of(const struct husk_snapshot *snapshot, const char *name)
+static const char *tag_of(const char *snapshot, const char *name)
 {
 	size_t size = strlen(name);
 
-	if (!snapshot->name || strncmp(snapshot->name, name, size) != 0)
+	if (!snapshot || strncmp(snapshot, name, size) != 0)
 		return NULL;
-	if (!snapshot->name[size])
+	if (!snapshot[size])
 		return "default";
-	return snapshot->name[size] == '.' ? snapshot->name + size + 1 : NULL;
+	return snapshot[size] == '.' ? snapshot + size + 1 : NULL;
+}
+
+static int add_tag(json_t *array, const struct husk_snapshot *snapshot, const char *tag, struct husk_error *err)
+{
+	if (!tag)
+		return 0;
+	json_t *document = json_pack("{s:s, s:s, s:o}", "tag", tag, "buildID", snapshot->id, "createdAt",
+				     json_time(snapshot->created_ms));
+	return json_array_append_new(array, document) < 0 ? husk_fail_memory(err) : 0;
 }
 
 static int handle_tags(struct request *request, struct husk_error *err)
@@ -87,22 +105,40 @@ static int handle_tags(struct request *request, struct husk_error *err)
 	    husk_snapshot_list(request_husk(request), &list, err) < 0)
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
-		const char *tag = tag_of(list[i], name);
-		if (tag && json_array_append_new(array, json_pack("{s:s, s:s, s:o}", "tag", tag, "buildID", list[i]->id,
-								  "createdAt", json_time(list[i]->created_ms))) < 0)
-			return husk_fail_memory(err);
+		if (add_tag(array, list[i], tag_of(list[i]->name, name), err) < 0)
+			return -1;
+		for (char **each = list[i]->tags; each && *each; each++)
+			if (add_tag(array, list[i], tag_of(*each, name), err) < 0)
+				return -1;
 	}
 	if (json_array_size(array) == 0)
 		return husk_fail(err, HUSK_NOT_FOUND, "template '%.80s' not found", name);
 	return respond_json(request, 200, json_incref(array), err);
 }
 
-static int handle_assign(struct request *request, struct husk_error *err)
+/* The names of snapshots that the tags of a template are. */
+static int tag_names(const char *template, const char **tags, char ***out, struct husk_error *err)
 {
-	return e2b_unsupported(request, "a second tag for a build (build it once more under 'name:tag')", err);
+	cleanup_free char *plain = strndup(template, strcspn(template, ":"));
+
+	for (size_t i = 0; plain && tags[i]; i++) {
+		cleanup_free char *full = str_format("%s:%s", plain, tags[i]);
+		cleanup_free char *name = NULL;
+		if (!full)
+			return husk_fail_memory(err);
+		if (!*tags[i] || strpbrk(tags[i], ":/"))
+			return husk_fail_field(err, "tags", "'%.80s' cannot be a tag", tags[i]);
+		if (e2b_snapshot_name(full, &name, err) < 0)
+			return -1;
+		if (strv_add(out, name) < 0)
+			return husk_fail_memory(err);
+	}
+	return plain ? 0 : husk_fail_memory(err);
 }
 
-static int handle_untag(struct request *request, struct husk_error *err)
+/* `what` names the template, in the body of a request about its tags. */
+static int read_tags(struct request *request, const char *what, const char **template, const char ***tags,
+		     char ***names, struct husk_error *err)
 {
 	json_t *body = request_json(request, err);
 	struct fields fields;
@@ -110,21 +146,50 @@ static int handle_untag(struct request *request, struct husk_error *err)
 	if (!body)
 		return -1;
 	fields_begin(&fields, body);
-	const char *name = fields_string(&fields, "name");
-	cleanup_free const char **tags = fields_strings(&fields, "tags");
+	*template = fields_string(&fields, what);
+	*tags = fields_strings(&fields, "tags");
 	if (e2b_fields_done(&fields, err) < 0)
 		return -1;
-	if (!name || !tags)
-		return husk_fail_field(err, name ? "tags" : "name", "name and tags are both needed");
-	for (size_t i = 0; tags[i]; i++) {
-		cleanup_free char *full = str_format("%s:%s", name, tags[i]);
-		cleanup_free char *snapshot = NULL;
-		if (!full)
-			return husk_fail_memory(err);
-		if (e2b_snapshot_name(full, &snapshot, err) < 0 ||
-		    husk_snapshot_remove(request_husk(request), snapshot, err) < 0)
+	if (!*template || !*tags || !**tags)
+		return husk_fail_field(err, *template ? "tags" : what, "%s and tags are both needed", what);
+	return tag_names(*template, *tags, names, err);
+}
+
+static int handle_assign(struct request *request, struct husk_error *err)
+{
+	cleanup(drop_snapshots) struct husk_snapshot **list = NULL;
+	cleanup_strv char **names = NULL;
+	cleanup_free const char **tags = NULL;
+	cleanup_free char *snapshot = NULL;
+	cleanup_json json_t *given = json_array();
+	const char *target, *id = NULL;
+
+	if (read_tags(request, "target", &target, &tags, &names, err) < 0 ||
+	    e2b_snapshot_name(target, &snapshot, err) < 0 || husk_snapshot_list(request_husk(request), &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i] && !id; i++)
+		id = is_named(list[i], snapshot) ? list[i]->id : NULL;
+	if (!id)
+		return husk_fail(err, HUSK_NOT_FOUND, "template '%.80s' not found among those that were built here",
+				 target);
+	for (size_t i = 0; names[i]; i++)
+		if (husk_snapshot_tag(request_husk(request), id, names[i], err) < 0 ||
+		    json_array_append_new(given, json_text0(tags[i])) < 0)
 			return -1;
-	}
+	return respond_json(request, 201, json_pack("{s:s, s:O}", "buildID", id, "tags", given), err);
+}
+
+static int handle_untag(struct request *request, struct husk_error *err)
+{
+	cleanup_strv char **names = NULL;
+	cleanup_free const char **tags = NULL;
+	const char *template;
+
+	if (read_tags(request, "name", &template, &tags, &names, err) < 0)
+		return -1;
+	for (size_t i = 0; names[i]; i++)
+		if (husk_snapshot_untag(request_husk(request), names[i], err) < 0)
+			return -1;
 	return respond_empty(request, 204, err);
 }
 

@@ -257,6 +257,16 @@ int template_ensure(struct request *request, const char *name, struct husk_error
 	return result < 0 ? -1 : 1;
 }
 
+int template_import(struct husk *husk, const struct husk_build_options *options, struct husk_error *err)
+{
+	bool fresh;
+
+	pthread_mutex_lock(&building);
+	int result = husk_template_build(husk, options, NULL, &fresh, err);
+	pthread_mutex_unlock(&building);
+	return result;
+}
+
 const struct route template_routes[] = {
 	{ "GET", "/v1/templates", handle_list, 0 },
 	{ "POST", "/v1/templates", handle_build, ROUTE_STREAM },

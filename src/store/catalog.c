@@ -94,6 +94,13 @@ static const char *const schema_steps[] = {
 	"ALTER TABLE sandboxes ADD COLUMN egress TEXT;"
 	"ALTER TABLE snapshots ADD COLUMN egress TEXT;"
 	"ALTER TABLE templates ADD COLUMN egress TEXT;",
+
+	/* Further names of a snapshot, from the same space as its own; they go with it. */
+	"CREATE TABLE snapshot_tags (name TEXT NOT NULL, tenant TEXT, snapshot TEXT NOT NULL);"
+	"CREATE UNIQUE INDEX snapshot_tags_name ON snapshot_tags (name, coalesce(tenant, ''));"
+	"CREATE INDEX snapshot_tags_snapshot ON snapshot_tags (snapshot);"
+	"CREATE TRIGGER snapshots_removed AFTER DELETE ON snapshots BEGIN"
+	"  DELETE FROM snapshot_tags WHERE snapshot = OLD.id; END;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

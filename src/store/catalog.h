@@ -138,6 +138,12 @@ int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct
 /* With `unready` only those not ready; else only the ready ones; newest first. */
 int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out, struct husk_error *err);
 int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err);
+/* A further name; the first one when it has none. CONFLICT: another has it. */
+int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *name, struct husk_error *err);
+/* Takes a name off a snapshot. 1: it was its last one, and stays; the caller removes it. NOT_FOUND: nobody's name. */
+int catalog_snapshot_untag(struct catalog *catalog, const char *name, struct husk_error *err);
+/* Its further names, in order; strv_free. */
+int catalog_snapshot_tags(struct catalog *catalog, const char *id, char ***out, struct husk_error *err);
 
 /* ---- templates: a name points at the newest digest; older digests stay while something uses them ---- */
 

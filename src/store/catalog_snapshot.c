@@ -40,22 +40,31 @@ static int not_found(struct catalog *catalog, const char *word, struct husk_erro
 {
 	return catalog_not_found(catalog, "snapshot", word,
 				 "SELECT id FROM snapshots WHERE ready AND (?1 IS NULL OR tenant = ?1) UNION "
-				 "SELECT name FROM snapshots WHERE ready AND name IS NOT NULL AND tenant IS ?1",
+				 "SELECT name FROM snapshots WHERE ready AND name IS NOT NULL AND tenant IS ?1 UNION "
+				 "SELECT name FROM snapshot_tags WHERE tenant IS ?1",
 				 "husk snapshot ls", err);
+}
+
+static int check_name(struct catalog *catalog, const char *name, struct husk_error *err)
+{
+	int64_t taken = 0;
+
+	if (catalog_number(catalog,
+			   "SELECT 1 FROM snapshots WHERE name = ?1 AND tenant IS ?2 UNION "
+			   "SELECT 1 FROM snapshot_tags WHERE name = ?1 AND tenant IS ?2",
+			   ARGUMENTS(text(name), text(catalog->view.tenant)), &taken, err) < 0)
+		return -1;
+	if (!taken)
+		return 0;
+	return husk_fail(err, HUSK_CONFLICT,
+			 "a snapshot is named '%s' already; choose another name, or remove it (husk snapshot rm %s)",
+			 name, name);
 }
 
 static int insert_snapshot(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err)
 {
-	int64_t taken = 0;
-
-	if (row->name && catalog_number(catalog, "SELECT 1 FROM snapshots WHERE name = ?1 AND tenant IS ?2",
-					ARGUMENTS(text(row->name), text(catalog->view.tenant)), &taken, err) < 0)
+	if (row->name && check_name(catalog, row->name, err) < 0)
 		return -1;
-	if (taken)
-		return husk_fail(
-			err, HUSK_CONFLICT,
-			"a snapshot is named '%s' already; choose another name, or remove it (husk snapshot rm %s)",
-			row->name, row->name);
 	struct catalog_snapshot owned = *row;
 
 	owned.tenant = (char *)catalog->view.tenant;
@@ -104,11 +113,12 @@ int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct
 		return husk_fail(err, HUSK_INVALID, "no snapshot given: pass an id or a name (husk snapshot ls)");
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	int result =
-		table_one(catalog, &snapshots,
-			  "WHERE (id = ?1 AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND ready AND tenant IS ?2) "
-			  "ORDER BY id = ?1 DESC LIMIT 1",
-			  ARGUMENTS(text(id_or_name), text(catalog->view.tenant)), &row, err);
+	int result = table_one(
+		catalog, &snapshots,
+		"WHERE (id = ?1 AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND ready AND tenant IS ?2) OR "
+		"id = (SELECT snapshot FROM snapshot_tags WHERE name = ?1 AND tenant IS ?2) "
+		"ORDER BY id = ?1 DESC LIMIT 1",
+		ARGUMENTS(text(id_or_name), text(catalog->view.tenant)), &row, err);
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);
@@ -136,4 +146,77 @@ int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_
 	}
 	*out = (struct catalog_snapshot **)list;
 	return 0;
+}
+
+/* ---- further names ---- */
+
+static int add_tag(struct catalog *catalog, const char *id, const char *name, struct husk_error *err)
+{
+	if (check_name(catalog, name, err) < 0)
+		return -1;
+	int changed = catalog_run(catalog, "UPDATE snapshots SET name = ?2 WHERE id = ?1 AND name IS NULL",
+				  ARGUMENTS(text(id), text(name)), err);
+
+	if (changed != 0)
+		return changed;
+	return catalog_run(catalog, "INSERT INTO snapshot_tags (name, tenant, snapshot) VALUES (?1, ?2, ?3)",
+			   ARGUMENTS(text(name), text(catalog->view.tenant), text(id)), err);
+}
+
+int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *name, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, add_tag(catalog, id, name, err), err) < 0 ? -1 : 0;
+}
+
+/* When it is its own name, one of the further ones takes its place. */
+static int remove_name(struct catalog *catalog, const char *name, struct husk_error *err)
+{
+	const struct argument *arguments = ARGUMENTS(text(name), text(catalog->view.tenant));
+	int changed =
+		catalog_run(catalog, "DELETE FROM snapshot_tags WHERE name = ?1 AND tenant IS ?2", arguments, err);
+	int64_t known = 0;
+
+	if (changed != 0)
+		return changed < 0 ? -1 : 0;
+	if (catalog_number(catalog, "SELECT 1 FROM snapshots WHERE name = ?1 AND ready AND tenant IS ?2", arguments,
+			   &known, err) < 0)
+		return -1;
+	if (!known)
+		return not_found(catalog, name, err);
+	changed = catalog_run(
+		catalog,
+		"UPDATE snapshots SET name = (SELECT min(t.name) FROM snapshot_tags t WHERE t.snapshot = id) "
+		"WHERE name = ?1 AND tenant IS ?2 AND id IN (SELECT snapshot FROM snapshot_tags)",
+		arguments, err);
+	if (changed <= 0)
+		return changed < 0 ? -1 : 1;
+	return catalog_run(
+		       catalog,
+		       "DELETE FROM snapshot_tags WHERE EXISTS (SELECT 1 FROM snapshots s WHERE s.id = snapshot AND "
+		       "s.name = snapshot_tags.name)",
+		       NULL, err) < 0
+		       ? -1
+		       : 0;
+}
+
+int catalog_snapshot_untag(struct catalog *catalog, const char *name, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, remove_name(catalog, name, err), err);
+}
+
+int catalog_snapshot_tags(struct catalog *catalog, const char *id, char ***out, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	return catalog_finish(catalog,
+			      catalog_strings(catalog,
+					      "SELECT name FROM snapshot_tags WHERE snapshot = ?1 ORDER BY name",
+					      ARGUMENTS(text(id)), out, err),
+			      err) < 0
+		       ? -1
+		       : 0;
 }

@@ -333,6 +333,16 @@ int digest_stage1(const struct template_definition *definition, char out[static 
 	return digest_finish(digest, out) < 0 ? fail_hash(err) : 0;
 }
 
+/* The layout as it lies there: what of it is not the image's makes it another one, which costs a build and no more. */
+static int digest_image(const struct template_definition *definition, struct digest *digest, struct husk_error *err)
+{
+	const char *reference = definition->reference ? definition->reference : "";
+
+	if (digest_text(digest, "reference", reference) < 0)
+		return fail_hash(err);
+	return digest_tree(digest, "image", definition->source, false, err);
+}
+
 static int digest_source(const struct template_definition *definition, struct digest *digest, struct husk_error *err)
 {
 	char stage1[TEMPLATE_DIGEST_LENGTH + 1];
@@ -341,6 +351,8 @@ static int digest_source(const struct template_definition *definition, struct di
 		return digest_file(digest, "tar", definition->source, err);
 	if (definition->kind == TEMPLATE_DIRECTORY)
 		return digest_tree(digest, "directory", definition->source, true, err);
+	if (definition->kind == TEMPLATE_IMAGE)
+		return digest_image(definition, digest, err);
 	if (digest_stage1(definition, stage1, err) < 0)
 		return -1;
 	if (digest_text(digest, "stage 1", stage1) < 0)

@@ -94,7 +94,7 @@ static int name_directories(struct paths *paths, struct husk_error *err)
 
 static int make_directories(const struct paths *paths, struct husk_error *err)
 {
-	static const char *const in_home[] = { "templates", "cache", "snapshots", "sandboxes", "machines" };
+	static const char *const in_home[] = { "templates", "cache", "images", "snapshots", "sandboxes", "machines" };
 
 	if (make_private(paths->home, err) || make_private(paths->run, err) || make_private(paths->runtime, err))
 		return -1;
@@ -158,6 +158,11 @@ char *path_baked(const struct paths *paths, const char *digest, uint64_t disk_by
 char *path_cache(const struct paths *paths)
 {
 	return str_format("%s/cache", paths->home);
+}
+
+char *path_images(const struct paths *paths)
+{
+	return str_format("%s/images", paths->home);
 }
 
 char *path_snapshot(const struct paths *paths, const char *id)

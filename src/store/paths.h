@@ -4,6 +4,7 @@
  *   <home>/catalog.db, <home>/signing.key
  *   <home>/templates/<digest>/            rootfs.img, baked/<disk bytes>/ (the snapshot of it already running)
  *   <home>/cache/                         built root filesystems, by content
+ *   <home>/images/                        container images that a build may name: OCI layouts, and tars
  *   <home>/snapshots/<id>/                a checkpoint image
  *   <home>/sandboxes/<id>/                image/ (when hibernated), log
  *   <home>/machines/<slot>/               the engine's files of a live machine
@@ -32,6 +33,7 @@ char *path_template(const struct paths *paths, const char *digest);
 char *path_rootfs(const struct paths *paths, const char *digest);
 char *path_baked(const struct paths *paths, const char *digest, uint64_t disk_bytes);
 char *path_cache(const struct paths *paths);
+char *path_images(const struct paths *paths);
 char *path_snapshot(const struct paths *paths, const char *id);
 char *path_sandbox(const struct paths *paths, const char *id);
 char *path_machine(const struct paths *paths, uint32_t slot);

@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include "store/oci.h"
 #include "store/rootfs.h"
 
 #define WORK_PREFIX "work-"
@@ -194,9 +195,10 @@ static int seed_guest(void *data, const char *name, const char *path, struct hus
 	return seed_file(*(int *)data, inside, path, access(path, X_OK) == 0 ? 0755 : 0644, err);
 }
 
-static int seed_environment(int root, char **environment, struct husk_error *err)
+static int seed_environment(int root, const struct build *build, struct husk_error *err)
 {
 	cleanup_close int fd = openat(root, ".husk/environment", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	char **environment = build->environment ? build->environment : build->definition->environment;
 
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot write '/.husk/environment' in the root");
@@ -233,7 +235,7 @@ static int seed(const struct build *build, const char *tree, struct husk_error *
 			return -1;
 	if (seed_file(root, ".husk/agent", agent, 0755, err) < 0 || guest_files(seed_guest, &root, err) < 0)
 		return -1;
-	return seed_environment(root, build->definition->environment, err);
+	return seed_environment(root, build, err);
 }
 
 /* ---- the image ---- */
@@ -252,8 +254,51 @@ static int copy_tree(const char *from, const char *to, struct husk_error *err)
 	return command_run(&command, err);
 }
 
+static int lay_layers(const struct build *build, const struct oci_image *image, const char *layout, const char *tree,
+		      struct husk_error *err)
+{
+	const char *where = build->definition->source;
+
+	for (size_t i = 0; i < image->layer_count; i++) {
+		const struct oci_layer *layer = &image->layers[i];
+		cleanup_free char *name = str_format("%s: layer %zu (%.12s)", where, i + 1, layer->digest);
+		if (!name)
+			return husk_fail_memory(err);
+		build_say(build, "layer %zu of %zu", i + 1, image->layer_count);
+		cleanup_close int fd =
+			oci_verify(layout, where, layer, err) < 0 ? -1 : oci_open(layout, where, layer->path, err);
+		if (fd < 0 || unpack_layer(fd, name, tree, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* A container image: a layout as it is, or a tar of one unpacked first. */
+static int lay_image(struct build *build, const char *tree, struct husk_error *err)
+{
+	const struct template_definition *definition = build->definition;
+	cleanup_free char *unpacked = str_format("%s/layout", build->work);
+	cleanup(oci_image_free) struct oci_image image = { 0 };
+	const char *layout = definition->source;
+	struct stat status;
+
+	if (!unpacked)
+		return husk_fail_memory(err);
+	if (stat(layout, &status) < 0)
+		return husk_fail_errno(err, "cannot read '%s'", layout);
+	if (!S_ISDIR(status.st_mode)) {
+		layout = unpacked;
+		if (dir_make(unpacked, 0700, err) < 0 || unpack_tar(definition->source, unpacked, err) < 0)
+			return -1;
+	}
+	if (oci_load(layout, definition->source, definition->reference, &image, err) < 0)
+		return -1;
+	build->environment = steal_pointer(image.environment);
+	return lay_layers(build, &image, layout, tree, err);
+}
+
 /* The template's root as a tree at `tree`. */
-static int lay_out(const struct build *build, const char *cache, const char *tree, struct husk_error *err)
+static int lay_out(struct build *build, const char *cache, const char *tree, struct husk_error *err)
 {
 	const struct template_definition *definition = build->definition;
 	cleanup_free char *tar = NULL;
@@ -265,6 +310,8 @@ static int lay_out(const struct build *build, const char *cache, const char *tre
 	build_say(build, "unpacking the root");
 	if (definition->kind == TEMPLATE_DIRECTORY)
 		return copy_tree(definition->source, tree, err);
+	if (definition->kind == TEMPLATE_IMAGE)
+		return lay_image(build, tree, err);
 	return unpack_tar(tar ? tar : definition->source, tree, err);
 }
 
@@ -313,8 +360,11 @@ int template_build_rootfs(const struct template_definition *definition, const ch
 	tree = str_format("%s/tree", work);
 	if (!tree)
 		return husk_fail_memory(err);
-	if (lay_out(&build, cache_dir, tree, err) < 0 || seed(&build, tree, err) < 0 ||
-	    write_image(&build, tree, out_image, err) < 0)
-		return husk_wrap(err, "template '%s'", definition->name);
-	return 0;
+	int result = lay_out(&build, cache_dir, tree, err);
+	if (result == 0)
+		result = seed(&build, tree, err);
+	if (result == 0)
+		result = write_image(&build, tree, out_image, err);
+	strv_free(build.environment);
+	return result < 0 ? husk_wrap(err, "template '%s'", definition->name) : 0;
 }

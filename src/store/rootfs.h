@@ -48,7 +48,8 @@ struct build {
 	template_progress progress;
 	void *data;
 	int64_t started_ms;
-	char *work; /* a directory of its own for everything unfinished */
+	char *work;         /* a directory of its own for everything unfinished */
+	char **environment; /* that the image of a container brings */
 };
 void build_say(const struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -56,6 +57,8 @@ void build_say(const struct build *build, const char *format, ...) __attribute__
 
 /* A tar (compressed or not) into an existing directory given by its real path. Refuses what would leave it. */
 int unpack_tar(const char *tar, const char *directory, struct husk_error *err);
+/* One layer of a container image over those below it, which are there already; `name` is for errors. */
+int unpack_layer(int fd, const char *name, const char *directory, struct husk_error *err);
 
 /* ---- debian.c ---- */
 

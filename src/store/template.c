@@ -246,6 +246,7 @@ void template_free(struct template_definition *definition)
 		return;
 	free(definition->name);
 	free(definition->source);
+	free(definition->reference);
 	free(definition->description);
 	free(definition->ready);
 	free(definition->egress);
@@ -287,7 +288,7 @@ static int check_source(const struct template_definition *definition, mode_t typ
 
 	if (stat(definition->source, &status) < 0)
 		return husk_fail_errno(err, "cannot read '%s'", definition->source);
-	if ((status.st_mode & S_IFMT) != type)
+	if (type && (status.st_mode & S_IFMT) != type)
 		return husk_fail(err, HUSK_INVALID, "'%s' is not a %s", definition->source, what);
 	return 0;
 }
@@ -351,6 +352,19 @@ int template_from_directory(const char *path, const char *name, struct template_
 			    struct husk_error *err)
 {
 	return load_plain(TEMPLATE_DIRECTORY, path, name, S_IFDIR, "directory", out, err);
+}
+
+int template_from_image(const char *path, const char *reference, const char *name, struct template_definition **out,
+			struct husk_error *err)
+{
+	cleanup_template struct template_definition *definition = NULL;
+
+	if (load_plain(TEMPLATE_IMAGE, path, name, 0, NULL, &definition, err) < 0)
+		return -1;
+	if (reference && *reference && !(definition->reference = strdup(reference)))
+		return husk_fail_memory(err);
+	*out = steal_pointer(definition);
+	return 0;
 }
 
 /* ---- what Husk ships ---- */

@@ -1,5 +1,5 @@
 /*
- * Templates: from what a template is described by (a definition, a rootfs tar, a rootfs directory) to its read-only
+ * Templates: from what a template is described by (a definition, a rootfs tar or directory, a container image) to its read-only
  * root image (EROFS). Baking that image into a running snapshot is src/sandbox/bake.c, which uses this header.
  *
  * A definition is a directory: a `template` file of "key: value" lines (# comments; keys marked * may repeat), and
@@ -29,12 +29,13 @@
 
 #define TEMPLATE_DIGEST_LENGTH 32 /* hexadecimal digits */
 
-enum template_kind { TEMPLATE_DEFINITION = 1, TEMPLATE_TAR, TEMPLATE_DIRECTORY };
+enum template_kind { TEMPLATE_DEFINITION = 1, TEMPLATE_TAR, TEMPLATE_DIRECTORY, TEMPLATE_IMAGE };
 
 struct template_definition {
 	enum template_kind kind;
 	char *name;          /* last component of the directory, or as given */
-	char *source;        /* the definition's directory, the tar, or the root directory */
+	char *source;        /* the definition's directory, the tar, the root directory, or the image's layout or tar */
+	char *reference;     /* of several images in one layout; NULL: the only one */
 	char *description;   /* never NULL */
 	uint64_t disk_bytes; /* 0: the instance's default */
 	char *ready;         /* NULL: no check */
@@ -49,6 +50,9 @@ int template_load(const char *directory, struct template_definition **out, struc
 int template_from_tar(const char *path, const char *name, struct template_definition **out, struct husk_error *err);
 int template_from_directory(const char *path, const char *name, struct template_definition **out,
 			    struct husk_error *err);
+/* A container image (oci.h): its variables are set, what it would start is not. */
+int template_from_image(const char *path, const char *reference, const char *name, struct template_definition **out,
+			struct husk_error *err);
 void template_free(struct template_definition *definition);
 static inline void template_cleanup(struct template_definition **definition)
 {

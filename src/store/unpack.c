@@ -1,18 +1,29 @@
 /*
- * A rootfs tar onto disk, for rootfs.c. The tar may come from anywhere, so nothing in it may reach outside the
- * directory: absolute names and ".." are refused, and no entry is written through a symbolic link. Owners,
- * permissions and times are kept as numbers; what is below /dev is left out, since a sandbox gets its own.
+ * A rootfs tar, or the layers of a container image one over the other, onto disk, for rootfs.c. The tar may come from
+ * anywhere, so nothing in it may reach outside the directory: absolute names and ".." are refused, and no entry is written
+ * through a symbolic link. Owners, permissions and times are kept as numbers; what is below /dev is left out, since a
+ * sandbox gets its own.
+ *
+ * A layer is read twice: first for what it takes away of the layers below (".wh.name", ".wh..wh..opq"), then for what it
+ * brings, so that the order of its entries does not matter. Links of lower layers are followed inside the directory only.
  */
 #include <archive.h>
 #include <archive_entry.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "store/rootfs.h"
 
 #define BLOCK (1u << 20)
+#define WHITEOUT ".wh."
+#define OPAQUE ".wh..wh..opq"
 
 struct unpack {
 	const char *tar, *directory;
+	enum { WHOLE, TAKES_AWAY, BRINGS } pass;
 	struct archive *in, *out;
 	uint64_t entries;
 };
@@ -45,17 +56,158 @@ static const char *safe_name(const char *name)
 	return str_equal(name, ".") ? "" : name;
 }
 
+/* ---- layers ---- */
+
+/* Where a name of a layer is on disk: links in its parents are those of the image, and end inside of it. *missing is how
+ * much of the path is not there yet, its last part not counted: what of it has a name is no directory, and never to be
+ * followed. */
+static char *resolve(const struct unpack *unpack, const char *name, const char **missing, struct husk_error *err)
+{
+	struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
+				.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS };
+	cleanup_close int top = open(unpack->directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	cleanup_free char *parent = str_format("./%s", name);
+	char link[40], real[PATH_MAX];
+
+	for (char *slash = parent ? strrchr(parent, '/') : NULL; slash && top >= 0; slash = strrchr(parent, '/')) {
+		*slash = '\0';
+		cleanup_close int fd = (int)syscall(SYS_openat2, top, parent, &how, sizeof(how));
+		if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+			continue;
+		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+		ssize_t size = fd < 0 ? -1 : readlink(link, real, sizeof(real) - 1);
+		if (size < 0)
+			break;
+		real[size] = '\0';
+		const char *rest = name + strlen(parent) + 1 - strlen("./");
+		char *path = str_format("%s/%s", real, rest);
+		if (!path)
+			husk_fail_memory(err);
+		*missing = strchr(rest, '/') ? rest : NULL;
+		return path;
+	}
+	if (parent)
+		fail_entry(unpack, name, "has no place in the root: the links on its way lead nowhere", err);
+	else
+		husk_fail_memory(err);
+	return NULL;
+}
+
+/* All that is in a directory, of the layers below. */
+static int empty(const char *path, struct husk_error *err)
+{
+	cleanup_dir DIR *dir = NULL;
+	struct dirent *entry;
+	struct stat status;
+
+	if (lstat(path, &status) < 0 || !S_ISDIR(status.st_mode))
+		return 0;
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir))) {
+		cleanup_free char *inner = str_format("%s/%s", path, entry->d_name);
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
+			continue;
+		if (!inner || dir_remove(inner, err) < 0)
+			return inner ? -1 : husk_fail_memory(err);
+	}
+	return dir ? 0 : husk_fail_errno(err, "cannot read '%s'", path);
+}
+
+/* "a/.wh.b" takes a/b away, "a/.wh..wh..opq" all that is in a. */
+static int take_away(const struct unpack *unpack, const char *name, struct husk_error *err)
+{
+	const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
+	bool all = str_equal(base, OPAQUE);
+	cleanup_free char *victim = NULL;
+
+	if (!str_starts(base, WHITEOUT) || (!all && str_starts(base, WHITEOUT WHITEOUT)))
+		return 0;
+	if (!all && (!base[strlen(WHITEOUT)] || str_equal(base, ".wh..") || str_equal(base, ".wh...")))
+		return fail_entry(unpack, name, "takes away what has no name", err);
+	if (all)
+		victim = strndup(name, slash ? (size_t)(slash - name) : 0);
+	else
+		victim = str_format("%.*s%s", (int)(base - name), name, base + strlen(WHITEOUT));
+	if (!victim)
+		return husk_fail_memory(err);
+	const char *missing = NULL;
+	cleanup_free char *path = *victim ? resolve(unpack, victim, &missing, err) : strdup(unpack->directory);
+	if (!path || missing)
+		return path ? 0 : -1;
+	return all ? empty(path, err) : dir_remove(path, err);
+}
+
+/* What stands in the way of an entry goes, unless both are directories, which become one. */
+static int make_way(const char *path, mode_t type, struct husk_error *err)
+{
+	struct stat status;
+
+	if (lstat(path, &status) < 0 || (S_ISDIR(status.st_mode) && type == AE_IFDIR))
+		return 0;
+	return dir_remove(path, err);
+}
+
+/* The place of an entry of a layer. A parent that is a file, or a link to nowhere, becomes the directory it has to be. */
+static char *clear_place(const struct unpack *unpack, const char *name, mode_t type, struct husk_error *err)
+{
+	const char *missing = NULL;
+	cleanup_free char *path = resolve(unpack, name, &missing, err);
+	cleanup_free char *first = NULL;
+
+	if (path && missing)
+		first = strndup(path, strlen(path) - strlen(missing) + strcspn(missing, "/"));
+	if (!path || (missing && !first)) {
+		if (path)
+			husk_fail_memory(err);
+		return NULL;
+	}
+	return make_way(first ? first : path, first ? AE_IFDIR : type, err) < 0 ? NULL : steal_pointer(path);
+}
+
+static bool is_whiteout(const char *name)
+{
+	const char *slash = strrchr(name, '/');
+
+	return str_starts(slash ? slash + 1 : name, WHITEOUT);
+}
+
+/* ---- entries ---- */
+
+/* `type` 0: it is what a link leads to, and stays as it is. */
+static char *place_of(const struct unpack *unpack, const char *name, mode_t type, struct husk_error *err)
+{
+	const char *missing = NULL;
+
+	if (unpack->pass == BRINGS && type)
+		return clear_place(unpack, name, type, err);
+	cleanup_free char *path = unpack->pass == BRINGS ? resolve(unpack, name, &missing, err)
+							 : str_format("%s/%s", unpack->directory, name);
+	if (missing)
+		fail_entry(unpack, name, "is linked to, and not there", err);
+	else if (!path && unpack->pass != BRINGS)
+		husk_fail_memory(err);
+	return missing ? NULL : steal_pointer(path);
+}
+
 /* 1: write it; 0: leave it out. */
 static int place_entry(const struct unpack *unpack, struct archive_entry *entry, struct husk_error *err)
 {
-	const char *given = archive_entry_pathname(entry), *name = safe_name(given),
+	const char *given = archive_entry_pathname(entry), *safe = safe_name(given),
 		   *link = archive_entry_hardlink(entry);
 	mode_t type = archive_entry_filetype(entry);
-	cleanup_free char *path = NULL, *target = NULL;
+	cleanup_free char *path = NULL, *target = NULL, *name = strdup(safe ? safe : "");
 
 	if (!name)
+		return husk_fail_memory(err);
+	for (size_t size = strlen(name); size > 0 && name[size - 1] == '/';) /* a directory's */
+		name[--size] = '\0';
+	if (!safe)
 		return fail_entry(unpack, given ? given : "?", "leads outside the root (absolute or with '..')", err);
 	if (!name[0] || str_starts(name, "dev/"))
+		return 0;
+	if (unpack->pass == TAKES_AWAY)
+		return take_away(unpack, name, err);
+	if (unpack->pass == BRINGS && is_whiteout(name))
 		return 0;
 	if (type == AE_IFCHR || type == AE_IFBLK)
 		return fail_entry(unpack, name, "is a device outside /dev; take it out of the tar", err);
@@ -63,12 +215,13 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 		link = safe_name(link);
 		if (!link || !link[0])
 			return fail_entry(unpack, name, "is a link to outside the root", err);
-		target = str_format("%s/%s", unpack->directory, link);
+		target = place_of(unpack, link, 0, err);
+		type = AE_IFREG;
 	}
-	path = str_format("%s/%s", unpack->directory, name);
+	path = place_of(unpack, name, type, err);
 	if (!path || (link && !target))
-		return husk_fail_memory(err);
-	/* These free what `name` and `link` point at. */
+		return -1;
+	/* This frees what `link` points at. */
 	archive_entry_copy_pathname(entry, path);
 	if (target)
 		archive_entry_copy_hardlink(entry, target);
@@ -119,7 +272,7 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 			return -1;
 	if (result != ARCHIVE_EOF)
 		return fail_format(unpack, err);
-	if (unpack->entries == 0)
+	if (unpack->entries == 0 && unpack->pass == WHOLE)
 		return husk_fail(err, HUSK_INVALID, "'%s' holds no files", unpack->tar);
 	/* Directory times and permissions are set last. */
 	if (archive_write_close(unpack->out) < ARCHIVE_WARN)
@@ -128,28 +281,48 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 	return 0;
 }
 
-int unpack_tar(const char *tar, const char *directory, struct husk_error *err)
+static int run(struct unpack *unpack, int fd, struct husk_error *err)
 {
-	struct unpack unpack = {
-		.tar = tar, .directory = directory, .in = archive_read_new(), .out = archive_write_disk_new()
-	};
 	int result = -1;
 
-	if (!unpack.in || !unpack.out) {
+	unpack->in = archive_read_new();
+	unpack->out = archive_write_disk_new();
+	if (!unpack->in || !unpack->out) {
 		husk_fail_memory(err);
 	} else {
-		archive_read_support_filter_all(unpack.in);
-		archive_read_support_format_tar(unpack.in);
-		archive_write_disk_set_options(unpack.out, ARCHIVE_EXTRACT_OWNER | ARCHIVE_EXTRACT_PERM |
-								   ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_UNLINK |
-								   ARCHIVE_EXTRACT_SECURE_SYMLINKS |
-								   ARCHIVE_EXTRACT_SECURE_NODOTDOT);
-		if (archive_read_open_filename(unpack.in, tar, BLOCK) == ARCHIVE_OK)
-			result = unpack_all(&unpack, err);
+		archive_read_support_filter_all(unpack->in);
+		archive_read_support_format_tar(unpack->in);
+		archive_read_support_format_empty(unpack->in);
+		archive_write_disk_set_options(unpack->out, ARCHIVE_EXTRACT_OWNER | ARCHIVE_EXTRACT_PERM |
+								    ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_UNLINK |
+								    ARCHIVE_EXTRACT_SECURE_SYMLINKS |
+								    ARCHIVE_EXTRACT_SECURE_NODOTDOT);
+		if (archive_read_open_fd(unpack->in, fd, BLOCK) == ARCHIVE_OK)
+			result = unpack_all(unpack, err);
 		else
-			fail_format(&unpack, err);
+			fail_format(unpack, err);
 	}
-	archive_read_free(unpack.in);
-	archive_write_free(unpack.out);
+	archive_read_free(unpack->in);
+	archive_write_free(unpack->out);
 	return result;
+}
+
+int unpack_tar(const char *tar, const char *directory, struct husk_error *err)
+{
+	cleanup_close int fd = open(tar, O_RDONLY | O_CLOEXEC);
+	struct unpack unpack = { .tar = tar, .directory = directory };
+
+	return fd < 0 ? husk_fail_errno(err, "cannot read '%s'", tar) : run(&unpack, fd, err);
+}
+
+int unpack_layer(int fd, const char *name, const char *directory, struct husk_error *err)
+{
+	struct unpack first = { .tar = name, .directory = directory, .pass = TAKES_AWAY };
+	struct unpack second = { .tar = name, .directory = directory, .pass = BRINGS };
+
+	if (run(&first, fd, err) < 0)
+		return -1;
+	if (lseek(fd, 0, SEEK_SET) < 0)
+		return husk_fail_errno(err, "cannot read '%s' again", name);
+	return run(&second, fd, err);
 }

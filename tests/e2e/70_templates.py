@@ -4,35 +4,11 @@
 # timeout: 1800
 import io
 import os
-import re
 import shutil
-import subprocess
 import tarfile
 
 from lib.harness import *
-
-
-def copy_program(root, program):
-    """A program of this host and the libraries it needs, into a root."""
-    listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    for path in [program, *re.findall(r"(/\S+) \(0x", listing)]:
-        target = root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(os.path.realpath(path), target)
-
-
-def small_root(place):
-    """A root filesystem of a few files: a shell and a little more."""
-    root = place / "root"
-    for name in ("etc", "tmp", "root", "bin"):
-        os.makedirs(root / name, exist_ok=True)
-    for program in ("/bin/dash", "/bin/cat", "/bin/ls", "/bin/sleep"):
-        copy_program(root, program)
-    shutil.copy(root / "bin/dash", root / "bin/sh")
-    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-    (root / "etc/group").write_text("root:x:0:\n")
-    (root / "etc/who").write_text("version one\n")
-    return root
+from lib.roots import copy_program, small_root
 
 
 def build(*options, **more):

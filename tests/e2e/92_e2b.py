@@ -10,8 +10,9 @@ import re
 import shutil
 import subprocess
 
-from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_no_leaks, environment, husk, main, test
+from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_no_leaks, environment, husk, main, scratch, test
 from lib.http import server
+from lib.roots import Image, copy_program, small_root
 
 SOURCE = TOP / "tests/compat/e2b"
 PLACE = BUILD / "compat-e2b"
@@ -47,6 +48,21 @@ def installed():
     return PLACE
 
 
+IMAGE = "registry.example.com/tools/compat:1.2"
+
+
+def put_image():
+    """An image into the folder where the server looks for them, as docker would save it."""
+    with scratch() as place:
+        root = small_root(place)
+        for name in ("bash", "grep", "sed", "mkdir", "chown", "cp", "id", "rm"):
+            copy_program(root, f"/bin/{name}")
+        (root / "etc/image").write_text("an image")
+        image = Image(environment=["FROM_IMAGE=a variable"])
+        image.add_tree(root)
+        image.docker(os.path.join(HOME, "images/compat.tar"), IMAGE)
+
+
 def version_of(package):
     return json.loads((PLACE / "node_modules" / package / "package.json").read_text(encoding="utf-8"))["version"]
 
@@ -70,7 +86,8 @@ def run_program(huskd, program, env=None, timeout=600):
 def run_version(column, package, program):
     installed()
     results = os.path.join(HOME, f"compat-{column}.json")
-    env = {"HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": column, "HUSK_COMPAT_RESULTS": results}
+    put_image()
+    env = {"HUSK_COMPAT_IMAGE": "tools/compat:1.2", "HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": column, "HUSK_COMPAT_RESULTS": results}
     with server() as huskd:
         done = run_program(huskd, program, env)
         print(done.stdout, end="")

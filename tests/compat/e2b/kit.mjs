@@ -33,7 +33,7 @@ export async function check(method, run, result = 'yes') {
       return
     }
     results.push({ method, result: 'no' })
-    const text = String(error?.stack ?? error).split('\n').slice(0, 6).join(' | ')
+    const text = `${error?.message ?? error}\n${error?.stack ?? ""}`.split('\n').slice(0, 6).join(' | ')
     console.log(`not ok ${label} ${method}: ${text.slice(0, 900)}`)
     process.exitCode = 1
   }

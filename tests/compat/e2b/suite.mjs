@@ -12,7 +12,7 @@ const e2b = await import(process.env.HUSK_COMPAT_PACKAGE ?? 'e2b')
 const { Sandbox, Template, Volume, Secret } = e2b
 const {
   AuthenticationError, BuildError, CommandExitError, FileNotFoundError, InvalidArgumentError, NotFoundError, SandboxError,
-  SandboxNotFoundError, TimeoutError, VolumeError, SecretError, RateLimitError,
+  SandboxNotFoundError, TemplateError, TimeoutError, VolumeError, SecretError, RateLimitError,
 } = e2b
 const run = Math.random().toString(36).slice(2, 8) // tells this run's sandboxes from others'
 const made = []
@@ -589,12 +589,49 @@ await check('Template.buildInBackground, getBuildStatus', async () => {
   await until(async () => (await Template.getBuildStatus(built, { logsOffset: 0 })).status === 'ready', 'the build is ready', 60)
   assert.equal(await Sandbox.deleteSnapshot(`compat-later-${run}`), true)
 })
+await check('Template.build (fromImage)', async () => {
+  const image = process.env.HUSK_COMPAT_IMAGE
+  if (!image) throw new Skip('no image was put into the folder of images')
+  const logs = []
+  const template = Template().fromImage(image).runCmd('echo $FROM_IMAGE in $(cat /etc/image) > made.txt')
+  await Template.build(template, `compat-image-${run}`, { onBuildLogs: (entry) => logs.push(entry.message) })
+  const other = await create(`compat-image-${run}`, { timeoutMs: 60_000 })
+  const said = await other.commands.run('id -un; cat made.txt; echo $FROM_IMAGE')
+  assert.equal(said.stdout, 'user\na variable in an image\na variable\n')
+  await other.kill()
+  assert.equal(await Sandbox.deleteSnapshot(`compat-image-${run}`), true)
+})
 await check('Template.build (fromImage that is not here)', async () => {
-  await fails(Template.build(Template().fromImage('ubuntu:22.04'), `compat-image-${run}`), BuildError, '501')
+  const error = await fails(Template.build(Template().fromImage('ubuntu:22.04'), `compat-image-${run}`), BuildError, '501')
+  assert.match(error.message, /ubuntu:22.04.*husk template build ubuntu-22.04 --image/)
 }, '501')
-await check('Template.assignTags', async () => {
-  await fails(Template.assignTags(`base`, ['v9']), SandboxError, '501')
-}, '501')
+await check('Template.assignTags, removeTags, getTags', async () => {
+  const name = `compat-tags-${run}`
+  const tags = async () => Object.fromEntries((await Template.getTags(name)).map((each) => [each.tag, each.buildId]))
+  const content = async (from) => {
+    const other = await create(from, { timeoutMs: 60_000 })
+    const text = await other.files.read('/home/user/which')
+    await other.kill()
+    return text
+  }
+  await Template.build(Template().fromTemplate('base').runCmd('printf one > which'), name, { tags: ['v1', 'stable'] })
+  const first = await tags()
+  assert.deepEqual(Object.keys(first).sort(), ['stable', 'v1'])
+  assert.equal(first.v1, first.stable)
+  await Template.build(Template().fromTemplate('base').runCmd('printf two > which'), `${name}:v2`)
+  const assigned = await Template.assignTags(`${name}:v2`, ['stable', 'latest'])
+  assert.deepEqual(assigned.tags, ['stable', 'latest'])
+  const second = await tags()
+  assert.deepEqual(second, { v1: first.v1, v2: assigned.buildId, stable: assigned.buildId, latest: assigned.buildId })
+  assert.deepEqual([await content(`${name}:v1`), await content(`${name}:stable`)], ['one', 'two'])
+  await Template.removeTags(name, ['v2', 'v1'])
+  assert.deepEqual(Object.keys(await tags()).sort(), ['latest', 'stable'])
+  assert.equal(await content(`${name}:latest`), 'two')
+  assert.equal(await Template.exists(`${name}:v1`), false)
+  await fails(Template.assignTags(`${name}:nothing`, 'x'), TemplateError, 'not found')
+  await Template.removeTags(name, ['latest', 'stable'])
+  await fails(Template.getTags(name), TemplateError, 'not found')
+})
 await check('Volume', async () => {
   await fails(Volume.create('data'), VolumeError, '501')
 }, '501')
