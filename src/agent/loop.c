@@ -111,9 +111,13 @@ void loop_run(struct agent *agent)
 		loop_wait(agent, loop_timeout(agent, busy));
 		if (agent->link.in.readable)
 			uplink_receive(agent);
-		if (agent_take_child_ended())
+		bool ended = agent_take_child_ended(), unread = false;
+		if (ended || agent->kernel_log.readable)
+			unread = memory_read(agent);
+		if (ended)
 			process_reap(agent);
 		busy = !agent->frozen && loop_work(agent);
+		busy |= unread;
 		bool full = !uplink_has_room(agent);
 		uplink_flush(agent);
 		/* What held the work back was a full queue, and it is written out now: no event will tell. */
