@@ -46,6 +46,10 @@ struct supervisor {
 		char name[32];
 	} kills[16]; /* by the guest's kernel, for memory; not written down yet */
 	size_t kill_count;
+
+	/* The main loop's: how many of those may still become events. */
+	size_t kill_budget;
+	int64_t kills_told_ms;
 };
 
 /* ---- machine.c; each takes the lock itself ---- */
