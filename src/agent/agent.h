@@ -150,11 +150,13 @@ int oom_watch_open(struct agent *agent, uint32_t number, const struct request *r
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 /* The name server and the certificate of a request into the machine's files; those it does not name stay as they are. */
-int network_apply(const struct request *request, struct husk_error *err);
-/* Ends connections to other machines, of a life before this one. */
-int connections_cut(struct husk_error *err);
-/* The network interface of a request, where it is the agent's to set up. */
-int interface_apply(const struct request *request, struct husk_error *err);
+int network_apply(const struct request *request, bool fresh, struct husk_error *err);
+/* The network interface of a request, where it is the agent's to set up. `fresh`: in a life of its own, to which no
+ * connection of the one before belongs. */
+int interface_apply(const struct request *request, bool fresh, struct husk_error *err);
+/* Ends connections to other machines, of a life before this one; UDP too when this machine's own address is another
+ * now (`moved`): a socket that keeps it can go on otherwise. */
+int connections_cut(bool moved, struct husk_error *err);
 int freeze_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int thaw_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 

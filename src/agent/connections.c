@@ -1,7 +1,7 @@
 /*
  * Ends the connections a machine brought along from the life it was copied from: the other end of each is another
- * machine's now, and whoever waits for an answer on one would wait for ever. Called by IDENTITY in a virtual machine,
- * while every process stands still. Loopback and listeners stay as they are.
+ * machine's now, and whoever waits for an answer on one would wait for ever. Called when a virtual machine gets its
+ * IDENTITY, while every process stands still. Loopback and listeners stay as they are.
  */
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -119,9 +119,10 @@ static int cut(int first, int second, uint8_t family, uint8_t protocol, struct h
 	}
 }
 
-int connections_cut(struct husk_error *err)
+int connections_cut(bool moved, struct husk_error *err)
 {
 	static const uint8_t families[] = { AF_INET, AF_INET6 }, protocols[] = { IPPROTO_TCP, IPPROTO_UDP };
+	size_t protocol_count = moved ? 2 : 1;
 	/* Ended on a second one, so that answers do not mix. */
 	cleanup_close int first = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_DIAG);
 	cleanup_close int second = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_DIAG);
@@ -129,7 +130,7 @@ int connections_cut(struct husk_error *err)
 	if (first < 0 || second < 0)
 		return husk_fail_errno(err, "cannot ask for connections");
 	for (size_t i = 0; i < ARRAY_SIZE(families); i++)
-		for (size_t j = 0; j < ARRAY_SIZE(protocols); j++)
+		for (size_t j = 0; j < protocol_count; j++)
 			if (cut(first, second, families[i], protocols[j], err) < 0)
 				return -1;
 	return 0;

@@ -52,8 +52,8 @@ static int stat_parse(char *text, struct guest_process *out)
 	return 0;
 }
 
-/* 1: read; 0: it has ended meanwhile, or is the kernel's. */
-static int guest_read(pid_t pid, struct guest_process *out)
+/* False: it has ended meanwhile, or is the kernel's. */
+bool guest_find(pid_t pid, struct guest_process *out)
 {
 	char path[32], text[1024];
 
@@ -61,7 +61,7 @@ static int guest_read(pid_t pid, struct guest_process *out)
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 	ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 	if (size <= 0)
-		return 0;
+		return false;
 	text[size] = '\0';
 	*out = (struct guest_process){ .pid = pid };
 	return stat_parse(text, out) == 0;
@@ -169,7 +169,7 @@ ssize_t guest_scan(struct guest_process **out, struct husk_error *err)
 	if (!list)
 		return husk_fail_memory(err);
 	for (ssize_t i = 0; i < listed; i++)
-		count += (size_t)guest_read(pids[i], &list[count]);
+		count += (size_t)guest_find(pids[i], &list[count]);
 	count = guest_filter(list, count);
 	*out = steal_pointer(list);
 	return (ssize_t)count;
@@ -177,7 +177,7 @@ ssize_t guest_scan(struct guest_process **out, struct husk_error *err)
 
 int guest_self(struct guest_process *out, struct husk_error *err)
 {
-	return guest_read(getpid(), out) ? 0
+	return guest_find(getpid(), out) ? 0
 					 : husk_fail(err, HUSK_INTERNAL, "cannot read the agent's own '/proc' entry");
 }
 
@@ -226,9 +226,15 @@ int oom_answer(struct agent *agent, const struct request *request, struct buf *r
 {
 	cleanup_free struct guest_process *list = NULL;
 	const struct guest_process *largest = NULL;
-	ssize_t count = guest_scan(&list, err);
+	ssize_t count;
 
 	(void)request;
+	/* A kernel of our own kills what is over the workload's limit; the host is short for what lies around that. */
+	if (agent->group_memory >= 0) {
+		memory_give_back();
+		return 0;
+	}
+	count = guest_scan(&list, err);
 	if (count < 0)
 		return -1;
 	for (ssize_t i = 0; i < count; i++) {

@@ -18,6 +18,8 @@ struct guest_process {
 /* Every process but the agent, parents before children. As PID 1 that is the whole guest; otherwise (tests) only the
  * agent's descendants, since the rest of the machine is not ours to touch. Caller frees. -1 on failure. */
 ssize_t guest_scan(struct guest_process **out, struct husk_error *err);
+/* One process by its number: whether it is there. */
+bool guest_find(pid_t pid, struct guest_process *out);
 /* The agent's own line. */
 int guest_self(struct guest_process *out, struct husk_error *err);
 

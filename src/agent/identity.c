@@ -155,7 +155,7 @@ static int set_machine(const struct request *request, struct husk_error *err)
 	cleanup_free char *hostname = wire_get_string(request->data, request->size, TAG_HOSTNAME);
 	cleanup_free char *machine_id = wire_get_string(request->data, request->size, TAG_MACHINE_ID);
 	int64_t wall_ms = request_int(request, TAG_TIME_MS, 0);
-	struct wire_field seed, interface;
+	struct wire_field seed;
 
 	if (getpid() != 1)
 		return 0;
@@ -165,9 +165,7 @@ static int set_machine(const struct request *request, struct husk_error *err)
 		return -1;
 	if (hostname && set_hostname(hostname, err) < 0)
 		return -1;
-	if (wire_find(request->data, request->size, TAG_INTERFACE, &interface) && connections_cut(err) < 0)
-		return -1;
-	if (network_apply(request, err) < 0)
+	if (network_apply(request, true, err) < 0)
 		return -1;
 	return machine_id ? set_machine_id(machine_id, err) : 0;
 }

@@ -109,7 +109,26 @@ static bool is_set(int fd, const struct wire_interface *wanted)
 	       ioctl(fd, SIOCGIFHWADDR, &mac) == 0 && memcmp(mac.ifr_hwaddr.sa_data, wanted->mac, 6) == 0;
 }
 
-int interface_apply(const struct request *request, struct husk_error *err)
+/* A guest's root may rename it or take it away; that costs its network, never its life. */
+static bool is_there(int fd)
+{
+	struct ifreq request = named();
+
+	return ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+}
+
+static int set_all(int fd, const struct wire_interface *wanted, struct husk_error *err)
+{
+	/* The wire carries none: a program should not try it first. A kernel without has nothing to turn off. */
+	file_poke(NO_IPV6, "1", NULL);
+	/* Down first: with it go addresses, routes and neighbours of the past. */
+	if (set_flags(fd, false, err) < 0 || set_mac(fd, wanted->mac, err) < 0 || set_address(fd, wanted, err) < 0 ||
+	    set_flags(fd, true, err) < 0)
+		return -1;
+	return set_gateway(fd, wanted, err);
+}
+
+int interface_apply(const struct request *request, bool fresh, struct husk_error *err)
 {
 	cleanup_close int fd = -1;
 	struct wire_interface wanted;
@@ -125,12 +144,14 @@ int interface_apply(const struct request *request, struct husk_error *err)
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot set " DEVICE " up");
-	/* The wire carries none: a program should not try it first. A kernel without has nothing to turn off. */
-	file_poke(NO_IPV6, "1", NULL);
-	/* Down first: with it go addresses, routes and neighbours of the past. */
-	if (!is_set(fd, &wanted) &&
-	    (set_flags(fd, false, err) < 0 || set_mac(fd, wanted.mac, err) < 0 || set_address(fd, &wanted, err) < 0 ||
-	     set_flags(fd, true, err) < 0 || set_gateway(fd, &wanted, err) < 0))
+	bool moved = !is_set(fd, &wanted);
+	if (fresh && connections_cut(moved, err) < 0)
+		return -1;
+	if (!is_there(fd)) {
+		log_line(LOG_WARN, "there is no " DEVICE " any more: the network is left as the guest made it");
+		return 0;
+	}
+	if (moved && set_all(fd, &wanted, err) < 0)
 		return -1;
 	await_carrier(fd);
 	return 0;

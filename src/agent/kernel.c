@@ -21,7 +21,7 @@
 #define NEW_ROOT "/base"
 #define ROOT_DEVICE "/dev/vda"
 #define DISK_DEVICE "/dev/vdb"
-#define PATIENCE_MS 10000
+#define PATIENCE_MS 60000 /* a host may be very busy; whoever waits for us outside gives up by itself */
 #define PAUSE_NS 2000000
 #define HOST_CID 2u
 #define HOST_PORT 1024u

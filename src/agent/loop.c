@@ -112,9 +112,13 @@ void loop_run(struct agent *agent)
 		loop_wait(agent, loop_timeout(agent, busy));
 		if (agent->link.in.readable)
 			uplink_receive(agent);
-		if (agent_take_child_ended())
+		bool ended = agent_take_child_ended(), unread = false;
+		if (ended || agent->kernel_log.readable)
+			unread = memory_read(agent);
+		if (ended)
 			process_reap(agent);
 		busy = !agent->frozen && loop_work(agent);
+		busy |= unread;
 		bool full = !uplink_has_room(agent);
 		uplink_flush(agent);
 		process_close_ended(agent);

@@ -119,6 +119,8 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (agent->epoll < 0)
 		return husk_fail_errno(err, "cannot make the event loop");
+	if (machine && memory_open(agent, err) < 0)
+		return -1;
 	return uplink_open(agent, in, out, err);
 }
 
@@ -146,7 +148,7 @@ static void run_from_memory(char **argv)
 
 int main(int argc, char **argv)
 {
-	static struct agent agent = { .group_tasks = -1, .group_max = -1, .group_memory = -1 };
+	static struct agent agent = { .group_tasks = -1, .group_max = -1, .group_memory = -1, .kernel_log.fd = -1 };
 	struct husk_error err = { 0 };
 
 	if (getpid() == 1 && argc == 1 && !kernel_is_ours())

@@ -82,13 +82,13 @@ static int trust(const char *certificate, const char *hash, struct husk_error *e
 	return longer ? file_write_atomic(BUNDLE, longer, strlen(longer), 0644, err) : husk_fail_memory(err);
 }
 
-int network_apply(const struct request *request, struct husk_error *err)
+int network_apply(const struct request *request, bool fresh, struct husk_error *err)
 {
 	cleanup_free char *resolver = wire_get_string(request->data, request->size, TAG_NAMESERVER);
 	cleanup_free char *certificate = wire_get_string(request->data, request->size, TAG_CERTIFICATE);
 	cleanup_free char *hash = wire_get_string(request->data, request->size, TAG_NAME);
 
-	if (interface_apply(request, err) < 0)
+	if (interface_apply(request, fresh, err) < 0)
 		return -1;
 	if (resolver && set_resolver(resolver, err) < 0)
 		return -1;
@@ -104,7 +104,7 @@ int network_answer(struct agent *agent, const struct request *request, struct bu
 		return husk_fail(err, HUSK_INVALID, "an environment variable holds a NUL byte");
 	if (environment_check(environment, err) < 0)
 		return -1;
-	if (getpid() == 1 && network_apply(request, err) < 0)
+	if (getpid() == 1 && network_apply(request, false, err) < 0)
 		return -1;
 	strv_free(agent->identity_environment);
 	agent->identity_environment = steal_pointer(environment);

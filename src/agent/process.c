@@ -15,6 +15,7 @@
 #define FINISHED_BYTES_MAX (32u * 1024u * 1024u)
 #define LEFTOVER_MAX (1024u * 1024u) /* input kept for a process whose feeder went away */
 #define LINGER_MS 100
+#define OOM_EXPECTED_MS 2000
 
 struct process *process_find(struct agent *agent, int64_t pid)
 {
@@ -212,6 +213,7 @@ static void process_ended(struct agent *agent, struct process *process, int stat
 	process->linger_ms = time_monotonic_ms() + LINGER_MS;
 	process->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	process->exit_code = process->signal ? 128 + process->signal : WEXITSTATUS(status);
+	process->oom |= process->exit_code == 128 + SIGKILL && agent->oom_expected_ms > time_monotonic_ms();
 	if (process->timed_out)
 		process->exit_code = 124;
 	/* Nobody we know reads it any more, and a terminal's master is needed for its output. */
@@ -281,6 +283,11 @@ void process_mark_oom(struct agent *agent, pid_t pid, pid_t group, pid_t session
 		if (process->running && (process->pid == pid || process->pid == group || process->pid == session))
 			process->oom = true;
 	}
+}
+
+void process_expect_oom(struct agent *agent)
+{
+	agent->oom_expected_ms = time_monotonic_ms() + OOM_EXPECTED_MS;
 }
 
 void process_kill_all(struct agent *agent)

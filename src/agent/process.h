@@ -75,6 +75,8 @@ void process_shift_timers(struct agent *agent, int64_t by_ms);
 void process_trim(struct agent *agent);
 /* Marks the process a killed one belonged to; `session` and `group` as /proc says. */
 void process_mark_oom(struct agent *agent, pid_t pid, pid_t group, pid_t session);
+/* The same for one that could not be found any more: the next that ends as killed. */
+void process_expect_oom(struct agent *agent);
 /* SIGKILL to every process group: for an agent that is not PID 1 and is about to end. */
 void process_kill_all(struct agent *agent);
 

@@ -15,25 +15,30 @@
 
 #define UID_FIRST 0x10000000u /* clear of ordinary and subuid ranges; 65,536 ids per slot above it */
 #define AGENT_TIMEOUT_MS 30000
+#define KILL_BURST 50 /* events of processes killed for memory; then one in a while */
+#define KILL_PAUSE_MS 10000
+#define KERNEL_MEMORY (128ull << 20) /* of a guest with a kernel of its own, beside what its workload may use */
 
 uint32_t machine_uid_base(uint32_t slot)
 {
 	return UID_FIRST + slot * 65536u;
 }
 
-static struct cgroup_limits limits_of(const struct catalog_sandbox *row)
+static struct cgroup_limits limits_of(const struct supervisor *s, const struct catalog_sandbox *row)
 {
-	return (struct cgroup_limits){ row->memory_bytes, row->cpu_milli, row->pids };
+	uint64_t beside = s->engine->machine && row->memory_bytes ? KERNEL_MEMORY : 0;
+
+	return (struct cgroup_limits){ row->memory_bytes + beside, row->cpu_milli, row->pids };
 }
 
 int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
 {
 	cleanup_free char *rootfs = path_rootfs(&s->husk.paths, row->template_digest);
-	struct cgroup_limits limits = limits_of(row);
 
 	s->engine = engine_find(row->isolation);
 	if (!s->engine)
 		return husk_fail(err, HUSK_UNAVAILABLE, "no engine '%s' in this build", row->isolation);
+	struct cgroup_limits limits = limits_of(s, row);
 	s->slot = row->slot;
 	s->machine_name = str_format("%s-%u", s->husk.paths.scope, row->slot);
 	s->machine_directory = path_machine(&s->husk.paths, row->slot);
@@ -103,11 +108,42 @@ static void remove_image(struct supervisor *s)
 		dir_remove(image, NULL);
 }
 
+/* On the link's own thread, which must not wait for the catalog: the main loop writes it down. */
+static void on_kill(void *data, const struct wire_header *header, const char *payload)
+{
+	struct supervisor *s = data;
+
+	if (header->type != WIRE_MSG)
+		return;
+	cleanup_free char *name = wire_get_string(payload, header->size, TAG_NAME);
+	pthread_mutex_lock(&s->activity_lock);
+	if (s->kill_count < ARRAY_SIZE(s->kills)) {
+		struct supervisor_kill *kill = &s->kills[s->kill_count++];
+		kill->pid = wire_get_int(payload, header->size, TAG_PID, 0);
+		snprintf(kill->name, sizeof(kill->name), "%s", name ? name : "");
+	}
+	pthread_mutex_unlock(&s->activity_lock);
+	supervisor_nudge(s);
+}
+
+/* A guest whose own kernel holds its memory limit tells what that killed. */
+static int watch_kills(struct supervisor *s, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	uint32_t channel;
+
+	if (!s->engine->machine)
+		return 0;
+	if (wire_put_int(&message, TAG_METHOD, METHOD_OOM_WATCH) < 0)
+		return husk_fail_memory(err);
+	return link_open(s->link, message.data, message.size, on_kill, s, &channel, err);
+}
+
 int machine_become(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
 {
 	cleanup_buf struct buf arguments = { 0 };
 	bool waking = sandbox_has_image(&s->husk, s->id);
-	struct cgroup_limits limits = limits_of(row);
+	struct cgroup_limits limits = limits_of(s, row);
 
 	if (cgroup_set_limits(s->cgroup, &limits, err) < 0 || network_begin(s, row, err) < 0)
 		return -1;
@@ -117,6 +153,8 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 		return -1;
 	if (link_call(s->link, METHOD_IDENTITY, &arguments, NULL, AGENT_TIMEOUT_MS, err) < 0)
 		return husk_wrap(err, "cannot make the restored machine its own");
+	if (watch_kills(s, err) < 0)
+		return -1;
 	s->expires_ms = row->persistent ? 0 : row->expires_ms;
 	s->idle_seconds = row->idle_seconds;
 	s->persistent = row->persistent;
@@ -436,6 +474,16 @@ static void end_flood(struct supervisor *s)
 	catalog_event(s->husk.catalog, s->id, "pids", detail, NULL);
 }
 
+static void oom_event(struct supervisor *s, int64_t pid, const char *name)
+{
+	json_t *detail = json_pack("{s:I, s:s?, s:I}", "pid", (json_int_t)pid, "process", name, "memory_limit",
+				   (json_int_t)s->memory_limit);
+	cleanup_free char *text = detail ? json_dumps(detail, JSON_COMPACT) : NULL;
+
+	json_decref(detail);
+	catalog_event(s->husk.catalog, s->id, "oom", text ? text : "{}", NULL);
+}
+
 void machine_relieve(struct supervisor *s)
 {
 	cleanup_buf struct buf results = { 0 };
@@ -456,11 +504,26 @@ void machine_relieve(struct supervisor *s)
 	if (pid <= 0)
 		return;
 	cleanup_free char *name = wire_get_string(results.data, results.size, TAG_NAME);
-	json_t *detail = json_pack("{s:I, s:s?, s:I}", "pid", (json_int_t)pid, "process", name, "memory_limit",
-				   (json_int_t)s->memory_limit);
-	cleanup_free char *text = detail ? json_dumps(detail, JSON_COMPACT) : NULL;
-	json_decref(detail);
-	catalog_event(s->husk.catalog, s->id, "oom", text ? text : "{}", NULL);
+	oom_event(s, pid, name);
+}
+
+void machine_tell_kills(struct supervisor *s)
+{
+	struct supervisor_kill kills[ARRAY_SIZE(s->kills)];
+
+	pthread_mutex_lock(&s->activity_lock);
+	size_t count = s->kill_count;
+	memcpy(kills, s->kills, count * sizeof(kills[0]));
+	s->kill_count = 0;
+	pthread_mutex_unlock(&s->activity_lock);
+	/* It is the guest's word: one that makes up a million of them fills no disk. */
+	int64_t gained = (time_monotonic_ms() - s->kills_told_ms) / KILL_PAUSE_MS;
+	if (gained > 0) {
+		s->kill_budget = (size_t)MIN((int64_t)s->kill_budget + gained, KILL_BURST);
+		s->kills_told_ms = time_monotonic_ms();
+	}
+	for (size_t i = 0; i < count && s->kill_budget > 0; i++, s->kill_budget--)
+		oom_event(s, kills[i].pid, kills[i].name);
 }
 
 char *machine_describe(struct supervisor *s)

@@ -288,6 +288,7 @@ static void run(struct supervisor *s, int signals)
 			uint64_t count;
 			if (read(s->wake_fd, &count, sizeof(count)) < 0 && errno != EAGAIN)
 				break;
+			machine_tell_kills(s);
 		}
 		if (s->over)
 			break;

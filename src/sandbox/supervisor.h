@@ -43,6 +43,15 @@ struct supervisor {
 	pthread_mutex_t activity_lock;
 	size_t sessions;
 	int64_t idle_since_ms; /* monotonic */
+	struct supervisor_kill {
+		int64_t pid;
+		char name[32];
+	} kills[16]; /* by the guest's kernel, for memory; not written down yet */
+	size_t kill_count;
+
+	/* The main loop's: how many of those may still become events. */
+	size_t kill_budget;
+	int64_t kills_told_ms;
 };
 
 /* ---- machine.c; each takes the lock itself ---- */
@@ -68,6 +77,8 @@ void machine_end(struct supervisor *s, const char *reason);
 void machine_abort(struct supervisor *s);
 /* Memory ran short: has the guest's largest process killed. Or its processes are too many: kills them all. */
 void machine_relieve(struct supervisor *s);
+/* Writes down what the guest's own kernel killed for memory. */
+void machine_tell_kills(struct supervisor *s);
 /* Another egress policy (JSON, and the text of its secrets file or NULL), from its return on. */
 int machine_egress(struct supervisor *s, const char *policy, const char *secrets, struct husk_error *err);
 /* Its traffic and the newest `limit` entries of its log, as JSON the caller frees. */

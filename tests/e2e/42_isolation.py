@@ -42,7 +42,7 @@ def test_no_process_of_the_host():
     lines = sh(box, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
     for word in ("runsc", "supervise", "systemd", HOME):
         assert word not in lines, lines
-    assert int(sh(box, "ls -d /proc/[0-9]* | wc -l")) < 20
+    assert processes(box) < 20
     assert_equal(sh(box, "cat /proc/1/comm"), "husk-agent")
 
 
@@ -61,7 +61,8 @@ def test_no_environment_of_the_host():
 def test_own_kernel():
     box = create()
     assert sh(box, "uname -rv") != os.popen("uname -rv").read().strip()
-    assert_in("gVisor", sh(box, "dmesg"))
+    if isolation() == "gvisor":
+        assert_in("gVisor", sh(box, "dmesg"))
 
 
 @test
@@ -131,7 +132,8 @@ def test_host_privileges():
     pid = kernel_of(create())
     assert_equal(status_of(pid)["Seccomp"], "2", "it has a seccomp filter")
     assert_equal(status_of(pid)["NoNewPrivs"], "1", "it cannot gain privileges")
-    for name in ("user", "pid", "net", "ipc", "uts", "mnt"):
+    # A monitor has an id of the host's that nobody else has, and no capability, in the place of a user namespace.
+    for name in ("user", "pid", "net", "ipc", "uts", "mnt")[isolation() == "microvm" :]:
         assert os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(
             f"/proc/self/ns/{name}"
         ), f"it shares the {name} namespace"
@@ -170,7 +172,8 @@ def test_other_users_cannot_talk_to_it():
 def test_guest_root_can_only_hurt_itself():
     neighbour, box = create(), create()
     sh(box, "umount -l / 2>/dev/null; mount -o remount,ro / 2>/dev/null; mount --bind /etc /mnt 2>/dev/null; true")
-    assert_equal(sh(box, "echo still"), "still")
+    if isolation() == "gvisor":  # a kernel of its own may take a root at its word
+        assert_equal(sh(box, "echo still"), "still")
     # What happens to a machine whose pid 1 is killed is its own business: alive, or over and saying so.
     husk("exec", box, "--", "sh", "-c", "kill -9 1; kill -STOP 1; true", code=None)
     if husk("exec", box, "--", "true", code=None).code:

@@ -21,11 +21,11 @@ import internet  # noqa: E402
 internet.enter()
 
 from harness import (  # noqa: E402
-    HOME, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, event_kinds,
+    HOME, SLOW, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, event_kinds,
     events, fork, husk, inspect, instance_processes, kill_instance, main, scratch, sh, supervisor_pid, test, until,
 )
 
-CURL = "curl -sS -m 10 --cacert /tmp/ca.crt"
+CURL = f"curl -sS -m {10 * SLOW:.0f} --cacert /tmp/ca.crt"
 ALLOWED = ("--allow", "allowed.test", "--allow", "*.wild.test", "--allow", "big.test", "--allow", "198.51.100.7")
 
 
@@ -37,7 +37,7 @@ def box(*options, **more):
 
 
 def python(sandbox, program, *words, timeout=60, code=0):
-    return husk("exec", sandbox, "--", "python3", "-c", program, *words, timeout=timeout, code=code).text.strip()
+    return husk("exec", sandbox, "--", "python3", "-c", program, *words, timeout=timeout * SLOW, code=code).text.strip()
 
 
 # Tools of the guest's programs: each attempt says "out" when bytes came back that are no denial, and otherwise why not.
@@ -778,4 +778,6 @@ def environ(pid):
 
 
 if __name__ == "__main__":
-    main("base")
+    main("base", slow=("allowed_names_flow", "off_is_the_default", "escape_raw_addresses", "escape_raw_frames",
+                       "escape_new_addresses", "changes_live", "forks_inherit", "kept_across_hibernation", "leash_killed",
+                       "secret_is_swapped", "zz_nothing_is_left"))

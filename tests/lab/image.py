@@ -23,7 +23,7 @@ KERNEL = "linux-image-cloud-amd64"
 # What the tests, Husk and somebody who debugs them need, beside the libraries Husk's programs are linked to.
 PACKAGES = (
     "base-files base-passwd bash coreutils dash findutils grep gzip hostname sed tar mawk util-linux mount procps kmod "
-    "iproute2 nftables python3 e2fsprogs erofs-utils strace libc-bin debianutils ca-certificates"
+    "iproute2 nftables python3 e2fsprogs erofs-utils openssl strace libc-bin debianutils ca-certificates"
 ).split()
 KEPT = 4  # finished hosts in the cache
 FRESH_SECONDS = 7 * 86400  # then the newest packages are fetched again

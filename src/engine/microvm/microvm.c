@@ -23,6 +23,7 @@
 
 struct engine_machine {
 	struct engine_spec spec;
+	int rootfs; /* open: a shell of another shape is started anew when the image is known */
 	struct marker_identity identity;
 	struct microvm_shape shape;
 	struct microvm_process process;
@@ -83,7 +84,7 @@ static int start(struct engine_machine *machine, struct husk_error *err)
 	if (microvm_process_start(&machine->spec, &machine->shape, &machine->process, err) < 0 ||
 	    give_console(machine, err) < 0 || give_link(machine, err) < 0)
 		return -1;
-	return give(machine, CONTROL_BASE, 0, open(machine->spec.rootfs, O_RDONLY | O_CLOEXEC), err);
+	return give(machine, CONTROL_BASE, 0, fcntl(machine->rootfs, F_DUPFD_CLOEXEC, 0), err);
 }
 
 static void microvm_stop(struct engine_machine *machine)
@@ -99,9 +100,16 @@ static void microvm_free(struct engine_machine *machine)
 	base_cleanup_close(&machine->process.pidfd);
 	base_cleanup_close(&machine->link);
 	base_cleanup_close(&machine->tap);
+	base_cleanup_close(&machine->rootfs);
 	layers_free(&machine->memory);
 	layers_free(&machine->disk);
 	free(machine);
+}
+
+static int take_rootfs(struct engine_machine *machine, struct husk_error *err)
+{
+	machine->rootfs = open(machine->spec.rootfs, O_RDONLY | O_CLOEXEC);
+	return machine->rootfs < 0 ? husk_fail_errno(err, "cannot open '%s'", machine->spec.rootfs) : 0;
 }
 
 /* The caller closes the gateway's port when we are done. */
@@ -122,12 +130,12 @@ static int microvm_prepare(const struct engine_spec *spec, struct engine_machine
 		return husk_fail_memory(err);
 	machine->spec = *spec;
 	machine->process = (struct microvm_process)MICROVM_PROCESS_INIT;
-	machine->link = machine->tap = -1;
+	machine->link = machine->tap = machine->rootfs = -1;
 	layers_init(&machine->memory, spec->directory, "memory");
 	layers_init(&machine->disk, spec->directory, "disk");
 	if (marker_identify(engine_microvm.name, spec->rootfs, spec->disk_bytes, &machine->identity, err) < 0 ||
-	    take_tap(machine, spec->gateway, err) < 0 || microvm_shape_here(&machine->shape, err) < 0 ||
-	    start(machine, err) < 0) {
+	    take_rootfs(machine, err) < 0 || take_tap(machine, spec->gateway, err) < 0 ||
+	    microvm_shape_here(&machine->shape, err) < 0 || start(machine, err) < 0) {
 		microvm_free(machine);
 		return husk_wrap(err, "cannot prepare machine %s", spec->id);
 	}

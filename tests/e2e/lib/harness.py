@@ -239,6 +239,11 @@ def assert_ticking(sandbox):
     return ticks(sandbox)
 
 
+def processes(sandbox):
+    """How many there are inside, without the threads of a kernel of its own."""
+    return int(sh(sandbox, "grep -l . /proc/[0-9]*/cmdline 2>/dev/null | wc -l"))
+
+
 def isolation():
     """The engine that sandboxes get here unless told otherwise."""
     checks = {check["name"]: check for check in husk("doctor", "--json", code=None).json()}
@@ -423,14 +428,14 @@ def _end_instance():
     shutil.rmtree(HOME, ignore_errors=True)
 
 
-def main(template=None):
+def main(template=None, slow=None):
     """Builds the template, if the tests need one, unless the instance has it, then runs the tests, or those whose names are given on the
-    command line; exits non-zero when one failed."""
+    command line; exits non-zero when one failed. `slow`: the names of those that are worth their time where all takes
+    many times longer (in the lab)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
-    chosen = [
-        function for function in _tests if not sys.argv[1:] or any(part in function.__name__ for part in sys.argv[1:])
-    ]
+    names = sys.argv[1:] or (slow if SLOW > 1 else None)
+    chosen = [function for function in _tests if not names or any(part in function.__name__ for part in names)]
 
     def test_template():
         husk("template", "build", template, "--json", timeout=BUILD_SECONDS)

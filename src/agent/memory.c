@@ -1,0 +1,154 @@
+/*
+ * Memory of a workload that has a kernel of its own: the kernel kills what its group's limit leaves no room for, and says
+ * so in its log. This file reads that, marks the process a killed one belonged to, and tells the supervisor (OOM_WATCH).
+ * Called by the loop, before children are reaped, so that no end is told unmarked. Lines that a process wrote into the
+ * log itself must never count.
+ */
+#include <fcntl.h>
+#include <sys/epoll.h>
+
+#include "agent/agent.h"
+#include "agent/guest.h"
+#include "agent/process.h"
+
+#define LOG_DEVICE "/dev/kmsg"
+#define DROP_CACHES "/proc/sys/vm/drop_caches"
+#define RECORD_MAX 8192     /* the kernel's own limit for one */
+#define RECORDS_PER_TURN 64 /* a guest may fill its log as fast as it likes */
+#define KERNEL_PRIORITIES 8 /* those above are of other facilities: no process can write as the kernel */
+#define KILLS_MAX 16        /* not told yet; more in one moment are one event */
+
+struct kill {
+	pid_t pid;
+	char name[32];
+};
+
+struct oom_watch {
+	struct channel channel;
+	struct kill kills[KILLS_MAX];
+	size_t count;
+};
+
+int memory_open(struct agent *agent, struct husk_error *err)
+{
+	cleanup_close int fd = open(LOG_DEVICE, O_RDONLY | O_CLOEXEC);
+
+	/* What was said before is of the boot. */
+	if (fd < 0 || lseek(fd, 0, SEEK_END) < 0)
+		return husk_fail_errno(err, "cannot read the kernel's log");
+	if (source_open(agent, &agent->kernel_log, fd, EPOLLIN | EPOLLET, err) < 0)
+		return -1;
+	steal_fd(&fd);
+	return 0;
+}
+
+void memory_give_back(void)
+{
+	cleanup_close int fd = open(DROP_CACHES, O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0 || write(fd, "1", 1) != 1)
+		log_line(LOG_WARN, "cannot give caches back: %s", strerror(errno));
+}
+
+/* ---- who wants to know ---- */
+
+static bool oom_watch_pump(struct agent *agent, struct channel *channel)
+{
+	struct oom_watch *watch = (struct oom_watch *)channel;
+	size_t told = 0;
+
+	for (; told < watch->count && uplink_has_room(agent); told++) {
+		cleanup_buf struct buf message = { 0 };
+
+		if (wire_put_int(&message, TAG_PID, watch->kills[told].pid) < 0 ||
+		    wire_put_string(&message, TAG_NAME, watch->kills[told].name) < 0)
+			agent_die("out of memory for a message");
+		channel_message(agent, channel, &message);
+	}
+	watch->count -= told;
+	memmove(watch->kills, watch->kills + told, watch->count * sizeof(watch->kills[0]));
+	return told > 0;
+}
+
+static void oom_watch_release(struct agent *agent, struct channel *channel)
+{
+	(void)agent;
+	(void)channel;
+}
+
+static const struct channel_ops oom_watch_ops = {
+	.cancel = channel_end_cancelled,
+	.pump = oom_watch_pump,
+	.release = oom_watch_release,
+};
+
+int oom_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	struct oom_watch *watch = calloc(1, sizeof(*watch));
+
+	(void)request;
+	if (!watch)
+		return husk_fail_memory(err);
+	channel_add(agent, &watch->channel, number, &oom_watch_ops);
+	return 0;
+}
+
+static void tell(struct agent *agent, const struct kill *kill)
+{
+	for (struct channel *channel = agent->channels; channel; channel = channel->next) {
+		struct oom_watch *watch = (struct oom_watch *)channel;
+
+		if (channel->ops == &oom_watch_ops && watch->count < KILLS_MAX)
+			watch->kills[watch->count++] = *kill;
+	}
+}
+
+/* ---- the kernel's log ---- */
+
+/* "<priority>,<number>,…;Memory cgroup out of memory: Killed process 123 (name) total-vm:…" */
+static bool is_kill(const char *record, struct kill *out)
+{
+	static const char words[] = "emory: Killed process ";
+	const char *text = strchr(record, ';'), *name, *end;
+	char *rest;
+
+	if (!text || strtoul(record, NULL, 10) >= KERNEL_PRIORITIES || !(text = strstr(text, words)))
+		return false;
+	out->pid = (pid_t)strtol(text + strlen(words), &rest, 10);
+	name = *rest == ' ' && rest[1] == '(' ? rest + 2 : NULL;
+	end = name ? strstr(name, ") total-vm:") : NULL;
+	if (out->pid <= 1 || !end)
+		return false;
+	snprintf(out->name, sizeof(out->name), "%.*s", (int)(end - name), name);
+	return true;
+}
+
+static void take_kill(struct agent *agent, const struct kill *kill)
+{
+	struct guest_process victim;
+
+	if (guest_find(kill->pid, &victim))
+		process_mark_oom(agent, victim.pid, victim.group, victim.session);
+	else
+		process_expect_oom(agent); /* its parent was quicker than we are, and ends next */
+	tell(agent, kill);
+}
+
+bool memory_read(struct agent *agent)
+{
+	char record[RECORD_MAX + 1];
+	struct kill kill;
+
+	if (agent->kernel_log.fd < 0)
+		return false;
+	for (int i = 0; i < RECORDS_PER_TURN; i++) {
+		ssize_t size = source_read(&agent->kernel_log, record, RECORD_MAX);
+
+		if (size < 0 && errno != EPIPE) /* EPIPE: some were overwritten before they were read */
+			return false;
+		record[MAX(size, 0)] = '\0';
+		if (size > 0 && is_kill(record, &kill))
+			take_kill(agent, &kill);
+	}
+	return true;
+}
