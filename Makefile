@@ -164,10 +164,12 @@ $(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS) $^ -lmicrohttpd -lwslay $(LIBRARIES) -o $@
 
-# Links no more than it uses: what runs beside a hostile guest should be small.
+# Links no more than it uses, and no library that would have to be loaded first: what runs beside a hostile guest should
+# be small, and every machine waits for its start.
+VMM_LDFLAGS := $(if $(filter 1,$(SANITIZE)),,-static-pie)
 $(BUILD)/husk-vmm: $(call objects,host,src/vmm/main.c) $(BUILD)/libvmm.a $(BUILD)/libhusk.a
 	$(call say,LD,$@)
-	$(Q)$(CC) $(LDFLAGS) -Wl,--gc-sections $^ -lpthread -o $@
+	$(Q)$(CC) $(LDFLAGS) $(VMM_LDFLAGS) -Wl,--gc-sections $^ -lpthread -o $@
 
 $(BUILD)/libvmm.a: $(VMM_OBJECTS) $(BUILD)/host/filters.o
 

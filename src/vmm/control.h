@@ -5,8 +5,8 @@
  * the descriptors it needs; husk-vmm answers each with exactly one reply, in order. husk-vmm opens nothing by name: every
  * file comes with a request. When the socket ends, husk-vmm ends, and with it the machine.
  *
- * Order:   SHAPE, then any of CONSOLE, BASE, DISK*, TAP, PORT, then BOOT; or MEMORY* and RESTORE.
- *          After that PAUSE, RESUME, SNAPSHOT, BALLOON, LIMIT, PORT, TAP, STATS in any order. STOP at any time.
+ * Order:   SHAPE, then any of CONSOLE, BASE, DISK*, TAP, PORT, then BOOT; or MEMORY*, PREFETCH and RESTORE.
+ *          After that PAUSE, RESUME, SNAPSHOT, BALLOON, LIMIT, PORT, TAP, STATS, TOUCHED in any order. STOP at any time.
  */
 #ifndef HUSK_VMM_CONTROL_H
 #define HUSK_VMM_CONTROL_H
@@ -45,6 +45,8 @@ enum control_type {
 	CONTROL_LIMIT,    /* value: enum vmm_limit, units per second (0: none), burst */
 	CONTROL_STATS,    /* reply: anonymous bytes of guest memory, pages given back, block bytes, net bytes */
 	CONTROL_STOP,
+	CONTROL_TOUCHED, /* fds: a new file, which takes the list of all memory touched since the restore */
+	CONTROL_PREFETCH, /* fds: such a list, for the RESTORE that follows. One that cannot be used is as good as none */
 };
 
 enum vmm_limit {

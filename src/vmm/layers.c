@@ -158,10 +158,8 @@ static bool in_layer(const struct memory *memory, uint64_t page, size_t *at)
 	return *at < memory->run_count && memory->runs[*at].page <= page;
 }
 
-typedef int (*page_visitor)(void *data, uint64_t page);
-
-/* Calls back for each page that is anonymous here, in order. */
-static int visit_private(const struct memory *memory, page_visitor visit, void *data, struct husk_error *err)
+int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t page, bool written), void *data,
+		 struct husk_error *err)
 {
 	cleanup_free uint64_t *entries = malloc(PAGEMAP_CHUNK * sizeof(*entries));
 	uint64_t pages = memory->size / PAGE_BYTES, first = (uintptr_t)memory->host / PAGE_BYTES;
@@ -174,10 +172,11 @@ static int visit_private(const struct memory *memory, page_visitor visit, void *
 		if (pread(memory->pagemap, entries, size, (off_t)((first + at) * sizeof(*entries))) != (ssize_t)size)
 			return husk_fail_errno(err, "cannot read the page map");
 		for (size_t i = 0; i < count; i++) {
-			bool mine = (entries[i] & PAGEMAP_PRESENT && !(entries[i] & PAGEMAP_FILE)) ||
-				    entries[i] & PAGEMAP_SWAPPED;
+			/* A page that was written to is anonymous. */
+			bool written = (entries[i] & PAGEMAP_PRESENT && !(entries[i] & PAGEMAP_FILE)) ||
+				       entries[i] & PAGEMAP_SWAPPED;
 
-			if (mine && visit(data, at + i) < 0)
+			if ((written || entries[i] & PAGEMAP_PRESENT) && visit(data, at + i, written) < 0)
 				return husk_fail_memory(err);
 		}
 	}
@@ -193,10 +192,12 @@ struct search {
 };
 
 /* A page of zeroes over nothing is as good as nothing: the guest has only looked at it, or cleaned it. */
-static int note_changed(void *data, uint64_t page)
+static int note_changed(void *data, uint64_t page, bool written)
 {
 	struct search *search = data;
 
+	if (!written)
+		return 0;
 	if (!in_layer(search->memory, page, &search->run) && page_is_zero(search->memory->host + page * PAGE_BYTES))
 		return 0;
 	return list_add(&search->changed, page, 1, search->layer, search->gap);
@@ -230,7 +231,7 @@ static int find_once(const struct memory *memory, struct memory_delta *out, uint
 	struct search search = { .memory = memory, .gap = gap, .layer = out->squash ? MIN(newest, 1u) : newest };
 	struct list runs = { 0 };
 
-	if (visit_private(memory, note_changed, &search, err) < 0) {
+	if (memory_visit(memory, note_changed, &search, err) < 0) {
 		free(search.changed.runs);
 		return -1;
 	}
@@ -317,15 +318,15 @@ void memory_delta_free(struct memory_delta *delta)
 	*delta = (struct memory_delta){ 0 };
 }
 
-static int count_page(void *data, uint64_t page)
+static int count_page(void *data, uint64_t page, bool written)
 {
 	(void)page;
-	*(uint64_t *)data += PAGE_BYTES;
+	*(uint64_t *)data += written ? PAGE_BYTES : 0;
 	return 0;
 }
 
 int memory_private_bytes(const struct memory *memory, uint64_t *out, struct husk_error *err)
 {
 	*out = 0;
-	return visit_private(memory, count_page, out, err);
+	return memory_visit(memory, count_page, out, err);
 }

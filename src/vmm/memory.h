@@ -73,7 +73,27 @@ int memory_delta_write(const struct memory *memory, const struct memory_delta *d
 /* The written layer takes the place of the changed pages here too. Takes over the descriptor and the delta's runs. */
 int memory_delta_adopt(struct memory *memory, struct memory_delta *delta, int fd, struct husk_error *err);
 void memory_delta_free(struct memory_delta *delta);
+/* Calls back for each page that is there, in order: `written` when it is this machine's alone. */
+int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t page, bool written), void *data,
+		 struct husk_error *err);
 /* Bytes of memory that are this machine's alone. */
 int memory_private_bytes(const struct memory *memory, uint64_t *out, struct husk_error *err);
+
+/* ---- prefetch.c ---- */
+
+#define TOUCHED_RUNS_MAX 4096u
+#define TOUCHED_PAGES_MAX (16384u) /* 64 MiB */
+
+/* Pages that a guest needed before its first answer; the layout is part of the image. */
+struct memory_touched {
+	uint64_t page;
+	uint32_t count;
+	uint32_t written; /* it changed them: they are copied ahead too */
+};
+/* What has been touched since it was mapped, at most so much; the list is the caller's to free. */
+int memory_touched_find(const struct memory *memory, struct memory_touched **out, size_t *count,
+			struct husk_error *err);
+/* Has it ready; what makes no sense is left out. How many pages. */
+uint64_t memory_prefetch(const struct memory *memory, const struct memory_touched *runs, size_t count);
 
 #endif

@@ -117,8 +117,11 @@ int restore_machine(struct vm *vm, int state_fd, struct husk_error *err)
 	    check_machine(vm, &machine, err) < 0)
 		return -1;
 	vm_hold(vm);
-	if (load_memory(vm, &sections, err) < 0 || load_clock_rate(vm, &machine, err) < 0 ||
-	    load_interrupts(vm, &sections, err) < 0)
+	if (load_memory(vm, &sections, err) < 0)
+		return -1;
+	memory_prefetch(&vm->memory, (const struct memory_touched *)vm->prefetch.data,
+			vm->prefetch.size / sizeof(struct memory_touched));
+	if (load_clock_rate(vm, &machine, err) < 0 || load_interrupts(vm, &sections, err) < 0)
 		return -1;
 	for (uint32_t i = 0; i < vm->vcpu_count; i++)
 		if (vcpu_load(&vm->vcpus[i], &sections, err) < 0)

@@ -58,12 +58,10 @@ static const struct jail_rule file_rules[] = {
 	JAIL_ALLOW(ftruncate), JAIL_ALLOW(lseek),    JAIL_END,
 };
 
-/* memory.c, layers.c: mapping layers, giving pages back. Mapping and unmapping are the C library's too. */
+/* memory.c, layers.c, prefetch.c: mapping layers, giving pages back, having them ready. Mapping and unmapping are the C library's too. */
 static const struct jail_rule memory_rules[] = {
-	JAIL_MADVISE(MADV_DONTDUMP),
-	JAIL_MADVISE(MADV_DONTFORK),
-	JAIL_MADVISE(MADV_DONTNEED),
-	JAIL_END,
+	JAIL_MADVISE(MADV_DONTDUMP),      JAIL_MADVISE(MADV_DONTFORK),       JAIL_MADVISE(MADV_DONTNEED),
+	JAIL_MADVISE(MADV_POPULATE_READ), JAIL_MADVISE(MADV_POPULATE_WRITE), JAIL_END,
 };
 
 /* vm.c, vcpu.c, cpuid.c: making the machine, and stopping it. */

@@ -83,6 +83,25 @@ static int do_memory(struct vm *vm, const struct control_request *request, int *
 	return 0;
 }
 
+static int do_prefetch(struct vm *vm, const struct control_request *request, int *fds, size_t count,
+		       struct control_reply *reply, struct husk_error *err)
+{
+	cleanup_buf struct buf sections = { 0 };
+	size_t size = 0;
+	const void *runs = NULL;
+
+	(void)request;
+	(void)count;
+	(void)reply;
+	(void)err;
+	if (state_read(fds[0], &sections, NULL) == 0)
+		runs = state_find(&sections, SECTION_TOUCHED, 0, &size);
+	buf_consume(&vm->prefetch, vm->prefetch.size);
+	if (runs)
+		(void)!buf_append(&vm->prefetch, runs, size);
+	return 0;
+}
+
 static int check_complete(const struct vm *vm, struct husk_error *err)
 {
 	if (!vm->root.disk.bytes || !vm->disk.disk.bytes)
@@ -217,6 +236,23 @@ static int do_stats(struct vm *vm, const struct control_request *request, int *f
 	return memory_private_bytes(&vm->memory, &reply->value[0], err);
 }
 
+static int do_touched(struct vm *vm, const struct control_request *request, int *fds, size_t count,
+		      struct control_reply *reply, struct husk_error *err)
+{
+	cleanup_free struct memory_touched *runs = NULL;
+	cleanup_buf struct buf sections = { 0 };
+	size_t found = 0;
+
+	(void)request;
+	(void)count;
+	(void)reply;
+	if (memory_touched_find(&vm->memory, &runs, &found, err) < 0)
+		return -1;
+	if (state_put(&sections, SECTION_TOUCHED, 0, runs, found * sizeof(*runs)) < 0)
+		return husk_fail_memory(err);
+	return state_write(fds[0], &sections, err);
+}
+
 /* ---- dispatch ---- */
 
 static const struct handler handlers[] = {
@@ -227,7 +263,8 @@ static const struct handler handlers[] = {
 	[CONTROL_RESTORE] = { 1, 1, BEFORE, do_restore },     [CONTROL_PAUSE] = { 0, 0, DURING, do_pause },
 	[CONTROL_RESUME] = { 0, 0, DURING, do_resume },       [CONTROL_SNAPSHOT] = { 3, 3, DURING, do_snapshot },
 	[CONTROL_BALLOON] = { 0, 0, DURING, do_balloon },     [CONTROL_LIMIT] = { 0, 0, BEFORE | DURING, do_limit },
-	[CONTROL_STATS] = { 0, 0, DURING, do_stats },
+	[CONTROL_STATS] = { 0, 0, DURING, do_stats },         [CONTROL_TOUCHED] = { 1, 1, DURING, do_touched },
+	[CONTROL_PREFETCH] = { 1, 1, BEFORE, do_prefetch },
 };
 
 static int carry_out(struct vm *vm, const struct control_request *request, int *fds, size_t count,

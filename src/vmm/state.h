@@ -34,6 +34,8 @@ enum state_section {
 	SECTION_LAPIC,
 	SECTION_MSRS,
 	SECTION_EVENTS,
+	/* alone in a file of its own */
+	SECTION_TOUCHED, /* struct memory_touched each */
 };
 
 struct state_header {

@@ -54,6 +54,7 @@ struct vm {
 	size_t run_size;   /* of a vCPU's shared page */
 	size_t xsave_size; /* of its extended registers */
 	struct memory memory;
+	struct buf prefetch; /* struct memory_touched each: what a restore has ready */
 	struct vcpu vcpus[VMM_VCPUS_MAX];
 	uint32_t vcpu_count;
 

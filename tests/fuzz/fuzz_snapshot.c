@@ -41,6 +41,17 @@ static void load_runs(const struct buf *sections)
 	memory_free(&memory);
 }
 
+static void load_touched(const struct buf *sections)
+{
+	struct memory memory = { .pagemap = -1 };
+	size_t size = 0;
+	const void *runs = state_find(sections, SECTION_TOUCHED, 0, &size);
+
+	if (runs && memory_create(&memory, VMM_MEMORY_MIN, NULL) == 0)
+		memory_prefetch(&memory, runs, size / sizeof(struct memory_touched));
+	memory_free(&memory);
+}
+
 static void load_state(const uint8_t *data, size_t size)
 {
 	cleanup_buf struct buf sections = { 0 }, again = { 0 };
@@ -52,6 +63,7 @@ static void load_state(const uint8_t *data, size_t size)
 	if (state_read(fd, &again, NULL) == 0) {
 		state_get(&again, SECTION_DEVICE, 0, &device, sizeof(device), "device", NULL);
 		load_runs(&again);
+		load_touched(&again);
 	}
 	close(fd);
 }

@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -274,6 +276,108 @@ static void refuses_what_does_not_fit(void **state)
 	assert_non_null(strstr(reply.message, "memory"));
 }
 
+/* ---- what is needed first ---- */
+
+#define NEEDED 0x400000ull
+#define NEEDED_PAGES 200u
+
+static struct vm *restored(int state, int layer, int list)
+{
+	struct vm *vm = machine_new(-1);
+	int fds[] = { dup(layer), dup(state) };
+
+	done(ask(vm, CONTROL_MEMORY, 0, 0, &fds[0], 1));
+	if (list >= 0)
+		done(ask(vm, CONTROL_PREFETCH, 0, 0, &list, 1));
+	done(ask(vm, CONTROL_RESTORE, 0, 0, &fds[1], 1));
+	return vm;
+}
+
+static int count_needed(void *data, uint64_t page, bool written)
+{
+	unsigned *numbers = data;
+
+	if (page >= NEEDED / PAGE_BYTES && page < NEEDED / PAGE_BYTES + NEEDED_PAGES)
+		numbers[written]++;
+	return 0;
+}
+
+/* How many of the pages that were needed are there: looked at only, and changed. */
+static void there(struct vm *vm, unsigned looked, unsigned changed)
+{
+	unsigned numbers[2] = { 0 };
+
+	assert_int_equal(memory_visit(&vm->memory, count_needed, numbers, NULL), 0);
+	/* The host may bring neighbours along. */
+	assert_true(numbers[0] >= looked && (looked || numbers[0] == 0));
+	assert_int_equal(numbers[1], changed);
+}
+
+/* A first restore is watched, the next ones have ready what it touched; a list that is no good is as if there were none. */
+static void what_is_needed_first(void **state)
+{
+	int file = file_new(), layer = file_new(), list = file_new(), cut = file_new();
+	const int files[] = { dup(file), dup(layer), file_new() };
+	uint8_t page[PAGE_BYTES];
+	struct stat size;
+
+	(void)state;
+	if (!have_kvm())
+		skip();
+	memset(page, 7, sizeof(page));
+	struct vm *vm = start_counter();
+	done(ask(vm, CONTROL_PAUSE, 0, 0, NULL, 0));
+	for (unsigned i = 0; i < NEEDED_PAGES; i++)
+		assert_int_equal(memory_write(&vm->memory, NEEDED + i * PAGE_BYTES, page, sizeof(page)), 0);
+	done(ask(vm, CONTROL_SNAPSHOT, 0, 0, files, ARRAY_SIZE(files)));
+
+	struct vm *first = restored(file, layer, -1);
+	there(first, 0, 0);
+	for (unsigned i = 0; i < NEEDED_PAGES / 2; i++)
+		assert_int_equal(memory_read(&first->memory, NEEDED + i * PAGE_BYTES, page, 1), 0);
+	for (unsigned i = NEEDED_PAGES / 2; i < NEEDED_PAGES; i += 2)
+		assert_int_equal(memory_write(&first->memory, NEEDED + i * PAGE_BYTES, "x", 1), 0);
+	int fd = dup(list);
+	done(ask(first, CONTROL_TOUCHED, 0, 0, &fd, 1));
+
+	struct vm *second = restored(file, layer, dup(list));
+	there(second, NEEDED_PAGES / 2, NEEDED_PAGES / 4);
+	assert_int_equal(memory_read(&second->memory, NEEDED + NEEDED_PAGES / 2 * PAGE_BYTES, page, 1), 0);
+	assert_int_equal(page[0], 7); /* its own copy of what was saved, not what the first one wrote */
+	done(ask(second, CONTROL_RESUME, 0, 0, NULL, 0));
+	wait_past(second, counter(vm));
+	done(ask(second, CONTROL_PAUSE, 0, 0, NULL, 0));
+
+	/* Cut off, and with a bit turned over. */
+	assert_int_equal(fstat(list, &size), 0);
+	assert_int_equal(sendfile(cut, list, &(off_t){ 0 }, (size_t)size.st_size / 2), size.st_size / 2);
+	there(restored(file, layer, cut), 0, 0);
+	assert_int_equal(pread(list, page, 1, size.st_size - 1), 1);
+	page[0] ^= 1;
+	assert_int_equal(pwrite(list, page, 1, size.st_size - 1), 1);
+	there(restored(file, layer, list), 0, 0);
+}
+
+/* Runs outside of memory, too many pages, of no length: left out, and the others still come. */
+static void senseless_runs(void **state)
+{
+	struct memory memory = { .pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC) };
+	const struct memory_touched runs[] = {
+		{ .page = UINT64_MAX, .count = 1 },
+		{ .page = MEMORY / PAGE_BYTES, .count = 1, .written = 1 },
+		{ .page = MEMORY / PAGE_BYTES - 1, .count = 2, .written = 1 },
+		{ .page = 0, .count = UINT32_MAX, .written = 1 },
+		{ .page = 0, .count = TOUCHED_PAGES_MAX + 1, .written = 1 },
+		{ .page = 5, .count = 3, .written = 1 },
+	};
+
+	(void)state;
+	assert_int_equal(memory_create(&memory, MEMORY, NULL), 0);
+	assert_int_equal(memory_prefetch(&memory, runs, ARRAY_SIZE(runs)), 3);
+	close(memory.pagemap);
+	memory_free(&memory);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -282,6 +386,8 @@ int main(void)
 		cmocka_unit_test(pause_stands_still),
 		cmocka_unit_test(snapshot_goes_on),
 		cmocka_unit_test(refuses_what_does_not_fit),
+		cmocka_unit_test(what_is_needed_first),
+		cmocka_unit_test(senseless_runs),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

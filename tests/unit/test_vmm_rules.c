@@ -357,8 +357,11 @@ static void every_rule_is_used(void **state)
 	vmm_plain(vmm, CONTROL_RESUME);
 	assert_true(vmm_wait_printed(vmm, vmm_printed(vmm)));
 
+	int touched = world_file();
+	world_done(vmm_ask(vmm, CONTROL_TOUCHED, 0, 0, &touched, 1));
 	trace_start(&child, note_call, NULL);
 	vmm_equip(&child.vmm, MEMORY, NULL, 0);
+	world_done(vmm_give(&child.vmm, CONTROL_PREFETCH, 0, 0, touched));
 	world_done(image_restore(&child.vmm, &image));
 	vmm_plain(&child.vmm, CONTROL_RESUME);
 	assert_true(vmm_wait_printed(&child.vmm, 0));

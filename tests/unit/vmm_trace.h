@@ -143,8 +143,8 @@ static void trace_strike(struct trace *trace, struct trace_thread *thread)
 	if (plan->action == TRACE_NOTHING || plan->kind != thread->kind || !thread->confined ||
 	    (plan->filter && plan->only != thread->number))
 		return;
-	/* Waiting does not fail, and the C library ends a program in which it does. */
-	if (plan->action == TRACE_FAIL && thread->number == SYS_futex)
+	/* Waiting does not fail, and the C library ends a program in which it does; brk has its own way to say no. */
+	if (plan->action == TRACE_FAIL && (thread->number == SYS_futex || thread->number == SYS_brk))
 		return;
 	unsigned number = trace->counted++;
 	if (number < plan->at || number >= plan->at + MAX(plan->times, 1u))
@@ -201,6 +201,11 @@ static int trace_report(struct trace *trace, pid_t tid, int status)
 		return 0;
 	}
 	trace_thread_of(trace, tid);
+	/* It would be sent again and again: the first process of a pid namespace does not die of a handed-on signal. */
+	if (number == SIGSEGV || number == SIGBUS || number == SIGABRT) {
+		fprintf(stderr, "husk-vmm got signal %d\n", number);
+		kill(trace->vmm.pid, SIGKILL);
+	}
 	/* A new thread says so with these; all others are meant. */
 	return number == SIGTRAP || number == SIGSTOP ? 0 : number;
 }
