@@ -45,6 +45,8 @@ struct engine {
 	int (*restore)(struct engine_machine *machine, const char *image, struct husk_error *err);
 	/* The two ends of the agent link; valid after boot or restore, owned by the machine. May be the same descriptor. */
 	void (*link)(struct engine_machine *machine, int *to_agent, int *from_agent);
+	/* A byte written to this descriptor lets a machine that rests get ready for work at once. NULL: none rests. */
+	int (*wake_fd)(struct engine_machine *machine);
 	/* A descriptor that becomes readable when the machine has ended by itself (pidfd of its main process). */
 	int (*end_fd)(struct engine_machine *machine);
 	int (*pause)(struct engine_machine *machine, struct husk_error *err);

@@ -214,16 +214,18 @@ static void accept_all(struct proxy *proxy, int listening, void (*serve)(struct 
 
 static int run(struct proxy *proxy)
 {
-	enum { CONTROL, TCP, DNS, DNS_TCP, COUNT };
+	enum { CONTROL, ALARM, TCP, DNS, DNS_TCP, COUNT };
 	int64_t flushed_ms = time_monotonic_ms();
 
 	for (;;) {
+		int rests = report_rest(proxy);
 		struct pollfd watched[COUNT] = { [CONTROL] = { proxy->control, POLLIN, 0 },
+						 [ALARM] = { rests, POLLIN, 0 },
 						 [TCP] = { proxy->tcp, POLLIN, 0 },
 						 [DNS] = { proxy->dns, POLLIN, 0 },
 						 [DNS_TCP] = { proxy->dns_tcp, POLLIN, 0 } };
 
-		if (poll(watched, proxy->terms ? COUNT : 1, FLUSH_MS) < 0 && errno != EINTR)
+		if (poll(watched, proxy->terms ? COUNT : TCP, rests < 0 ? FLUSH_MS : -1) < 0 && errno != EINTR)
 			return -1;
 		if (watched[CONTROL].revents && receive(proxy) < 0)
 			return 0;
@@ -266,9 +268,9 @@ static int set_up(struct proxy *proxy, const struct arguments *arguments, struct
 		return husk_fail_errno(err, "cannot take over the leash's descriptors");
 	/* Without them only secrets do not work, and that is said when one is used. */
 	proxy->authorities = open(arguments->authorities, O_RDONLY | O_CLOEXEC);
-	if (jail_open_sockets(proxy, gateway_space, err) < 0 || jail_drop(arguments->uid, err) < 0)
+	if (jail_open_sockets(proxy, gateway_space, err) < 0 || report_open(proxy, err) < 0)
 		return -1;
-	return report_open(proxy, err);
+	return jail_drop(arguments->uid, err);
 }
 
 int leash_main(int argc, char **argv)

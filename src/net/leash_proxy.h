@@ -115,6 +115,8 @@ void report_event(struct proxy *proxy, const struct verdict *verdict);
 int report_send(struct proxy *proxy, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* What was counted since the last time. `all`: also what is held back to be reported together. */
 void report_flush(struct proxy *proxy, bool all);
+/* With nothing left to flush: the descriptor that becomes readable once there is again. Else -1. */
+int report_rest(struct proxy *proxy);
 void report_used(struct proxy *proxy, uint64_t used); /* bytes that earlier lives of the sandbox's leash carried */
 
 struct tally *tally_get(struct proxy *proxy, const char *host, uint16_t port); /* counts a connection; tally_put */

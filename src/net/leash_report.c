@@ -5,6 +5,7 @@
  */
 #include <jansson.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <time.h>
 
 #include "net/leash_proxy.h"
@@ -42,6 +43,8 @@ struct reporter {
 	atomic_uint_fast64_t used; /* bytes, over the sandbox's life */
 	int64_t paid_us;           /* up to when the bytes carried are paid for, by the rate */
 	bool told_exhausted;
+	int alarm; /* eventfd: rings for the main loop, which sleeps while there is nothing to report */
+	bool asleep;
 };
 
 int report_open(struct proxy *proxy, struct husk_error *err)
@@ -50,6 +53,9 @@ int report_open(struct proxy *proxy, struct husk_error *err)
 	if (!proxy->reporter)
 		return husk_fail_memory(err);
 	pthread_mutex_init(&proxy->reporter->lock, NULL);
+	proxy->reporter->alarm = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (proxy->reporter->alarm < 0)
+		return husk_fail_errno(err, "cannot make an eventfd");
 	proxy->reporter->other.used = true;
 	snprintf(proxy->reporter->other.host, sizeof(proxy->reporter->other.host), "other");
 	return 0;
@@ -93,6 +99,15 @@ static int send_event(struct proxy *proxy, const char *event, uint64_t count)
 	cleanup_free char *text = str_format("{\"event\":%s,\"count\":%llu}", event, (unsigned long long)count);
 
 	return text ? send_text(proxy, text, 0) : -1;
+}
+
+/* There will be something to report; lock held. */
+static void stir(struct reporter *r)
+{
+	const uint64_t one = 1;
+
+	if (r->asleep && write(r->alarm, &one, sizeof(one)) == (ssize_t)sizeof(one))
+		r->asleep = false;
 }
 
 /* ---- verdicts ---- */
@@ -170,6 +185,7 @@ void report_event(struct proxy *proxy, const struct verdict *verdict)
 	int64_t now = time_monotonic_ms();
 
 	pthread_mutex_lock(&r->lock);
+	stir(r);
 	if (str_equal(verdict->verdict, "denied"))
 		atomic_fetch_add(&find_tally(r, verdict->host, verdict->port)->denied, 1);
 	struct alike *alike = find_alike(r, hash_verdict(verdict));
@@ -194,6 +210,7 @@ struct tally *tally_get(struct proxy *proxy, const char *host, uint16_t port)
 	pthread_mutex_lock(&r->lock);
 	struct tally *tally = find_tally(r, host, port);
 	tally->holders++;
+	stir(r);
 	atomic_fetch_add(&tally->connections, 1);
 	pthread_mutex_unlock(&r->lock);
 	return tally;
@@ -323,6 +340,35 @@ static void flush_tallies(struct proxy *proxy)
 	pthread_mutex_unlock(&r->lock);
 	json_decref(root);
 	json_decref(list);
+}
+
+/* Counts that may still change or were not told, and events held back. Lock held. */
+static bool has_more(struct reporter *r)
+{
+	for (size_t i = 0; i <= LEASH_DESTINATIONS_MAX; i++) {
+		const struct tally *tally = i < LEASH_DESTINATIONS_MAX ? &r->tallies[i] : &r->other;
+
+		if (tally->holders || atomic_load(&tally->sent) || atomic_load(&tally->received) ||
+		    atomic_load(&tally->connections) || atomic_load(&tally->denied))
+			return true;
+	}
+	for (size_t i = 0; i < ALIKE_MAX; i++)
+		if (r->alike[i].held)
+			return true;
+	return false;
+}
+
+int report_rest(struct proxy *proxy)
+{
+	struct reporter *r = proxy->reporter;
+	uint64_t ignored;
+
+	(void)!read(r->alarm, &ignored, sizeof(ignored));
+	pthread_mutex_lock(&r->lock);
+	r->asleep = !has_more(r);
+	bool rests = r->asleep;
+	pthread_mutex_unlock(&r->lock);
+	return rests ? r->alarm : -1;
 }
 
 void report_flush(struct proxy *proxy, bool all)

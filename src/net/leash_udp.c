@@ -267,9 +267,12 @@ static void *run(void *argument)
 
 	for (;;) {
 		watched[PAIRS_MAX] = (struct pollfd){ .fd = relay->proxy->udp, .events = POLLIN };
-		for (size_t i = 0; i < PAIRS_MAX; i++)
+		bool any = false;
+		for (size_t i = 0; i < PAIRS_MAX; i++) {
 			watched[i] = (struct pollfd){ .fd = relay->pairs[i].fd, .events = POLLIN };
-		if (poll(watched, ARRAY_SIZE(watched), TICK_MS) <= 0) {
+			any |= relay->pairs[i].fd >= 0;
+		}
+		if (poll(watched, ARRAY_SIZE(watched), any ? TICK_MS : -1) <= 0) {
 			expire(relay);
 			continue;
 		}

@@ -4,11 +4,13 @@
  */
 #include "sandbox/link.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 
 #define CHANNELS_MAX 4096
+#define WAKE_PAUSE_MS 1000 /* a machine that was woken stays so for longer */
 
 struct channel {
 	bool open;
@@ -21,6 +23,8 @@ struct channel {
 struct link {
 	int to_agent, from_agent;
 	int stop_fd; /* eventfd: ends the reader */
+	int wake_fd; /* -1: nothing to wake. Its state is the write_lock's */
+	int64_t woken_ms;
 	pthread_t reader;
 	bool closed; /* the reader was joined; touched by the owner only */
 	/* Taken in this order. `write_lock` is recursive: whoever holds the link may still call over it. */
@@ -156,6 +160,7 @@ int link_start(int to_agent, int from_agent, bool expect_hello, struct link **ou
 	}
 	link->to_agent = to_agent;
 	link->from_agent = from_agent;
+	link->wake_fd = -1;
 	link->greeted = !expect_hello;
 	link->next = 1;
 	pthread_mutexattr_t recursive;
@@ -182,6 +187,13 @@ int link_start(int to_agent, int from_agent, bool expect_hello, struct link **ou
 	return 0;
 }
 
+void link_wake_with(struct link *link, int fd)
+{
+	pthread_mutex_lock(&link->write_lock);
+	link->wake_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	pthread_mutex_unlock(&link->write_lock);
+}
+
 void link_close(struct link *link)
 {
 	uint64_t one = 1;
@@ -199,6 +211,7 @@ void link_free(struct link *link)
 		return;
 	link_close(link);
 	close(link->stop_fd);
+	base_cleanup_close(&link->wake_fd);
 	pthread_cond_destroy(&link->changed);
 	pthread_mutex_destroy(&link->lock);
 	pthread_mutex_destroy(&link->dispatch_lock);
@@ -247,6 +260,19 @@ int link_wait_hello(struct link *link, int timeout_ms, struct husk_error *err)
 	return result;
 }
 
+/* A frame to the agent; the write_lock is held. */
+static int put_frame(struct link *link, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
+		     size_t size, struct husk_error *err)
+{
+	int64_t now = time_monotonic_ms();
+
+	if (link->wake_fd >= 0 && now - link->woken_ms >= WAKE_PAUSE_MS) {
+		(void)!write(link->wake_fd, "w", 1); /* only a hint: without, it is late */
+		link->woken_ms = now;
+	}
+	return wire_send(link->to_agent, channel, type, stream, payload, size, err);
+}
+
 /* A free channel number, marked open; 0 with err set when there is none. Called with the lock held. */
 static uint32_t take_channel(struct link *link, link_handler handler, void *data, struct husk_error *err)
 {
@@ -280,7 +306,7 @@ int link_open(struct link *link, const void *payload, size_t size, link_handler 
 	if (number)
 		*channel = number; /* before the first answer can arrive */
 	pthread_mutex_unlock(&link->lock);
-	int sent = number ? wire_send(link->to_agent, number, WIRE_OPEN, 0, payload, size, err) : -1;
+	int sent = number ? put_frame(link, number, WIRE_OPEN, 0, payload, size, err) : -1;
 	pthread_mutex_unlock(&link->write_lock);
 	if (number && sent < 0) {
 		pthread_mutex_lock(&link->lock);
@@ -317,7 +343,7 @@ int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_
 	}
 	pthread_mutex_unlock(&link->lock);
 	if (open)
-		result = wire_send(link->to_agent, channel, type, stream, payload, size, err);
+		result = put_frame(link, channel, type, stream, payload, size, err);
 	pthread_mutex_unlock(&link->write_lock);
 	return result;
 }
@@ -357,8 +383,8 @@ static void take_answer(void *data, const struct wire_header *header, const char
 	pthread_mutex_unlock(&answer->link->lock);
 }
 
-int link_call(struct link *link, enum wire_method method, const struct buf *arguments, struct buf *results, int timeout_ms,
-	      struct husk_error *err)
+int link_call(struct link *link, enum wire_method method, const struct buf *arguments, struct buf *results,
+	      int timeout_ms, struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
 	struct answer answer = { .link = link };

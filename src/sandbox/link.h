@@ -18,6 +18,8 @@ typedef void (*link_handler)(void *data, const struct wire_header *header, const
 
 /* Takes no ownership of the descriptors. `expect_hello`: a machine that boots greets first; a restored one does not. */
 int link_start(int to_agent, int from_agent, bool expect_hello, struct link **out, struct husk_error *err);
+/* A byte goes to this descriptor before the first frame in a while, so that a resting machine is ready; it is copied. */
+void link_wake_with(struct link *link, int fd);
 /* Waits for the greeting of a machine that boots. */
 int link_wait_hello(struct link *link, int timeout_ms, struct husk_error *err);
 /* Takes the link down and ends the reader thread; the descriptors are not used after this. Calls fail from now on. */
@@ -37,8 +39,8 @@ int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_
 void link_abandon(struct link *link, uint32_t channel, const void *owner);
 
 /* A call without streams: method and arguments in, results (the END payload) out. */
-int link_call(struct link *link, enum wire_method method, const struct buf *arguments, struct buf *results, int timeout_ms,
-	      struct husk_error *err);
+int link_call(struct link *link, enum wire_method method, const struct buf *arguments, struct buf *results,
+	      int timeout_ms, struct husk_error *err);
 /* While held, frames leave for the agent from the holding thread only, so that at a checkpoint no byte is under way. */
 void link_hold(struct link *link);
 void link_release(struct link *link);

@@ -75,7 +75,11 @@ int machine_restore(struct supervisor *s, const char *image, struct husk_error *
 	if (s->engine->restore(s->machine, image, err) < 0)
 		return -1;
 	s->engine->link(s->machine, &to_agent, &from_agent);
-	return link_start(to_agent, from_agent, false, &s->link, err);
+	if (link_start(to_agent, from_agent, false, &s->link, err) < 0)
+		return -1;
+	if (s->engine->wake_fd)
+		link_wake_with(s->link, s->engine->wake_fd(s->machine));
+	return 0;
 }
 
 /* The arguments of METHOD_IDENTITY: everything that must differ between two machines of one image. */

@@ -284,6 +284,11 @@ static void gvisor_link(struct engine_machine *machine, int *to_agent, int *from
 	*from_agent = machine->from_agent;
 }
 
+static int gvisor_wake_fd(struct engine_machine *machine)
+{
+	return machine->process.lifeline;
+}
+
 static int gvisor_end_fd(struct engine_machine *machine)
 {
 	return machine->process.pidfd;
@@ -368,6 +373,7 @@ const struct engine engine_gvisor = {
 	.boot = gvisor_boot,
 	.restore = gvisor_restore,
 	.link = gvisor_link,
+	.wake_fd = gvisor_wake_fd,
 	.end_fd = gvisor_end_fd,
 	.pause = gvisor_pause,
 	.resume = gvisor_resume,

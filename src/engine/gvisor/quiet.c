@@ -4,14 +4,18 @@
  * runsc's systrap platform wakes up every 400 microseconds for as long as it lives, to measure latencies that are only
  * of interest while the guest runs (releases from mid-2026 on stop doing so). That is 3 to 8 % of a CPU for each idle
  * sandbox. The kernel merges timers that may fire late: so while the guest is quiet, the threads of the sandbox process
- * get a large timer slack, and a small one again as soon as the guest works. What arrives from outside is not a timer
- * and is never held up by this; a timer of the quiet guest may be late by the slack.
+ * get a large timer slack, and a small one again as soon as the guest works. A timer of the quiet guest may be late by the
+ * slack.
  *
- * One thread must stay exact: the Go runtime's monitor, which hands on processors that blocked in a system call.
+ * One thread is in the way of work when it is late: the Go runtime's monitor, which hands on processors that blocked in a
+ * system call. It gets slack only after ten seconds without any life, since 100 wake-ups a second of each of hundreds of
+ * sandboxes slow down the others; work announced by the supervisor interrupts its sleep at once, and a packet from
+ * the network may once be answered late by that much.
  *
  * Everything here runs in a fork of a process that may have had threads: async-signal-safe calls only, no allocation.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -24,6 +28,10 @@
 
 static const char *const slack_ns[] = {
 	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "16000000", [QUIET_DEEP] = "200000000"
+};
+
+static const char *const monitor_slack_ns[] = {
+	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "50000", [QUIET_DEEP] = "100000000"
 };
 
 struct entry { /* of getdents64 */
@@ -101,7 +109,7 @@ static void count_thread(struct quiet *quiet, pid_t thread)
 
 static void set_slack(struct quiet *quiet, pid_t thread)
 {
-	const char *value = slack_ns[thread == quiet->monitor ? QUIET_BUSY : quiet->level];
+	const char *value = (thread == quiet->monitor ? monitor_slack_ns : slack_ns)[quiet->level];
 	char path[64];
 	int fd;
 
@@ -149,6 +157,11 @@ void quiet_look(struct quiet *quiet)
 
 void quiet_wake(struct quiet *quiet)
 {
+	bool deep = quiet->level == QUIET_DEEP;
+
 	quiet->still = 0;
 	apply(quiet, QUIET_BUSY);
+	/* A sleep that has begun ends as late as it was allowed to then. This is the signal the Go runtime interrupts itself with. */
+	if (deep && quiet->monitor > 0)
+		syscall(SYS_tgkill, quiet->sandbox, quiet->monitor, SIGURG);
 }
