@@ -83,6 +83,9 @@ struct husk_secret {
 	const char *value; /* NULL in a change: the value it has stays. Never given back */
 	const char *const *hosts;
 	size_t host_count;
+	/* NULL, or the header that is the value in every request to the hosts, whatever the guest sent under that name; there
+	 * is no variable then, and the hosts have to be allowed by themselves. */
+	const char *header;
 };
 
 /* What a sandbox may reach over the network. A rule is a host ("example.com", "*.example.com:8443"), which stands for TLS
@@ -92,6 +95,8 @@ struct husk_egress {
 	const char *mode; /* "off", "allow" (what the rules name), "open"; NULL: allow when there are rules, else off */
 	const char *const *allow;
 	size_t allow_count;
+	const char *const *deny; /* mode open: address ranges that are not reached, unless `allow` has them */
+	size_t deny_count;
 	const struct husk_secret *secrets;
 	size_t secret_count;
 	uint64_t limit_bytes;       /* in its life, both ways; 0: none */
@@ -193,6 +198,27 @@ int husk_egress_get(struct husk *husk, const char *sandbox, struct husk_egress *
 /* Replaces the policy. It holds when the call returns: connections it does not allow are cut, also those of before. On
  * failure the old one holds. */
 int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_egress *egress, struct husk_error *err);
+
+/* Secrets that are stored once and named by policies later; each tenant has its own. What is stored never comes back but by
+ * husk_secret_value, which is for making policies. */
+struct husk_stored_secret {
+	char *id, *name; /* the name in lower case, unique */
+	char *metadata;  /* JSON object of strings */
+	int64_t version; /* counts its values */
+	int64_t created_ms, updated_ms;
+};
+void husk_stored_secret_free(struct husk_stored_secret *secret);
+void husk_stored_secret_list_free(struct husk_stored_secret **list);
+int husk_secret_store(struct husk *husk, const char *name, const char *value, const struct husk_pair *metadata,
+		      size_t count, struct husk_stored_secret **out, struct husk_error *err);
+/* A new value, for policies that are made from now on. `metadata` NULL: it stays. */
+int husk_secret_change(struct husk *husk, const char *id_or_name, const char *value, const struct husk_pair *metadata,
+		       size_t count, struct husk_stored_secret **out, struct husk_error *err);
+int husk_secret_get(struct husk *husk, const char *id_or_name, struct husk_stored_secret **out, struct husk_error *err);
+int husk_secret_list(struct husk *husk, struct husk_stored_secret ***out, struct husk_error *err);
+int husk_secret_remove(struct husk *husk, const char *id_or_name, struct husk_error *err);
+/* The caller overwrites and frees it. */
+int husk_secret_value(struct husk *husk, const char *id_or_name, char **out, struct husk_error *err);
 
 struct husk_egress_event {
 	int64_t at_ms;

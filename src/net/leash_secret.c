@@ -25,7 +25,9 @@ static int swap_text(const struct terms *terms, const char *name, uint16_t port,
 		for (int i = policy_secret_for(terms->policy, name, port, 0); i >= 0;
 		     i = policy_secret_for(terms->policy, name, port, (size_t)i + 1)) {
 			const char *mark = terms->placeholders[i];
-			const char *found = memmem(text.data, text.size, mark, strlen(mark));
+			const char *found = terms->policy->secrets[i].header
+						    ? NULL
+						    : memmem(text.data, text.size, mark, strlen(mark));
 
 			if (found && (!first || found < first)) {
 				first = found;
@@ -89,17 +91,43 @@ int secret_swap(const struct terms *terms, const char *name, uint16_t port, cons
 	return swap_text(terms, name, port, value, out) < 0 ? -1 : 0;
 }
 
+bool secret_replaces(const struct terms *terms, const char *name, uint16_t port, const struct http_field *field)
+{
+	for (int i = policy_header_for(terms->policy, name, port, 0); i >= 0;
+	     i = policy_header_for(terms->policy, name, port, (size_t)i + 1))
+		if (http_is(field->name, terms->policy->secrets[i].header))
+			return true;
+	return false;
+}
+
+int secret_headers(const struct terms *terms, const char *name, uint16_t port, struct buf *out)
+{
+	int bad = 0;
+
+	for (int i = policy_header_for(terms->policy, name, port, 0); i >= 0;
+	     i = policy_header_for(terms->policy, name, port, (size_t)i + 1))
+		bad |= buf_append_string(out, terms->policy->secrets[i].header) | buf_append_string(out, ": ") |
+		       buf_append_string(out, terms->values[i]) | buf_append_string(out, "\r\n");
+	return bad;
+}
+
 /* ---- the way back ---- */
 
 int mask_open(struct mask *mask, const struct terms *terms, const char *name, uint16_t port)
 {
-	*mask = (struct mask){ .values = calloc(terms->policy->secret_count + 1, sizeof(char *)) };
+	*mask = (struct mask){ .values = calloc(2 * terms->policy->secret_count + 1, sizeof(char *)) };
 	if (!mask->values)
 		return -1;
 	for (int i = policy_secret_for(terms->policy, name, port, 0); i >= 0;
-	     i = policy_secret_for(terms->policy, name, port, (size_t)i + 1))
+	     i = policy_secret_for(terms->policy, name, port, (size_t)i + 1)) {
+		/* Of a header's "Bearer TOKEN" the second word is what a host would repeat. */
+		const char *word = terms->policy->secrets[i].header ? strrchr(terms->values[i], ' ') : NULL;
+
 		if (strlen(terms->values[i]) >= MASK_MIN)
 			mask->values[mask->count++] = terms->values[i];
+		if (word && strlen(word + 1) >= MASK_MIN)
+			mask->values[mask->count++] = word + 1;
+	}
 	return 0;
 }
 

@@ -68,12 +68,16 @@ static bool is_websocket(const struct web *web, const struct http_request *reque
 	return true;
 }
 
-/* Headers that do not go on: offers of other protocols, and of encodings that would hide a secret coming back. */
+/* Headers that do not go on: offers of other protocols, and of encodings that would hide a secret coming back; and those
+ * that a secret is sent as. */
 static bool is_dropped(const struct web *web, const struct http_field *field, bool websocket)
 {
 	if (http_is(field->name, "upgrade"))
 		return !websocket;
-	return http_is(field->name, "http2-settings") || (web->only && http_is(field->name, "accept-encoding"));
+	if (!web->only)
+		return http_is(field->name, "http2-settings");
+	return http_is(field->name, "http2-settings") || http_is(field->name, "accept-encoding") ||
+	       secret_replaces(web->terms, web->only, web->flow->port, field);
 }
 
 static int write_head(struct web *web, const struct http_request *request, bool websocket)
@@ -92,7 +96,8 @@ static int write_head(struct web *web, const struct http_request *request, bool 
 		bad |= buf_append_string(out, "\r\n");
 	}
 	if (web->only)
-		bad |= buf_append_string(out, "Accept-Encoding: identity\r\n");
+		bad |= buf_append_string(out, "Accept-Encoding: identity\r\n") |
+		       secret_headers(web->terms, web->only, web->flow->port, out);
 	return bad | buf_append_string(out, "\r\n");
 }
 

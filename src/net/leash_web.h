@@ -39,6 +39,10 @@ int stream_accept_tls(struct stream *stream, struct authority *authority, const 
 int secret_swap(const struct terms *terms, const char *name, uint16_t port, const struct http_field *field,
 		struct buf *out);
 
+/* Whether a secret is sent under this name in place of what the guest sends; and the lines of all that are. */
+bool secret_replaces(const struct terms *terms, const char *name, uint16_t port, const struct http_field *field);
+int secret_headers(const struct terms *terms, const char *name, uint16_t port, struct buf *out);
+
 /* Hides the values in what comes back, should the host repeat them. */
 struct mask {
 	const char **values; /* of the terms, which must outlive it */

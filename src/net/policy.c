@@ -9,6 +9,7 @@
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <jansson.h>
+#include <strings.h>
 
 #define RATE_MIN 1024
 #define LABEL_MAX 63
@@ -299,9 +300,40 @@ static bool is_variable(const char *name)
 	return strspn(name, letters) > 0 && name[strspn(name, more)] == '\0' && strlen(name) <= 128;
 }
 
+/* Names that say where a request ends or whom it is for are the leash's. */
+static bool is_header(const char *name)
+{
+	static const char *const ours[] = {
+		"host",    "connection", "content-length",  "transfer-encoding", "te",    "trailer",
+		"upgrade", "keep-alive", "accept-encoding", "http2-settings",    "expect"
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
+		if (strcasecmp(name, ours[i]) == 0)
+			return false;
+	for (const char *c = name; *c; c++)
+		if (!isalnum((unsigned char)*c) && !strchr("!#$%&'*+-.^_`|~", *c))
+			return false;
+	return *name && strlen(name) <= 128 && strncasecmp(name, "proxy-", 6) != 0;
+}
+
+static int parse_header(json_t *item, struct policy_secret *secret, struct husk_error *err)
+{
+	json_t *value = json_object_get(item, "header");
+	const char *header = json_string_value(value);
+
+	if (!value)
+		return 0;
+	if (!header || !is_header(header))
+		return husk_fail(err, HUSK_INVALID, "egress secret '%s': '%.64s' is no header that can be set",
+				 secret->name, header ? header : "?");
+	secret->header = strdup(header);
+	return secret->header ? 0 : husk_fail_memory(err);
+}
+
 static int parse_secret(json_t *item, struct policy *policy, struct husk_error *err)
 {
-	static const char *const known[] = { "name", "hosts" };
+	static const char *const known[] = { "name", "hosts", "header" };
 	struct policy_secret *secret = &policy->secrets[policy->secret_count];
 	const char *name = json_string_value(json_object_get(item, "name"));
 
@@ -319,6 +351,8 @@ static int parse_secret(json_t *item, struct policy *policy, struct husk_error *
 	if (!secret->name)
 		return husk_fail_memory(err);
 	policy->secret_count++;
+	if (parse_header(item, secret, err) < 0)
+		return -1;
 	cleanup_free char *field = str_format("egress secret '%s'", name);
 	if (!field)
 		return husk_fail_memory(err);
@@ -387,6 +421,15 @@ static int check_conflicts(const struct policy *policy, struct husk_error *err)
 	if (policy->mode == POLICY_OFF && (policy->rule_count || policy->secret_count))
 		return husk_fail(err, HUSK_INVALID,
 				 "egress mode off goes with no rules and no secrets; use the mode allow, or drop them");
+	if (policy->mode != POLICY_OPEN && policy->denied_count)
+		return husk_fail(err, HUSK_INVALID,
+				 "egress deny goes with the mode open; the others reach what is listed");
+	for (size_t i = 0; i < policy->denied_count; i++)
+		if (policy->denied[i].name)
+			return husk_fail(
+				err, HUSK_INVALID,
+				"egress deny: '%s' is a name; what is not to be reached is denied by its addresses",
+				policy->denied[i].name);
 	for (size_t i = 0; policy->mode == POLICY_OPEN && i < policy->rule_count; i++)
 		if (policy->rules[i].name)
 			return husk_fail(
@@ -409,11 +452,13 @@ static int check_conflicts(const struct policy *policy, struct husk_error *err)
 
 static int parse_all(json_t *root, struct policy *policy, struct husk_error *err)
 {
-	static const char *const known[] = { "mode", "allow", "secrets", "limits" };
+	static const char *const known[] = { "mode", "allow", "deny", "secrets", "limits" };
 
 	if (check_keys(root, "the egress policy", known, ARRAY_SIZE(known), err) < 0 ||
 	    parse_rules(json_object_get(root, "allow"), "egress allow", POLICY_RULES_MAX, false, &policy->rules,
 			&policy->rule_count, err) < 0 ||
+	    parse_rules(json_object_get(root, "deny"), "egress deny", POLICY_RULES_MAX, false, &policy->denied,
+			&policy->denied_count, err) < 0 ||
 	    parse_secrets(root, policy, err) < 0 || parse_limits(root, policy, err) < 0 ||
 	    parse_mode(root, policy, err) < 0)
 		return -1;
@@ -456,8 +501,10 @@ void policy_free(struct policy *policy)
 	if (!policy)
 		return;
 	rules_free(policy->rules, policy->rule_count);
+	rules_free(policy->denied, policy->denied_count);
 	for (size_t i = 0; i < policy->secret_count; i++) {
 		free(policy->secrets[i].name);
+		free(policy->secrets[i].header);
 		rules_free(policy->secrets[i].hosts, policy->secrets[i].host_count);
 	}
 	free(policy->secrets);
@@ -488,8 +535,9 @@ static json_t *secrets_json(const struct policy *policy)
 	for (size_t i = 0; list && i < policy->secret_count; i++) {
 		const struct policy_secret *secret = &policy->secrets[i];
 
-		if (json_array_append_new(list, json_pack("{s:s,s:o}", "name", secret->name, "hosts",
-							  rules_json(secret->hosts, secret->host_count))) < 0) {
+		if (json_array_append_new(list, json_pack("{s:s,s:o,s:s*}", "name", secret->name, "hosts",
+							  rules_json(secret->hosts, secret->host_count), "header",
+							  secret->header)) < 0) {
 			json_decref(list);
 			return NULL;
 		}
@@ -521,6 +569,8 @@ char *policy_text(const struct policy *policy)
 
 	if (policy->rule_count)
 		bad |= json_object_set_new(root, "allow", rules_json(policy->rules, policy->rule_count));
+	if (policy->denied_count)
+		bad |= json_object_set_new(root, "deny", rules_json(policy->denied, policy->denied_count));
 	if (policy->secret_count)
 		bad |= json_object_set_new(root, "secrets", secrets_json(policy));
 	if (json_object_size(limits))

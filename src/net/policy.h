@@ -3,12 +3,16 @@
  * what the leash gets:
  *
  *   {"mode":"allow","allow":["example.com","*.example.com:8443","10.1.2.0/24:5432","1.2.3.4"],
- *    "secrets":[{"name":"TOKEN","hosts":["api.example.com"]}],
+ *    "secrets":[{"name":"TOKEN","hosts":["api.example.com"]},{"name":"KEY","hosts":["*.example.com"],"header":"X-Key"}],
  *    "limits":{"bytes":N,"rate":N,"connections":N}}
  *
  * `off` reaches nothing; `allow` what the rules name; `open` every public address, and by address rules more. A name rule
  * stands for TLS and HTTP on ports 80 and 443, or on the port it gives (":*" for any); an address rule for raw TCP and UDP
- * too. "*.x" stands for every name below x, not x itself.
+ * too. "*.x" stands for every name below x, not x itself. In mode open, "deny" lists address rules for what is not reached
+ * all the same, unless "allow" lists it.
+ *
+ * A secret with a header is put into every request to its hosts, in place of what the guest sent under that name. Of several
+ * hosts that stand for a name the closest one's headers are set, and no others.
  *
  * The values of secrets are never in here: see secrets.h.
  */
@@ -40,12 +44,15 @@ struct policy_secret {
 	char *name;                /* of the environment variable: [A-Za-z_][A-Za-z0-9_]* */
 	struct policy_rule *hosts; /* name rules */
 	size_t host_count;
+	char *header; /* that it is the value of; NULL: it is swapped for its placeholder */
 };
 
 struct policy {
 	enum policy_mode mode;
 	struct policy_rule *rules;
 	size_t rule_count;
+	struct policy_rule *denied; /* address rules; mode open only */
+	size_t denied_count;
 	struct policy_secret *secrets;
 	size_t secret_count;
 	uint64_t bytes;       /* both ways, over the sandbox's life; 0: no limit */
@@ -91,5 +98,7 @@ bool policy_lists_address(const struct policy *policy, uint32_t address, uint16_
 /* The secrets that requests to this name on this port may carry: an index from `from` on, or -1. A host without a port
  * means port 443. */
 int policy_secret_for(const struct policy *policy, const char *name, uint16_t port, size_t from);
+/* Of those with a header, the ones that requests to this name get: an index from `from` on, or -1. */
+int policy_header_for(const struct policy *policy, const char *name, uint16_t port, size_t from);
 
 #endif

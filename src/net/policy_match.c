@@ -87,9 +87,18 @@ static bool rule_means(const struct policy_rule *rule, uint32_t address, enum po
 	return !range || __builtin_popcount(rule->mask) >= range->bits;
 }
 
+static bool denies(const struct policy *policy, uint32_t address, uint16_t port)
+{
+	for (size_t i = 0; i < policy->denied_count; i++)
+		if ((address & policy->denied[i].mask) == policy->denied[i].network &&
+		    rule_has_port(&policy->denied[i], port))
+			return true;
+	return false;
+}
+
 bool policy_allows_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place)
 {
-	if (policy->mode == POLICY_OPEN && place == PLACE_PUBLIC)
+	if (policy->mode == POLICY_OPEN && place == PLACE_PUBLIC && !denies(policy, address, port))
 		return true;
 	return policy_lists_address(policy, address, port, place);
 }
@@ -117,5 +126,32 @@ int policy_secret_for(const struct policy *policy, const char *name, uint16_t po
 			if (rule_has_name(host, name) && rule_has_port(host, port))
 				return (int)i;
 		}
+	return -1;
+}
+
+/* How closely the secret's hosts stand for the name; 0: not at all. */
+static size_t closeness(const struct policy_secret *secret, const char *name, uint16_t port)
+{
+	size_t best = 0;
+
+	for (size_t i = 0; i < secret->host_count; i++) {
+		const struct policy_rule *host = &secret->hosts[i];
+
+		if (rule_has_name(host, name) && rule_has_port(host, port))
+			best = MAX(best, host->below ? strlen(host->name) : SIZE_MAX);
+	}
+	return best;
+}
+
+int policy_header_for(const struct policy *policy, const char *name, uint16_t port, size_t from)
+{
+	size_t best = 1;
+
+	for (size_t i = 0; i < policy->secret_count; i++)
+		if (policy->secrets[i].header)
+			best = MAX(best, closeness(&policy->secrets[i], name, port));
+	for (size_t i = from; i < policy->secret_count; i++)
+		if (policy->secrets[i].header && closeness(&policy->secrets[i], name, port) == best)
+			return (int)i;
 	return -1;
 }

@@ -155,7 +155,7 @@ static int check_variables(const struct policy *policy, const struct husk_create
 {
 	for (size_t i = 0; i < policy->secret_count; i++)
 		for (size_t k = 0; k < o->environment_count; k++)
-			if (str_equal(policy->secrets[i].name, o->environment[k].key))
+			if (!policy->secrets[i].header && str_equal(policy->secrets[i].name, o->environment[k].key))
 				return husk_fail(err, HUSK_INVALID, "'%s' is given as a secret and as an environment variable; "
 						 "keep one", policy->secrets[i].name);
 	return 0;

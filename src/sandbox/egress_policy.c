@@ -31,8 +31,9 @@ static json_t *secrets_json(const struct husk_egress *egress)
 	for (size_t i = 0; array && i < egress->secret_count; i++) {
 		const struct husk_secret *secret = &egress->secrets[i];
 
-		if (json_array_append_new(array, json_pack("{s:s, s:o}", "name", secret->name ? secret->name : "",
-							   "hosts", texts(secret->hosts, secret->host_count))) < 0) {
+		if (json_array_append_new(array, json_pack("{s:s, s:o, s:s*}", "name", secret->name ? secret->name : "",
+							   "hosts", texts(secret->hosts, secret->host_count), "header",
+							   secret->header)) < 0) {
 			json_decref(array);
 			return NULL;
 		}
@@ -57,13 +58,16 @@ static json_t *limits_json(const struct husk_egress *egress)
 	return NULL;
 }
 
-/* The rules; where it takes one to reach the host of a secret, that goes without saying. */
+/* The rules; where it takes one to reach the host of a secret, that goes without saying, unless it is a header: those are
+ * set on what is reached anyway. */
 static json_t *rules_json(const struct husk_egress *egress)
 {
 	json_t *rules = texts(egress->allow, egress->allow_count);
 	bool implied = !egress->mode || str_equal(egress->mode, policy_mode_name(POLICY_ALLOW));
 
 	for (size_t i = 0; rules && implied && i < egress->secret_count; i++) {
+		if (egress->secrets[i].header)
+			continue;
 		json_t *hosts = texts(egress->secrets[i].hosts, egress->secrets[i].host_count);
 		int failed = json_array_extend(rules, hosts);
 
@@ -78,8 +82,9 @@ static json_t *rules_json(const struct husk_egress *egress)
 
 int egress_check(const struct husk_egress *egress, struct policy **out, struct husk_error *err)
 {
-	json_t *root = json_pack("{s:o, s:o, s:o}", "allow", rules_json(egress), "secrets", secrets_json(egress),
-				 "limits", limits_json(egress));
+	json_t *root = json_pack("{s:o, s:o, s:o, s:o}", "allow", rules_json(egress), "deny",
+				 texts(egress->deny, egress->deny_count), "secrets", secrets_json(egress), "limits",
+				 limits_json(egress));
 	cleanup_free char *text = NULL;
 
 	if (root && egress->mode && json_object_set_new(root, "mode", json_string(egress->mode)) < 0) {
@@ -144,10 +149,12 @@ static int copy_secrets(json_t *array, struct husk_egress *out)
 	for (size_t i = 0; list && i < size; i++) {
 		json_t *entry = json_array_get(array, i);
 		const char *name = json_string_value(json_object_get(entry, "name"));
+		const char *header = json_string_value(json_object_get(entry, "header"));
 
 		out->secret_count = i + 1;
 		list[i].name = strdup(name ? name : "");
-		if (!list[i].name ||
+		list[i].header = header ? strdup(header) : NULL;
+		if (!list[i].name || (header && !list[i].header) ||
 		    copy_texts(json_object_get(entry, "hosts"), &list[i].hosts, &list[i].host_count) < 0)
 			return -1;
 	}
@@ -170,6 +177,7 @@ struct husk_egress *egress_from_text(const char *text, struct husk_error *err)
 	out->limit_rate = (uint64_t)json_integer_value(json_object_get(limits, "rate"));
 	out->limit_connections = (uint32_t)json_integer_value(json_object_get(limits, "connections"));
 	if (!out->mode || copy_texts(json_object_get(root, "allow"), &out->allow, &out->allow_count) < 0 ||
+	    copy_texts(json_object_get(root, "deny"), &out->deny, &out->deny_count) < 0 ||
 	    copy_secrets(json_object_get(root, "secrets"), out) < 0) {
 		husk_fail_memory(err);
 		goto fail;
@@ -195,10 +203,12 @@ void husk_egress_free(struct husk_egress *egress)
 		return;
 	for (size_t i = 0; egress->secrets && i < egress->secret_count; i++) {
 		free((char *)egress->secrets[i].name);
+		free((char *)egress->secrets[i].header);
 		free_texts(egress->secrets[i].hosts, egress->secrets[i].host_count);
 	}
 	free((void *)egress->secrets);
 	free_texts(egress->allow, egress->allow_count);
+	free_texts(egress->deny, egress->deny_count);
 	free((char *)egress->mode);
 	free(egress);
 }

@@ -239,6 +239,8 @@ static int put_secret_variables(const struct policy *policy, struct buf *out)
 	for (size_t i = 0; i < ARRAY_SIZE(trust_variables); i++)
 		bad |= wire_put_string(out, TAG_ENV, trust_variables[i]);
 	for (size_t i = 0; i < policy->secret_count; i++) {
+		if (policy->secrets[i].header)
+			continue;
 		cleanup_free char *placeholder = secrets_placeholder(policy->secrets[i].name);
 		cleanup_free char *pair =
 			placeholder ? str_format("%s=%s", policy->secrets[i].name, placeholder) : NULL;

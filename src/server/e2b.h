@@ -71,7 +71,9 @@ bool e2b_builds_end(void);
 
 struct e2b_network {
 	struct husk_egress egress;
-	const char **allow;
+	const char **allow, **deny;
+	struct husk_secret *headers; /* that its rules set */
+	size_t header_count;
 	bool closed; /* ports want the traffic token */
 };
 /* `document` may be NULL; `internet`: allow_internet_access beside it. */

@@ -12,6 +12,7 @@ void egress_free(struct egress_request *egress)
 		free((void *)egress->secrets[i].hosts);
 	free(egress->secrets);
 	free((void *)egress->allow);
+	free((void *)egress->deny);
 }
 
 static size_t length_of(const char *const *list)
@@ -33,6 +34,7 @@ static int parse_secret(json_t *object, struct husk_secret *out, struct husk_err
 	fields_begin(&fields, object);
 	out->name = fields_string(&fields, "name");
 	out->value = fields_string(&fields, "value");
+	out->header = fields_string(&fields, "header");
 	const char **hosts = fields_strings(&fields, "hosts");
 	out->hosts = hosts;
 	out->host_count = length_of(hosts);
@@ -88,6 +90,8 @@ int egress_parse(json_t *document, struct egress_request *out, struct husk_error
 	out->egress.mode = fields_string(&fields, "mode");
 	out->egress.allow = out->allow = fields_strings(&fields, "allow");
 	out->egress.allow_count = length_of(out->allow);
+	out->egress.deny = out->deny = fields_strings(&fields, "deny");
+	out->egress.deny_count = length_of(out->deny);
 	json_t *secrets = fields_any(&fields, "secrets"), *limits = fields_any(&fields, "limits");
 	if (fields_done(&fields, err) < 0 || parse_secrets(secrets, out, err) < 0 ||
 	    parse_limits(limits, &out->egress, err) < 0)

@@ -9,11 +9,11 @@
 /* Its strings belong to the document it was read from. */
 struct egress_request {
 	struct husk_egress egress;
-	const char **allow;
+	const char **allow, **deny;
 	struct husk_secret *secrets;
 	size_t count; /* of secrets */
 };
-/* "off", or {"mode","allow":[…],"secrets":[{"name","value","hosts":[…]}],"limits":{"bytes","rate","connections"}}. Free it also
+/* "off", or {"mode","allow":[…],"deny":[…],"secrets":[{"name","value","hosts":[…],"header"}],"limits":{"bytes","rate","connections"}}. Free it also
  * when this fails. */
 int egress_parse(json_t *document, struct egress_request *out, struct husk_error *err);
 void egress_free(struct egress_request *egress);

@@ -101,6 +101,11 @@ static const char *const schema_steps[] = {
 	"CREATE INDEX snapshot_tags_snapshot ON snapshot_tags (snapshot);"
 	"CREATE TRIGGER snapshots_removed AFTER DELETE ON snapshots BEGIN"
 	"  DELETE FROM snapshot_tags WHERE snapshot = OLD.id; END;",
+
+	"CREATE TABLE secrets ("
+	"  id TEXT PRIMARY KEY, name TEXT NOT NULL, tenant TEXT, value TEXT NOT NULL, metadata TEXT NOT NULL,"
+	"  version INTEGER NOT NULL, created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL);"
+	"CREATE UNIQUE INDEX secrets_name ON secrets (name, coalesce(tenant, ''));",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

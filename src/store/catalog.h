@@ -145,6 +145,22 @@ int catalog_snapshot_untag(struct catalog *catalog, const char *name, struct hus
 /* Its further names, in order; strv_free. */
 int catalog_snapshot_tags(struct catalog *catalog, const char *id, char ***out, struct husk_error *err);
 
+/* ---- stored secrets: each tenant's own; the view's tenant is meant, also by NULL ---- */
+
+/* A row is without its value, which catalog_secret_value alone gives; husk_stored_secret_free. CONFLICT: the name is taken;
+ * LIMIT: there are too many. */
+int catalog_secret_add(struct catalog *catalog, const struct husk_stored_secret *secret, const char *value,
+		       struct husk_error *err);
+/* `metadata` NULL: it stays. */
+int catalog_secret_change(struct catalog *catalog, const char *id_or_name, const char *value, const char *metadata,
+			  struct husk_error *err);
+int catalog_secret_get(struct catalog *catalog, const char *id_or_name, struct husk_stored_secret **out,
+		       struct husk_error *err);
+/* By id. */
+int catalog_secret_list(struct catalog *catalog, struct husk_stored_secret ***out, struct husk_error *err);
+int catalog_secret_remove(struct catalog *catalog, const char *id_or_name, struct husk_error *err);
+int catalog_secret_value(struct catalog *catalog, const char *id_or_name, char **out, struct husk_error *err);
+
 /* ---- templates: a name points at the newest digest; older digests stay while something uses them ---- */
 
 struct catalog_template {

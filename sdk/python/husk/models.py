@@ -86,6 +86,7 @@ class Egress(Model):
 
     mode: str  # off, allow (what the rules name), open
     allow: List[str] = field(default_factory=list)
+    deny: List[str] = field(default_factory=list)  # mode open: ranges that are not reached
     secrets: List[Dict[str, Any]] = field(default_factory=list)  # names and hosts; values are never given back
     limits: Dict[str, int] = field(default_factory=dict)
     traffic: List[Dict[str, Any]] = field(default_factory=list)

@@ -36,8 +36,10 @@ export interface EgressPolicy {
   mode?: EgressMode;
   /** Hosts ("example.com", "*.example.com:8443") and address ranges ("10.1.2.0/24:5432"). */
   allow?: string[];
-  /** Values that never enter the sandbox: inside, the variable holds a placeholder. */
-  secrets?: { name: string; value?: string; hosts: string[] }[];
+  /** Mode open: address ranges that are not reached, unless `allow` has them. */
+  deny?: string[];
+  /** Values that never enter the sandbox: inside, the variable holds a placeholder, or the header is set on the way out. */
+  secrets?: { name: string; value?: string; hosts: string[]; header?: string }[];
   limits?: { bytes?: number | string; rate?: number | string; connections?: number };
 }
 

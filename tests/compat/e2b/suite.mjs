@@ -224,12 +224,27 @@ await check('network.allowOut, denyOut', async () => {
   await other.kill()
 })
 await check('network.denyOut of single ranges', async () => {
-  await fails(Sandbox.create({ network: { denyOut: ['8.8.8.8/32'] } }), SandboxError, '501')
-}, '501')
+  const other = await create({ network: { allowOut: ['8.8.8.8'], denyOut: ['8.8.8.0/24', '1.1.1.1'] }, timeoutMs: 60_000 })
+  const { network } = await other.getInfo()
+  assert.deepEqual([network.allowOut, network.denyOut], [['8.8.8.8'], ['8.8.8.0/24', '1.1.1.1']])
+  await other.kill()
+  await fails(Sandbox.create({ network: { denyOut: ['example.com'] } }), SandboxError, '400')
+  await fails(Sandbox.create({ network: { allowOut: ['example.com'], denyOut: ['8.8.8.0/24'] } }), SandboxError, '501')
+})
 await check('network.rules', async () => {
-  const rules = { 'example.com': [{ transform: { headers: { 'X-Test': 'x' } } }] }
-  await fails(Sandbox.create({ network: { rules } }), SandboxError, '501')
-}, '501')
+  const rules = { 'example.com': [{ transform: { headers: { 'X-Test': 'hidden value' } } }] }
+  const other = await create({ network: { rules }, timeoutMs: 60_000 })
+  const info = await other.getInfo()
+  assert.deepEqual(info.network.rules, { 'example.com': [{ transform: { headers: { 'X-Test': '***' } } }] })
+  assert.equal((await other.commands.run('env')).stdout.includes('hidden value'), false)
+  await other.kill()
+  const wrong = (rules, more) => Sandbox.create({ network: { rules, ...more } })
+  await fails(wrong({ 'example.com': [{ transform: { headers: { A: Secret.fill('no-such-secret') } } }] }), SandboxError, 'no-such-secret')
+  await fails(wrong({ 'example.com': [{ transform: { headers: { Host: 'x' } } }] }), SandboxError, '400')
+  await fails(wrong({ '*': [{ transform: { headers: { A: 'x' } } }] }), SandboxError, '400')
+  await fails(wrong(rules, { allowOut: ['example.org'], denyOut: [e2b.ALL_TRAFFIC] }), SandboxError, 'example.com')
+  await fails(wrong({ 'example.com': [{ transform: { headers: { A: '${e2b.identity.tokens.aws}' } } }] }), SandboxError, '501')
+})
 await check('sandbox.updateNetwork', async () => {
   const other = await create({ timeoutMs: 60_000 })
   await other.updateNetwork({ allowOut: ['example.org'], denyOut: [e2b.ALL_TRAFFIC] })
@@ -635,9 +650,30 @@ await check('Template.assignTags, removeTags, getTags', async () => {
 await check('Volume', async () => {
   await fails(Volume.create('data'), VolumeError, '501')
 }, '501')
-await check('Secret', async () => {
-  await fails(Secret.create({ name: 'key', value: 'x' }), SecretError, '501')
-}, '501')
+await check('Secret.create, getInfo, exists, update, list, destroy', async () => {
+  const [one, two] = [`Compat-One-${run}`, `compat-two-${run}`]
+  const made = await Secret.create(one, 'a value nobody sees', { metadata: { team: 'a' } })
+  assert.match(made.secretId, /^sec_/)
+  assert.deepEqual([made.name, made.version, made.metadata], [one.toLowerCase(), 1, { team: 'a' }])
+  await fails(Secret.create(one.toUpperCase(), 'x'), SecretError, '409')
+  await Secret.create(two, 'another')
+  for (const name of [one, made.secretId]) assert.equal((await Secret.getInfo(name)).secretId, made.secretId)
+  const changed = await Secret.update(one, 'a new value')
+  assert.deepEqual([changed.version, changed.metadata], [2, { team: 'a' }])
+  assert.ok(changed.updatedAt >= changed.createdAt)
+  assert.deepEqual((await Secret.update(one, 'newer', { metadata: { team: 'b' } })).metadata, { team: 'b' })
+  const found = []
+  for (const pages = Secret.list({ limit: 1 }); pages.hasNext;) found.push(...(await pages.nextItems()))
+  assert.deepEqual(found.map((each) => each.name).sort(), [one.toLowerCase(), two])
+  assert.equal(JSON.stringify(found).includes('newer'), false)
+  await fails(Secret.create('', 'x'), SecretError, '400')
+  await fails(Secret.create('sec_x', 'x'), SecretError, '400')
+  await fails(Secret.create(`compat-lines-${run}`, 'two\nlines'), SecretError, '400')
+  for (const name of [one, two]) assert.equal(await Secret.destroy(name), true)
+  assert.equal(await Secret.destroy(one), false)
+  assert.equal(await Secret.exists(one), false)
+  await fails(Secret.update(one, 'x'), e2b.SecretNotFoundError)
+})
 
 await Promise.allSettled(made.map((sandbox) => sandbox.kill()))
 finish()
