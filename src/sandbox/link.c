@@ -24,7 +24,8 @@ struct link {
 	pthread_t reader;
 	bool closed; /* the reader was joined; touched by the owner only */
 	/* Taken in this order. `write_lock` is recursive: whoever holds the link may still call over it. */
-	pthread_mutex_t write_lock;    /* frames leave whole */
+	pthread_mutex_t write_lock;    /* whose turn it is to send; link_reply goes past it */
+	pthread_mutex_t frame_lock;    /* frames leave whole */
 	pthread_mutex_t dispatch_lock; /* held while a handler runs, so that abandoning can wait for it */
 	pthread_mutex_t lock;          /* the channel table and the state below */
 	pthread_cond_t changed;
@@ -163,6 +164,7 @@ int link_start(int to_agent, int from_agent, bool expect_hello, struct link **ou
 	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	pthread_mutex_init(&link->write_lock, &recursive);
 	pthread_mutexattr_destroy(&recursive);
+	pthread_mutex_init(&link->frame_lock, NULL);
 	pthread_mutex_init(&link->dispatch_lock, NULL);
 	pthread_mutex_init(&link->lock, NULL);
 	pthread_condattr_t attributes;
@@ -202,6 +204,7 @@ void link_free(struct link *link)
 	pthread_cond_destroy(&link->changed);
 	pthread_mutex_destroy(&link->lock);
 	pthread_mutex_destroy(&link->dispatch_lock);
+	pthread_mutex_destroy(&link->frame_lock);
 	pthread_mutex_destroy(&link->write_lock);
 	free(link->channels);
 	free(link);
@@ -271,6 +274,15 @@ static uint32_t take_channel(struct link *link, link_handler handler, void *data
 	return 0;
 }
 
+static int send_frame(struct link *link, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
+		      size_t size, struct husk_error *err)
+{
+	pthread_mutex_lock(&link->frame_lock);
+	int result = wire_send(link->to_agent, channel, type, stream, payload, size, err);
+	pthread_mutex_unlock(&link->frame_lock);
+	return result;
+}
+
 int link_open(struct link *link, const void *payload, size_t size, link_handler handler, void *data, uint32_t *channel,
 	      struct husk_error *err)
 {
@@ -280,7 +292,7 @@ int link_open(struct link *link, const void *payload, size_t size, link_handler 
 	if (number)
 		*channel = number; /* before the first answer can arrive */
 	pthread_mutex_unlock(&link->lock);
-	int sent = number ? wire_send(link->to_agent, number, WIRE_OPEN, 0, payload, size, err) : -1;
+	int sent = number ? send_frame(link, number, WIRE_OPEN, 0, payload, size, err) : -1;
 	pthread_mutex_unlock(&link->write_lock);
 	if (number && sent < 0) {
 		pthread_mutex_lock(&link->lock);
@@ -300,12 +312,9 @@ static bool owns(struct link *link, uint32_t channel, const void *owner)
 	       link->channels[channel].data == owner;
 }
 
-int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
-	      const void *payload, size_t size, struct husk_error *err)
+int link_reply(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
+	       const void *payload, size_t size, struct husk_error *err)
 {
-	int result = 0;
-
-	pthread_mutex_lock(&link->write_lock);
 	pthread_mutex_lock(&link->lock);
 	bool open = owns(link, channel, owner) && !link->down;
 	if (open && type == WIRE_CREDIT && size == 4 && stream < STREAM_COUNT) {
@@ -316,8 +325,14 @@ int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_
 			*credit = UINT32_MAX;
 	}
 	pthread_mutex_unlock(&link->lock);
-	if (open)
-		result = wire_send(link->to_agent, channel, type, stream, payload, size, err);
+	return open ? send_frame(link, channel, type, stream, payload, size, err) : 0;
+}
+
+int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
+	      const void *payload, size_t size, struct husk_error *err)
+{
+	pthread_mutex_lock(&link->write_lock);
+	int result = link_reply(link, channel, owner, type, stream, payload, size, err);
 	pthread_mutex_unlock(&link->write_lock);
 	return result;
 }
