@@ -179,20 +179,12 @@ int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pa
 
 /* ---- what is beyond us ---- */
 
-static int handle_volumes(struct request *request, struct husk_error *err)
-{
-	return e2b_unsupported(request, "a volume", err);
-}
-
 static int handle_secrets(struct request *request, struct husk_error *err)
 {
 	return e2b_unsupported(request, "a stored secret", err);
 }
 
 const struct route e2b_other_routes[] = {
-	{ "*", "/volumes", handle_volumes, E2B_CONTROL },
-	{ "*", "/volumes/{rest*}", handle_volumes, E2B_CONTROL },
-	{ "*", "/volumecontent/{rest*}", handle_volumes, E2B_CONTROL },
 	{ "*", "/secrets", handle_secrets, E2B_CONTROL },
 	{ "*", "/secrets/{rest*}", handle_secrets, E2B_CONTROL },
 	{ 0 },
