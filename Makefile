@@ -63,7 +63,7 @@ KIT_SOURCES := $(call sources,src/base src/wire)
 # What husk-vmm is made of; its messages and the form of its disks are the engine's too.
 VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
-LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/sandbox) \
+LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/volume src/sandbox) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 MCP_SOURCES := $(call sources,src/mcp)

@@ -23,6 +23,12 @@ _husk_snapshots()
 	_husk_values name snapshot ls
 }
 
+_husk_volumes()
+{
+	_husk_values id volume ls
+	_husk_values name volume ls
+}
+
 _husk_templates()
 {
 	_husk_values name template ls
@@ -58,7 +64,7 @@ _husk()
 		return
 	fi
 	case $command in
-	snapshot | template | token)
+	snapshot | template | token | volume)
 		if ((COMP_CWORD == 2)); then
 			mapfile -t COMPREPLY < <(compgen -W "$(_husk_members "$command")" -- "$word")
 			return
@@ -77,6 +83,11 @@ _husk()
 		;;
 	--from)
 		mapfile -t COMPREPLY < <(compgen -W "$(_husk_snapshots)" -- "$word")
+		return
+		;;
+	--volume)
+		compopt -o nospace
+		mapfile -t COMPREPLY < <(compgen -S : -W "$(_husk_volumes)" -- "$word")
 		return
 		;;
 	--state)
@@ -129,6 +140,9 @@ _husk()
 		;;
 	"snapshot rm")
 		choices=$(_husk_snapshots)
+		;;
+	"volume inspect" | "volume rm" | "volume files" | "volume read" | "volume write")
+		choices=$(_husk_volumes)
 		;;
 	"template rm" | "template build")
 		choices=$(_husk_templates)

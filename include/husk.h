@@ -104,6 +104,13 @@ struct husk_egress {
 	uint32_t limit_connections; /* at one time; 0: 512 */
 };
 
+/* A volume as a directory of a sandbox. */
+struct husk_mount {
+	const char *volume; /* id or name; in what is given back, the name */
+	const char *path;   /* absolute, in the guest; made there when missing */
+	bool read_only;
+};
+
 struct husk_create_options {
 	const char *template_name; /* NULL: "base" */
 	const char *snapshot;      /* id or name: create from it instead of from a template */
@@ -124,6 +131,8 @@ struct husk_create_options {
 	const struct husk_pair *environment; /* given to every process started in it */
 	size_t environment_count;
 	const struct husk_egress *egress; /* NULL: the template's, or the parent's; else off */
+	const struct husk_mount *mounts;  /* volumes; with a snapshot, beside those that it has. At most 16 */
+	size_t mount_count;
 };
 
 enum husk_state { HUSK_CREATING = 1, HUSK_RUNNING, HUSK_PAUSED, HUSK_HIBERNATED, HUSK_ENDED };
@@ -148,6 +157,8 @@ struct husk_sandbox {
 	size_t metadata_count;
 	char **environment_names;
 	char *egress_mode; /* "off", "allow", "open" */
+	struct husk_mount *mounts; /* its volumes */
+	size_t mount_count;
 };
 void husk_sandbox_free(struct husk_sandbox *sandbox);
 void husk_sandbox_list_free(struct husk_sandbox **list); /* NULL-terminated list */
@@ -376,6 +387,7 @@ struct husk_file {
 	uint32_t mode, uid, gid;
 	char *user, *group, *target; /* NULL: unknown, or not a link */
 	int64_t mtime_ms;
+	int64_t atime_ms, ctime_ms; /* of a file in a volume; else 0 */
 };
 void husk_file_free(struct husk_file *file); /* frees the fields, not the structure */
 void husk_file_list_free(struct husk_file *list, size_t count);
@@ -418,6 +430,51 @@ void husk_watch_free(struct husk_watcher *watcher);
 
 /* A connected stream to a TCP port inside the sandbox, as a socket the caller closes. */
 int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err);
+
+/* ---- volumes: directories that outlive sandboxes ---- */
+
+/* A sandbox gets one at its create (husk_mount); several may have the same one at a time and see each other's changes. It
+ * keeps regular files, directories and symbolic links with their modes, owners and times, up to its limit. */
+struct husk_volume {
+	char *id, *name;
+	char *tenant; /* NULL: the instance itself */
+	int64_t created_ms;
+	uint64_t limit_bytes; /* past it a write fails with ENOSPC */
+	uint64_t used_bytes;  /* each entry counts as a block of 4 KiB and its size in blocks, holes included */
+	char **sandboxes;     /* ids of live ones that have it; NULL-terminated */
+};
+void husk_volume_free(struct husk_volume *volume);
+void husk_volume_list_free(struct husk_volume **list);
+/* `limit_bytes` 0: 10 GiB. */
+int husk_volume_create(struct husk *husk, const char *name, uint64_t limit_bytes, struct husk_volume **out,
+		       struct husk_error *err);
+int husk_volume_inspect(struct husk *husk, const char *volume, struct husk_volume **out, struct husk_error *err);
+int husk_volume_list(struct husk *husk, struct husk_volume ***out, struct husk_error *err);
+/* With all that is in it. CONFLICT, naming them, while live sandboxes have it. */
+int husk_volume_remove(struct husk *husk, const char *volume, struct husk_error *err);
+
+/* Its files, from outside. Paths begin at its root ("/a/b", or "a/b"); a symbolic link is shown, and never followed. */
+#define HUSK_KEEP UINT32_MAX
+struct husk_file_attributes { /* HUSK_KEEP: as it is; for something new, the default (root's, 0644 or 0755) */
+	uint32_t mode, uid, gid;
+};
+int husk_volume_file_stat(struct husk *husk, const char *volume, const char *path, struct husk_file *out,
+			  struct husk_error *err);
+int husk_volume_file_list(struct husk *husk, const char *volume, const char *path, uint32_t depth,
+			  struct husk_file **out, size_t *count, struct husk_error *err);
+int husk_volume_file_read(struct husk *husk, const char *volume, const char *path, uint64_t offset,
+			  uint64_t length /* 0: all */, husk_sink sink, void *data, struct husk_error *err);
+/* Written beside and renamed over the target; parents are made. `attributes` may be NULL. */
+int husk_volume_file_write(struct husk *husk, const char *volume, const char *path,
+			   const struct husk_file_attributes *attributes, husk_source source, void *data,
+			   struct husk_error *err);
+/* With `parents` those that are missing are made too, and one that is there is fine; else CONFLICT, NOT_FOUND. */
+int husk_volume_file_mkdir(struct husk *husk, const char *volume, const char *path,
+			   const struct husk_file_attributes *attributes, bool parents, struct husk_error *err);
+int husk_volume_file_change(struct husk *husk, const char *volume, const char *path,
+			    const struct husk_file_attributes *attributes, struct husk_error *err);
+/* A file, or a tree. */
+int husk_volume_file_remove(struct husk *husk, const char *volume, const char *path, struct husk_error *err);
 
 /* ---- code ---- */
 

@@ -84,6 +84,7 @@ struct uplink {
 	struct buf deferred; /* frames that arrived while frozen */
 	bool ended;
 	bool socket; /* a connection of ours that can be made again, rather than pipes that were given */
+	bool wants_carrier; /* a volume was mounted: the link is handed to its thread after this turn */
 };
 
 int uplink_open(struct agent *agent, int in, int out, struct husk_error *err);
@@ -94,6 +95,8 @@ bool uplink_renew(struct agent *agent);
 void uplink_receive(struct agent *agent);
 void uplink_replay_deferred(struct agent *agent);
 void uplink_flush(struct agent *agent);
+/* The link under the loop is another one now; what was received and not acted on stays with the caller. */
+void uplink_replace(struct agent *agent, int in, int out);
 /* Pumps ask before they send anything but an END. */
 bool uplink_has_room(const struct agent *agent);
 void uplink_send(struct agent *agent, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
@@ -178,6 +181,12 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 /* A child ended: true when it was a worker. */
 bool worker_exited(struct agent *agent, pid_t pid);
 
+/* ---- carrier.c: volumes, whose requests must be answered while the loop waits for one itself -------------------- */
+
+int volume_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+/* The link becomes the carrier's, once a volume wants it. Called where no frame is being acted on. */
+void carrier_take_link(struct agent *agent);
+
 /* ---- boot.c ---------------------------------------------------------------------------------------------------- */
 
 /* PID 1 in a template image: makes the writable root and moves into it. */
@@ -227,6 +236,8 @@ struct agent {
 	char **image_environment;    /* K=V of the template */
 	char **identity_environment; /* K=V of this sandbox */
 	int64_t memory_limit;        /* 0: unknown */
+
+	struct carrier *carrier; /* NULL: no volume was ever mounted */
 
 	bool frozen;
 	int64_t frozen_at_ms;

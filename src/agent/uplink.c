@@ -57,6 +57,20 @@ bool uplink_renew(struct agent *agent)
 	return true;
 }
 
+void uplink_replace(struct agent *agent, int in, int out)
+{
+	struct uplink *link = &agent->link;
+	struct husk_error err = { 0 };
+
+	uplink_watch_room(agent, false);
+	if (epoll_ctl(agent->epoll, EPOLL_CTL_DEL, link->in.fd, NULL) < 0 || fd_set_nonblocking(out, true) < 0 ||
+	    source_open(agent, &link->in, in, EPOLLIN, &err) < 0)
+		agent_die("the link cannot be handed on: %s", strerror(errno));
+	link->out = (struct source){ .fd = out };
+	link->input_size = 0;
+	link->socket = false; /* to be made again by who has it now */
+}
+
 /* ---- out ---- */
 
 bool uplink_has_room(const struct agent *agent)
@@ -356,7 +370,7 @@ static bool uplink_must_wait(const struct agent *agent, const struct wire_header
 	if (header->type != WIRE_OPEN)
 		return true;
 	int64_t method = request_int(payload, TAG_METHOD, 0);
-	return method != METHOD_IDENTITY && method != METHOD_THAW && method != METHOD_FREEZE;
+	return method != METHOD_IDENTITY && method != METHOD_THAW && method != METHOD_FREEZE && method != METHOD_VOLUME;
 }
 
 static void uplink_act(struct agent *agent, const struct wire_header *header, const char *bytes)
@@ -427,4 +441,6 @@ void uplink_receive(struct agent *agent)
 	size_t done = uplink_act_all(agent, link->input, link->input_size);
 	link->input_size -= done;
 	memmove(link->input, link->input + done, link->input_size);
+	if (link->wants_carrier)
+		carrier_take_link(agent);
 }

@@ -52,9 +52,11 @@ struct cli_command {
 extern const struct cli_command *const cli_commands[];
 
 extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls, cli_inspect, cli_rm, cli_cp,
-	cli_fork, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_hibernate, cli_wake, cli_pause, cli_resume,
-	cli_extend, cli_code, cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls, cli_template_rm,
-	cli_serve, cli_mcp, cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_doctor, cli_gc, cli_version, cli_help;
+	cli_fork, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_volume_create, cli_volume_ls,
+	cli_volume_inspect, cli_volume_rm, cli_volume_files, cli_volume_read, cli_volume_write, cli_hibernate, cli_wake,
+	cli_pause, cli_resume, cli_extend, cli_code, cli_logs, cli_stats, cli_events, cli_template_build,
+	cli_template_ls, cli_template_rm, cli_serve, cli_mcp, cli_token_create, cli_token_ls, cli_token_rm, cli_egress,
+	cli_doctor, cli_gc, cli_version, cli_help;
 
 /* help.c: the page of one command, and the list of them all. */
 void help_command(const struct cli_command *command, FILE *out);
@@ -72,6 +74,7 @@ struct create_arguments {
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli;
 	struct pair_list metadata, environment;
+	struct string_list volumes; /* NAME:/path, NAME:/path:ro */
 	struct egress_arguments egress;
 };
 extern const struct option_spec source_options[]; /* what only a new sandbox can choose */

@@ -18,6 +18,8 @@ const struct option_spec source_options[] = {
 	       "boundary to the host: auto (the strongest that works), microvm, gvisor"),
 	OPTION(0, "disk", OPTION_SIZE, struct create_arguments, disk_bytes, "SIZE",
 	       "room for what it writes (the template's, 8G)", .min = 16 * MEBIBYTE, .max = 16 * TEBIBYTE),
+	OPTION(0, "volume", OPTION_STRINGS, struct create_arguments, volumes, "NAME:/PATH[:ro]",
+	       "a volume as that directory; may be repeated"),
 	{ 0 },
 };
 
@@ -80,17 +82,63 @@ static int create_once(struct cli *cli, const struct husk_create_options *option
 	return 0;
 }
 
+/* "NAME:/path" or "NAME:/path:ro" as a mount whose strings share one allocation, owned through the name. */
+static int read_mount(const char *text, struct husk_mount *out, struct husk_error *err)
+{
+	char *copy = strdup(text), *path = copy ? strstr(copy, ":/") : NULL;
+
+	if (!copy)
+		return husk_fail_memory(err);
+	if (!path || path == copy) {
+		free(copy);
+		return husk_fail(err, HUSK_INVALID, "--volume: '%s' is not NAME:/PATH or NAME:/PATH:ro", text);
+	}
+	*path++ = '\0';
+	bool read_only = str_ends(path, ":ro");
+	if (read_only || str_ends(path, ":rw"))
+		path[strlen(path) - 3] = '\0';
+	*out = (struct husk_mount){ .volume = copy, .path = path, .read_only = read_only };
+	return 0;
+}
+
+struct mounts_given {
+	struct husk_mount *items;
+	size_t count;
+};
+
+static void mounts_given_free(struct mounts_given *given)
+{
+	for (size_t i = 0; i < given->count; i++)
+		free((char *)given->items[i].volume);
+	free(given->items);
+}
+
+static int read_mounts(const struct string_list *list, struct mounts_given *out, struct husk_error *err)
+{
+	out->items = calloc(list->count + 1, sizeof(*out->items));
+	if (!out->items)
+		return husk_fail_memory(err);
+	for (; out->count < list->count; out->count++)
+		if (read_mount(list->items[out->count], &out->items[out->count], err) < 0)
+			return -1;
+	return 0;
+}
+
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err)
 {
+	cleanup(mounts_given_free) struct mounts_given mounts = { 0 };
 	cleanup(egress_given_free) struct egress_given egress = { 0 };
 	struct husk_create_options options;
 
 	if (arguments->snapshot && arguments->template)
 		return husk_fail(err, HUSK_INVALID,
 				 "--from and --template exclude each other: a snapshot has its template");
-	if (create_fill(arguments, &egress, &options, err) < 0 || interrupt_hold(err) < 0)
+	if (create_fill(arguments, &egress, &options, err) < 0 || read_mounts(&arguments->volumes, &mounts, err) < 0 ||
+	    interrupt_hold(err) < 0)
 		return -1;
+	options.mounts = mounts.items;
+	options.mount_count = mounts.count;
 	int result = create_once(cli, &options, out, create_ms, err);
 	if (result < 0 && err->code == HUSK_NOT_FOUND && !arguments->snapshot && !interrupt_seen()) {
 		const char *template = arguments->template ? arguments->template : "base";

@@ -145,6 +145,12 @@ static void inspect_print(const struct husk_sandbox *sandbox)
 	print_size("disk", sandbox->disk_bytes);
 	printf("%-12s %g\n%-12s %u\n", "cpus", (double)sandbox->cpu_milli / 1000, "pids", sandbox->pids);
 	print_field("egress", sandbox->egress_mode);
+	for (size_t i = 0; i < sandbox->mount_count; i++) {
+		const struct husk_mount *mount = &sandbox->mounts[i];
+		cleanup_free char *text =
+			str_format("%s at %s%s", mount->volume, mount->path, mount->read_only ? ", read-only" : "");
+		print_field("volume", text);
+	}
 	for (size_t i = 0; i < sandbox->metadata_count; i++) {
 		cleanup_free char *pair = str_format("%s=%s", sandbox->metadata[i].key, sandbox->metadata[i].value);
 		print_field("metadata", pair);

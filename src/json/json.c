@@ -99,11 +99,23 @@ static json_t *json_pairs(const struct husk_pair *pairs, size_t count)
 	return steal_pointer(object);
 }
 
+static json_t *json_mounts(const struct husk_mount *mounts, size_t count)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && i < count; i++)
+		if (json_array_append_new(array,
+					  json_pack("{s:o, s:o, s:b}", "volume", json_text0(mounts[i].volume), "path",
+						    json_text0(mounts[i].path), "read_only", mounts[i].read_only)) < 0)
+			return NULL;
+	return steal_pointer(array);
+}
+
 json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
-			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o, s:o}",
+			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
 			 "tenant", json_text0(sandbox->tenant),
@@ -124,7 +136,8 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "pids", (json_int_t)sandbox->pids,
 			 "metadata", json_pairs(sandbox->metadata, sandbox->metadata_count),
 			 "environment", json_texts(sandbox->environment_names),
-			 "egress", json_text0(sandbox->egress_mode));
+			 "egress", json_text0(sandbox->egress_mode),
+			 "volumes", json_mounts(sandbox->mounts, sandbox->mount_count));
 	/* clang-format on */
 }
 
@@ -153,6 +166,42 @@ json_t *json_snapshot(const struct husk_snapshot *snapshot)
 			 "memory_bytes", (json_int_t)snapshot->memory_bytes,
 			 "disk_bytes", (json_int_t)snapshot->disk_bytes);
 	/* clang-format on */
+}
+
+json_t *json_file(const struct husk_file *file)
+{
+	static const char *const types[] = {
+		[HUSK_FILE] = "file", [HUSK_DIRECTORY] = "directory", [HUSK_SYMLINK] = "symlink", [HUSK_OTHER] = "other"
+	};
+	const char *slash = strrchr(file->path, '/');
+	char mode[16];
+
+	snprintf(mode, sizeof(mode), "%04o", file->mode);
+	/* clang-format off */
+	cleanup_json json_t *document = json_pack(
+		"{s:o, s:s, s:I, s:s, s:I, s:I, s:o, s:o, s:o, s:o}",
+		"name", json_text0(slash && slash[1] ? slash + 1 : file->path),
+		"type", types[file->type],
+		"size", (json_int_t)file->size,
+		"mode", mode,
+		"uid", (json_int_t)file->uid,
+		"gid", (json_int_t)file->gid,
+		"user", json_text0(file->user),
+		"group", json_text0(file->group),
+		"target", json_text0(file->target),
+		"modified_at", json_time(file->mtime_ms));
+	/* clang-format on */
+	if (!document || json_set_bytes(document, "path", file->path, strlen(file->path)) < 0)
+		return NULL;
+	return steal_pointer(document);
+}
+
+json_t *json_volume(const struct husk_volume *volume)
+{
+	return json_pack("{s:s, s:o, s:o, s:o, s:I, s:I, s:o}", "id", volume->id, "name", json_text0(volume->name),
+			 "tenant", json_text0(volume->tenant), "created_at", json_time(volume->created_ms),
+			 "limit_bytes", (json_int_t)volume->limit_bytes, "used_bytes", (json_int_t)volume->used_bytes,
+			 "sandboxes", json_texts(volume->sandboxes));
 }
 
 json_t *json_template(const struct husk_template *template)

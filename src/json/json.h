@@ -28,6 +28,8 @@ int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t si
 json_t *json_sandbox(const struct husk_sandbox *sandbox);
 json_t *json_sandbox_list(struct husk_sandbox *const *list);
 json_t *json_snapshot(const struct husk_snapshot *snapshot);
+json_t *json_file(const struct husk_file *file);
+json_t *json_volume(const struct husk_volume *volume);
 json_t *json_stats(const struct husk_stats *stats);
 json_t *json_template(const struct husk_template *template);
 json_t *json_process_list(const struct husk_process_info *list, size_t count);

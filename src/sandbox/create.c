@@ -8,6 +8,7 @@
 #include "sandbox/egress.h"
 #include "sandbox/json.h"
 #include "sandbox/lifecycle.h"
+#include "sandbox/mounts.h"
 #include "sandbox/pool.h"
 #include "sandbox/view.h"
 #include "wire/wire.h"
@@ -112,7 +113,8 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 		return fail_isolation(o->isolation, err);
 	if (pairs_check_metadata(o->metadata, o->metadata_count, err) < 0)
 		return -1;
-	if (pairs_check_environment(o->environment, o->environment_count, err) < 0)
+	if (pairs_check_environment(o->environment, o->environment_count, err) < 0 ||
+	    mounts_check(o->mounts, o->mount_count, err) < 0)
 		return -1;
 	cleanup_policy struct policy *policy = NULL;
 	return o->egress ? egress_check(o->egress, &policy, err) : 0;
@@ -141,13 +143,14 @@ static void plan_free(struct plan *plan)
 	free(plan->row.idempotency_key);
 	free(plan->row.request);
 	free(plan->row.egress);
+	free(plan->row.volumes);
 	free(plan->image);
 	secrets_wipe(plan->secrets);
 }
 
 /* What a sandbox to be takes over from its template, snapshot or parent; NULL: nothing. */
 struct inherited {
-	const char *environment, *metadata, *egress;
+	const char *environment, *metadata, *egress, *volumes;
 	const char *secrets; /* of a parent */
 };
 
@@ -176,8 +179,8 @@ static int plan_egress(struct plan *plan, const struct husk_create_options *o, c
 }
 
 /* What was asked for, over what is inherited. */
-static int plan_fill(struct plan *plan, const struct husk_create_options *o, const struct inherited *inherited,
-		     struct husk_error *err)
+static int plan_fill(struct husk *husk, struct plan *plan, const struct husk_create_options *o,
+		     const struct inherited *inherited, struct husk_error *err)
 {
 	struct catalog_sandbox *row = &plan->row;
 	int64_t ttl = o->ttl_seconds ? o->ttl_seconds : DEFAULT_TTL_SECONDS;
@@ -195,7 +198,8 @@ static int plan_fill(struct plan *plan, const struct husk_create_options *o, con
 	row->name = o->name ? strdup(o->name) : NULL;
 	row->metadata = json_with_pairs(inherited->metadata, o->metadata, o->metadata_count, err);
 	row->environment = json_with_pairs(inherited->environment, o->environment, o->environment_count, err);
-	if (!row->metadata || !row->environment || plan_egress(plan, o, inherited, err) < 0)
+	if (!row->metadata || !row->environment || plan_egress(plan, o, inherited, err) < 0 ||
+	    mounts_plan(husk, inherited->volumes, o->mounts, o->mount_count, &row->volumes, err) < 0)
 		return -1;
 	if ((o->name && !row->name) || !row->template_name || !row->template_digest || !row->isolation || !plan->image)
 		return husk_fail_memory(err);
@@ -274,7 +278,7 @@ static int plan_from_template(struct husk *husk, const struct husk_create_option
 	plan->row.template_digest = strdup(version->digest);
 	plan->row.isolation = strdup(version->isolation);
 	plan->image = bake_image(husk, version, plan->row.disk_bytes, err);
-	int result = plan->image ? plan_fill(plan, o, &(struct inherited){ .egress = version->egress }, err) : -1;
+	int result = plan->image ? plan_fill(husk, plan, o, &(struct inherited){ .egress = version->egress }, err) : -1;
 	catalog_template_free(version);
 	return result;
 }
@@ -303,10 +307,11 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 		plan->row.isolation = strdup(row->isolation);
 		plan->row.parent = strdup(parent ? parent : row->id);
 		plan->image = path_snapshot(&husk->paths, row->id);
-		result = plan_fill(plan, o,
+		result = plan_fill(husk, plan, o,
 				   &(struct inherited){ .environment = row->environment,
 							.metadata = parent ? row->metadata : NULL,
 							.egress = row->egress,
+							.volumes = row->volumes,
 							.secrets = secrets },
 				   err);
 	}
@@ -363,15 +368,23 @@ static char *sign_request(struct husk *husk, const struct husk_create_options *o
 	cleanup_free char *metadata = pairs_to_json(o->metadata, o->metadata_count, err);
 	cleanup_free char *environment = metadata ? pairs_to_json(o->environment, o->environment_count, err) : NULL;
 	cleanup_free char *egress = environment ? sign_egress(o->egress, err) : NULL;
+	cleanup_buf struct buf mounts = { 0 };
 	char *signature = NULL;
+	int bad = buf_append_string(&mounts, "");
 
 	if (!egress)
 		return NULL;
-	cleanup_free char *text = str_format(
-		"create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s\n%s", o->template_name ? o->template_name : "",
-		o->snapshot ? o->snapshot : "", o->name ? o->name : "", o->isolation ? o->isolation : "",
-		(long long)o->ttl_seconds, o->persistent, (long long)o->idle_seconds, (unsigned long long)o->memory_bytes,
-		(unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment, egress);
+	for (size_t i = 0; i < o->mount_count; i++)
+		bad |= buf_printf(&mounts, "\n%s\n%s\n%d", o->mounts[i].volume, o->mounts[i].path,
+				  o->mounts[i].read_only);
+	cleanup_free char *text =
+		bad ? NULL
+		    : str_format("create\n%s\n%s\n%s\n%s\n%lld %d %lld %llu %llu %u %u\n%s\n%s\n%s%s",
+				 o->template_name ? o->template_name : "", o->snapshot ? o->snapshot : "",
+				 o->name ? o->name : "", o->isolation ? o->isolation : "", (long long)o->ttl_seconds,
+				 o->persistent, (long long)o->idle_seconds, (unsigned long long)o->memory_bytes,
+				 (unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment,
+				 egress, mounts.data);
 	if (!text)
 		husk_fail_memory(err);
 	else
@@ -472,6 +485,7 @@ static int checkpoint(struct husk *husk, const char *sandbox, const char *name, 
 		.environment = row->environment,
 		.metadata = row->metadata,
 		.egress = row->egress,
+		.volumes = row->volumes,
 	};
 	int result = directory ? catalog_snapshot_add(husk->catalog, &snapshot, err) : husk_fail_memory(err);
 	if (result == 0 && (dir_make(directory, 0700, err) < 0 || wire_put_string(&arguments, TAG_PATH, directory) < 0 ||

@@ -268,6 +268,27 @@ static int collect_unnamed(struct husk *husk, struct husk_gc_result *out, struct
 	return 0;
 }
 
+/* What the removal of a volume that was killed left: the row goes first, and comes first. */
+static int collect_volumes(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
+{
+	cleanup_free char *directory = str_format("%s/volumes", husk->paths.home);
+	cleanup_dir DIR *dir = directory ? opendir(directory) : NULL;
+
+	for (struct dirent *entry; dir && (entry = readdir(dir));) {
+		struct catalog_volume *row = NULL;
+		struct husk_error why = { 0 };
+		if (entry->d_name[0] == '.')
+			continue;
+		int found = catalog_volume_get(husk->catalog, entry->d_name, &row, &why);
+		catalog_volume_free(row);
+		cleanup_free char *path =
+			found < 0 && why.code == HUSK_NOT_FOUND ? str_format("%s/%s", directory, entry->d_name) : NULL;
+		if (path && reclaim(path, &out->bytes, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 /* What a snapshot or a fork that was cut short left: a row that never became ready, and the files under it. */
 static int collect_unready(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
 {
@@ -392,7 +413,7 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 		return -1;
 	if (all && (empty_pool(husk, out, err) < 0 || collect_logs(husk, out, err) < 0))
 		return -1;
-	if (collect_unnamed(husk, out, err) < 0)
+	if (collect_unnamed(husk, out, err) < 0 || collect_volumes(husk, out, err) < 0)
 		return -1;
 	return template_collect(husk, &out->templates, &out->bytes, err);
 }

@@ -23,12 +23,13 @@ struct channel {
 struct link {
 	int to_agent, from_agent;
 	int stop_fd; /* eventfd: ends the reader */
-	int wake_fd; /* -1: nothing to wake. Its state is the write_lock's */
+	int wake_fd; /* -1: nothing to wake. Its state is the frame_lock's */
 	int64_t woken_ms;
 	pthread_t reader;
 	bool closed; /* the reader was joined; touched by the owner only */
 	/* Taken in this order. `write_lock` is recursive: whoever holds the link may still call over it. */
-	pthread_mutex_t write_lock;    /* frames leave whole */
+	pthread_mutex_t write_lock;    /* whose turn it is to send; link_reply goes past it */
+	pthread_mutex_t frame_lock;    /* frames leave whole */
 	pthread_mutex_t dispatch_lock; /* held while a handler runs, so that abandoning can wait for it */
 	pthread_mutex_t lock;          /* the channel table and the state below */
 	pthread_cond_t changed;
@@ -168,6 +169,7 @@ int link_start(int to_agent, int from_agent, bool expect_hello, struct link **ou
 	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
 	pthread_mutex_init(&link->write_lock, &recursive);
 	pthread_mutexattr_destroy(&recursive);
+	pthread_mutex_init(&link->frame_lock, NULL);
 	pthread_mutex_init(&link->dispatch_lock, NULL);
 	pthread_mutex_init(&link->lock, NULL);
 	pthread_condattr_t attributes;
@@ -189,9 +191,9 @@ int link_start(int to_agent, int from_agent, bool expect_hello, struct link **ou
 
 void link_wake_with(struct link *link, int fd)
 {
-	pthread_mutex_lock(&link->write_lock);
+	pthread_mutex_lock(&link->frame_lock);
 	link->wake_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	pthread_mutex_unlock(&link->write_lock);
+	pthread_mutex_unlock(&link->frame_lock);
 }
 
 void link_close(struct link *link)
@@ -215,6 +217,7 @@ void link_free(struct link *link)
 	pthread_cond_destroy(&link->changed);
 	pthread_mutex_destroy(&link->lock);
 	pthread_mutex_destroy(&link->dispatch_lock);
+	pthread_mutex_destroy(&link->frame_lock);
 	pthread_mutex_destroy(&link->write_lock);
 	free(link->channels);
 	free(link);
@@ -260,19 +263,6 @@ int link_wait_hello(struct link *link, int timeout_ms, struct husk_error *err)
 	return result;
 }
 
-/* A frame to the agent; the write_lock is held. */
-static int put_frame(struct link *link, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
-		     size_t size, struct husk_error *err)
-{
-	int64_t now = time_monotonic_ms();
-
-	if (link->wake_fd >= 0 && now - link->woken_ms >= WAKE_PAUSE_MS) {
-		(void)!write(link->wake_fd, "w", 1); /* only a hint: without, it is late */
-		link->woken_ms = now;
-	}
-	return wire_send(link->to_agent, channel, type, stream, payload, size, err);
-}
-
 /* A free channel number, marked open; 0 with err set when there is none. Called with the lock held. */
 static uint32_t take_channel(struct link *link, link_handler handler, void *data, struct husk_error *err)
 {
@@ -297,6 +287,21 @@ static uint32_t take_channel(struct link *link, link_handler handler, void *data
 	return 0;
 }
 
+static int send_frame(struct link *link, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload,
+		      size_t size, struct husk_error *err)
+{
+	int64_t now = time_monotonic_ms();
+
+	pthread_mutex_lock(&link->frame_lock);
+	if (link->wake_fd >= 0 && now - link->woken_ms >= WAKE_PAUSE_MS) {
+		(void)!write(link->wake_fd, "w", 1); /* only a hint: without, it is late */
+		link->woken_ms = now;
+	}
+	int result = wire_send(link->to_agent, channel, type, stream, payload, size, err);
+	pthread_mutex_unlock(&link->frame_lock);
+	return result;
+}
+
 int link_open(struct link *link, const void *payload, size_t size, link_handler handler, void *data, uint32_t *channel,
 	      struct husk_error *err)
 {
@@ -306,7 +311,7 @@ int link_open(struct link *link, const void *payload, size_t size, link_handler 
 	if (number)
 		*channel = number; /* before the first answer can arrive */
 	pthread_mutex_unlock(&link->lock);
-	int sent = number ? put_frame(link, number, WIRE_OPEN, 0, payload, size, err) : -1;
+	int sent = number ? send_frame(link, number, WIRE_OPEN, 0, payload, size, err) : -1;
 	pthread_mutex_unlock(&link->write_lock);
 	if (number && sent < 0) {
 		pthread_mutex_lock(&link->lock);
@@ -326,12 +331,9 @@ static bool owns(struct link *link, uint32_t channel, const void *owner)
 	       link->channels[channel].data == owner;
 }
 
-int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
-	      const void *payload, size_t size, struct husk_error *err)
+int link_reply(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
+	       const void *payload, size_t size, struct husk_error *err)
 {
-	int result = 0;
-
-	pthread_mutex_lock(&link->write_lock);
 	pthread_mutex_lock(&link->lock);
 	bool open = owns(link, channel, owner) && !link->down;
 	if (open && type == WIRE_CREDIT && size == 4 && stream < STREAM_COUNT) {
@@ -342,8 +344,14 @@ int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_
 			*credit = UINT32_MAX;
 	}
 	pthread_mutex_unlock(&link->lock);
-	if (open)
-		result = put_frame(link, channel, type, stream, payload, size, err);
+	return open ? send_frame(link, channel, type, stream, payload, size, err) : 0;
+}
+
+int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
+	      const void *payload, size_t size, struct husk_error *err)
+{
+	pthread_mutex_lock(&link->write_lock);
+	int result = link_reply(link, channel, owner, type, stream, payload, size, err);
 	pthread_mutex_unlock(&link->write_lock);
 	return result;
 }

@@ -34,6 +34,9 @@ int link_open(struct link *link, const void *payload, size_t size, link_handler 
  * over already (it raced END). */
 int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
 	      const void *payload, size_t size, struct husk_error *err);
+/* The same, also while another thread holds the link: answers that the guest must have before it can be still. */
+int link_reply(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
+	       const void *payload, size_t size, struct husk_error *err);
 /* The handler's owner goes away before END: once this returns its handler is not and will not be running; the agent is
  * told with CANCEL, and the number stays taken until it answers with END. */
 void link_abandon(struct link *link, uint32_t channel, const void *owner);

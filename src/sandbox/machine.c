@@ -12,6 +12,7 @@
 #include "sandbox/lifecycle.h"
 #include "sandbox/pool.h"
 #include "sandbox/supervisor.h"
+#include "sandbox/volumes.h"
 
 #define UID_FIRST 0x10000000u /* clear of ordinary and subuid ranges; 65,536 ids per slot above it */
 #define AGENT_TIMEOUT_MS 30000
@@ -74,6 +75,8 @@ int machine_restore(struct supervisor *s, const char *image, struct husk_error *
 
 	if (s->engine->restore(s->machine, image, err) < 0)
 		return -1;
+	if (!(s->image = strdup(image)))
+		return husk_fail_memory(err);
 	s->engine->link(s->machine, &to_agent, &from_agent);
 	if (link_start(to_agent, from_agent, false, &s->link, err) < 0)
 		return -1;
@@ -155,6 +158,8 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 		return -1;
 	if (network_hold(s, err) < 0) /* before the first packet of the guest */
 		return -1;
+	if (volumes_begin(s, row->volumes, err) < 0) /* and before its first look at its files */
+		return -1;
 	if (link_call(s->link, METHOD_IDENTITY, &arguments, NULL, AGENT_TIMEOUT_MS, err) < 0)
 		return husk_wrap(err, "cannot make the restored machine its own");
 	if (watch_kills(s, err) < 0)
@@ -230,12 +235,21 @@ out:
 }
 
 /* Saves the machine into `image` with every process of the guest standing still; they stay frozen. The link is held, so
- * that no byte of it is under way when memory is copied. */
+ * that no byte of it is under way when memory is copied, and what was asked of a volume is answered. */
 static int save_frozen(struct supervisor *s, const char *image, struct husk_error *err)
 {
 	if (link_call(s->link, METHOD_FREEZE, NULL, NULL, AGENT_TIMEOUT_MS, err) < 0)
 		return husk_wrap(err, "cannot freeze the guest");
-	return s->engine->checkpoint(s->machine, image, err);
+	if (volumes_hold(s, err) < 0 || s->engine->checkpoint(s->machine, image, err) < 0)
+		return -1;
+	return volumes_save(s, image, err);
+}
+
+/* The guest goes on as the same machine. */
+static int thaw(struct supervisor *s, struct husk_error *err)
+{
+	volumes_go_on(s);
+	return link_call(s->link, METHOD_THAW, NULL, NULL, AGENT_TIMEOUT_MS, err);
 }
 
 static int require_running(struct supervisor *s, struct husk_error *err)
@@ -257,7 +271,7 @@ int machine_checkpoint(struct supervisor *s, const char *image, int64_t *pause_m
 		int64_t start = time_monotonic_ms();
 		link_hold(s->link);
 		result = save_frozen(s, image, err);
-		if (link_call(s->link, METHOD_THAW, NULL, NULL, AGENT_TIMEOUT_MS, result == 0 ? err : NULL) < 0)
+		if (thaw(s, result == 0 ? err : NULL) < 0)
 			result = -1;
 		link_release(s->link);
 		*pause_ms = time_monotonic_ms() - start;
@@ -272,6 +286,7 @@ static void dismantle(struct supervisor *s)
 	if (s->machine) {
 		s->engine->stop(s->machine);
 		link_close(s->link); /* before its descriptors go; sessions may still hold the link, so it is never freed */
+		volumes_end(s);
 		s->engine->free(s->machine);
 		s->machine = NULL;
 	}
@@ -331,7 +346,7 @@ int machine_hibernate(struct supervisor *s, struct husk_error *err)
 	if (result == 0 && rename(partial, image) < 0)
 		result = husk_fail_errno(err, "cannot keep the image of %s", s->id);
 	if (result < 0)
-		link_call(s->link, METHOD_THAW, NULL, NULL, AGENT_TIMEOUT_MS, NULL);
+		thaw(s, NULL);
 	link_release(s->link);
 	if (result < 0) {
 		dir_remove(partial, NULL);

@@ -236,7 +236,8 @@ void pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 		return;
 	row.id = id;
 	row.name = row.parent = row.end_reason = row.metadata = row.environment =
-		NULL;                             /* egress tells whether to keep a leash ready */
+		NULL; /* egress tells whether to keep a leash ready */
+	row.volumes = NULL;
 	row.idempotency_key = row.request = NULL; /* they stand for the sandbox it is like, and for no second one */
 	row.state = CATALOG_PREPARING;
 	row.warm = warm;

@@ -29,6 +29,8 @@ struct supervisor {
 	struct network network;
 	struct link *link;
 	struct awake awake;
+	struct volumes *volumes; /* those that are mounted; NULL: none */
+	char *image;             /* what the machine was restored from, until it became a sandbox */
 
 	/* One lifecycle operation at a time; guards everything below. */
 	pthread_mutex_t lock;

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "net/policy.h"
 #include "sandbox/json.h"
+#include "sandbox/mounts.h"
 
 /* A copy that may be NULL because the original is; `bad` remembers a copy that failed. */
 static char *copy(const char *s, bool *bad)
@@ -113,7 +114,8 @@ struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
 	};
 	out->egress_mode = egress_mode(row->egress);
 	if (bad || !out->egress_mode || json_to_pairs(row->metadata, &out->metadata, &out->metadata_count, NULL) ||
-	    copy_environment_names(row->environment, &out->environment_names)) {
+	    copy_environment_names(row->environment, &out->environment_names) ||
+	    mounts_view(row->volumes, &out->mounts, &out->mount_count)) {
 		husk_sandbox_free(out);
 		return NULL;
 	}
@@ -135,6 +137,7 @@ void husk_sandbox_free(struct husk_sandbox *sandbox)
 	pairs_free(sandbox->metadata, sandbox->metadata_count);
 	strv_free(sandbox->environment_names);
 	free(sandbox->egress_mode);
+	mounts_view_free(sandbox->mounts, sandbox->mount_count);
 	free(sandbox);
 }
 

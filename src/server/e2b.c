@@ -176,17 +176,3 @@ int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pa
 	pairs[1] = (struct husk_pair){ EXPIRY_KEY, settings->pause ? "hibernate" : "end" };
 	return 0;
 }
-
-/* ---- what is beyond us ---- */
-
-static int handle_volumes(struct request *request, struct husk_error *err)
-{
-	return e2b_unsupported(request, "a volume", err);
-}
-
-const struct route e2b_other_routes[] = {
-	{ "*", "/volumes", handle_volumes, E2B_CONTROL },
-	{ "*", "/volumes/{rest*}", handle_volumes, E2B_CONTROL },
-	{ "*", "/volumecontent/{rest*}", handle_volumes, E2B_CONTROL },
-	{ 0 },
-};

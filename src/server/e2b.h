@@ -107,6 +107,12 @@ int e2b_directory(struct request *request, char **out, struct husk_error *err);
 /* A path as a client gives it (relative to the home, or "~/…") to an absolute one without "." and "..". */
 int e2b_path(struct request *request, const char *user, const char *path, char **out, struct husk_error *err);
 
+/* ---- e2b_volumes.c ---- */
+
+/* volumeMounts of a create; the array is the caller's to free, its strings belong to the document. NULL with err. */
+struct husk_mount *e2b_mounts_read(const json_t *list, size_t *count, struct husk_error *err);
+json_t *e2b_mounts_document(const struct husk_sandbox *sandbox);
+
 /* ---- e2b_filesystem.c ---- */
 
 /* EntryInfo of one file; NULL: out of memory. */

@@ -71,7 +71,7 @@ static json_t *info_document(const struct husk_sandbox *sandbox)
 
 	/* clang-format off */
 	return json_pack(
-		"{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:o, s:[]}",
+		"{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:o, s:o}",
 		"sandboxID", sandbox->id,
 		"templateID", template,
 		"alias", sandbox->name ? sandbox->name : template,
@@ -84,7 +84,7 @@ static json_t *info_document(const struct husk_sandbox *sandbox)
 		"memoryMB", (json_int_t)(sandbox->memory_bytes >> 20),
 		"diskSizeMB", (json_int_t)(sandbox->disk_bytes >> 20),
 		"metadata", metadata_document(sandbox),
-		"volumeMounts");
+		"volumeMounts", e2b_mounts_document(sandbox));
 	/* clang-format on */
 }
 
@@ -114,6 +114,7 @@ struct create {
 	struct husk_pair *metadata, *environment;
 	struct e2b_settings settings;
 	struct e2b_network network;
+	struct husk_mount *mounts;
 	char *settings_text;
 	const char *template;
 };
@@ -123,6 +124,7 @@ static void create_cleanup(struct create *create)
 	free(create->metadata);
 	free(create->environment);
 	free(create->settings_text);
+	free(create->mounts);
 	e2b_network_free(&create->network);
 }
 
@@ -160,6 +162,7 @@ static int read_create(struct request *request, struct create *create, struct hu
 	create->settings.pause = fields_bool(&fields, "autoPause", false);
 	bool memory = fields_bool(&fields, "autoPauseMemory", true);
 	json_t *resume = fields_any(&fields, "autoResume"), *network = fields_any(&fields, "network");
+	json_t *mounts = fields_any(&fields, "volumeMounts");
 	fields_bool(&fields, "secure", true); /* every sandbox is */
 	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
 	    e2b_network_read(request, network, internet, &create->network, err) < 0)
@@ -168,6 +171,9 @@ static int read_create(struct request *request, struct create *create, struct hu
 		return e2b_unsupported(request, "a pause without memory (autoPauseMemory: false)", err);
 	if (!create->template)
 		return husk_fail_field(err, "templateID", "templateID is missing");
+	if (!(create->mounts = e2b_mounts_read(mounts, &create->options.mount_count, err)))
+		return -1;
+	create->options.mounts = create->mounts;
 	create->settings.timeout = create->options.ttl_seconds = MAX(timeout, 1);
 	create->settings.resume = json_is_true(json_object_get(resume, "enabled"));
 	create->settings.built = !e2b_template_exists(request_husk(request), e2b_template(create->template));

@@ -23,8 +23,7 @@ int files_path(struct request *request, const char *const *known, const char **p
 	return 0;
 }
 
-/* "0644", "755"; NULL: 0, the default of whoever asks. */
-static int parse_mode(const char *text, uint32_t *mode, struct husk_error *err)
+int files_mode(const char *text, uint32_t *mode, struct husk_error *err)
 {
 	*mode = 0;
 	if (!text)
@@ -39,34 +38,6 @@ static int parse_mode(const char *text, uint32_t *mode, struct husk_error *err)
 	return 0;
 }
 
-static json_t *entry_document(const struct husk_file *file)
-{
-	static const char *const types[] = {
-		[HUSK_FILE] = "file", [HUSK_DIRECTORY] = "directory", [HUSK_SYMLINK] = "symlink", [HUSK_OTHER] = "other"
-	};
-	const char *slash = strrchr(file->path, '/');
-	char mode[16];
-
-	snprintf(mode, sizeof(mode), "%04o", file->mode);
-	/* clang-format off */
-	cleanup_json json_t *document = json_pack(
-		"{s:o, s:s, s:I, s:s, s:I, s:I, s:o, s:o, s:o, s:o}",
-		"name", json_text0(slash && slash[1] ? slash + 1 : file->path),
-		"type", types[file->type],
-		"size", (json_int_t)file->size,
-		"mode", mode,
-		"uid", (json_int_t)file->uid,
-		"gid", (json_int_t)file->gid,
-		"user", json_text0(file->user),
-		"group", json_text0(file->group),
-		"target", json_text0(file->target),
-		"modified_at", json_time(file->mtime_ms));
-	/* clang-format on */
-	if (!document || json_set_bytes(document, "path", file->path, strlen(file->path)) < 0)
-		return NULL;
-	return steal_pointer(document);
-}
-
 /* Answers with the entry as it is now. */
 static int respond_entry(struct request *request, unsigned status, const char *path, bool follow,
 			 struct husk_error *err)
@@ -75,25 +46,14 @@ static int respond_entry(struct request *request, unsigned status, const char *p
 
 	if (husk_file_stat(request_husk(request), request_path(request, "id"), path, follow, &file, err) < 0)
 		return -1;
-	json_t *document = entry_document(&file);
+	json_t *document = json_file(&file);
 	husk_file_free(&file);
 	return respond_json(request, status, document, err);
 }
 
 /* ---- streams ---- */
 
-/* Bytes from the guest to the client. The answer begins with the first of them, so that a failure before it is told with
- * its own status. */
-struct download {
-	struct request *request;
-	unsigned status;
-	const char *type;
-	int64_t length; /* -1: unknown */
-	bool begun;
-	struct husk_error failure; /* of the client's side */
-};
-
-static int download_begin(struct download *download, struct husk_error *err)
+int files_download_begin(struct files_download *download, struct husk_error *err)
 {
 	if (download->begun)
 		return 0;
@@ -101,24 +61,23 @@ static int download_begin(struct download *download, struct husk_error *err)
 	return stream_begin(download->request, download->status, download->type, download->length, err);
 }
 
-static int download_sink(void *data, const void *bytes, size_t size)
+int files_sink(void *data, const void *bytes, size_t size)
 {
-	struct download *download = data;
+	struct files_download *download = data;
 
-	if (download_begin(download, &download->failure) < 0)
+	if (files_download_begin(download, &download->failure) < 0)
 		return -1;
 	return stream_write(download->request, bytes, size, &download->failure);
 }
 
-/* `result`: of the call that used the sink. */
-static int download_end(struct download *download, int result, struct husk_error *err)
+int files_download_end(struct files_download *download, int result, struct husk_error *err)
 {
 	if (result < 0 && download->failure.code != HUSK_OK && err)
 		*err = download->failure;
-	return result < 0 ? -1 : download_begin(download, err);
+	return result < 0 ? -1 : files_download_begin(download, err);
 }
 
-static ssize_t upload_source(void *data, void *bytes, size_t size)
+ssize_t files_source(void *data, void *bytes, size_t size)
 {
 	return request_read(data, bytes, size);
 }
@@ -126,7 +85,7 @@ static ssize_t upload_source(void *data, void *bytes, size_t size)
 /* ---- one file ---- */
 
 /* The part that is asked for, with the headers that go with it; an answer of its own (1) when there is none of it. */
-static int choose_range(struct request *request, const struct husk_file *file, struct download *download,
+static int choose_range(struct request *request, const struct husk_file *file, struct files_download *download,
 			uint64_t *offset, struct husk_error *err)
 {
 	const char *header = request_header(request, "If-Range") ? NULL : request_header(request, "Range");
@@ -160,7 +119,7 @@ static int choose_range(struct request *request, const struct husk_file *file, s
 
 int files_send(struct request *request, const char *path, struct husk_error *err)
 {
-	struct download download = { .request = request, .status = 200, .type = "application/octet-stream" };
+	struct files_download download = { .request = request, .status = 200, .type = "application/octet-stream" };
 	struct husk *husk = request_husk(request);
 	const char *sandbox = request_path(request, "id");
 	cleanup(husk_file_free) struct husk_file file = { 0 };
@@ -176,10 +135,10 @@ int files_send(struct request *request, const char *path, struct husk_error *err
 	if (chosen != 0)
 		return chosen < 0 ? -1 : 0;
 	if (str_equal(request_method(request), "HEAD"))
-		return download_begin(&download, err);
-	int result = husk_file_read(husk, sandbox, path, offset, (uint64_t)MAX(download.length, 0), download_sink,
+		return files_download_begin(&download, err);
+	int result = husk_file_read(husk, sandbox, path, offset, (uint64_t)MAX(download.length, 0), files_sink,
 				    &download, err);
-	return download_end(&download, result, err);
+	return files_download_end(&download, result, err);
 }
 
 static int handle_read(struct request *request, struct husk_error *err)
@@ -196,10 +155,10 @@ static int handle_write(struct request *request, struct husk_error *err)
 	const char *path;
 	uint32_t mode;
 
-	if (files_path(request, known, &path, err) < 0 || parse_mode(request_query(request, "mode"), &mode, err) < 0)
+	if (files_path(request, known, &path, err) < 0 || files_mode(request_query(request, "mode"), &mode, err) < 0)
 		return -1;
 	if (husk_file_write(request_husk(request), request_path(request, "id"), path, mode,
-			    request_query(request, "user"), upload_source, request, err) < 0)
+			    request_query(request, "user"), files_source, request, err) < 0)
 		return -1;
 	return respond_entry(request, 201, path, true, err);
 }
@@ -241,7 +200,7 @@ static int handle_mkdir(struct request *request, struct husk_error *err)
 	const char *path = fields_string(&fields, "path");
 	const char *mode_text = fields_string(&fields, "mode");
 	const char *user = fields_string(&fields, "user");
-	if (fields_done(&fields, err) < 0 || parse_mode(mode_text, &mode, err) < 0 ||
+	if (fields_done(&fields, err) < 0 || files_mode(mode_text, &mode, err) < 0 ||
 	    husk_file_mkdir(request_husk(request), request_path(request, "id"), path, mode, user, err) < 0)
 		return -1;
 	return respond_entry(request, 201, path, true, err);
@@ -278,7 +237,7 @@ static int handle_chmod(struct request *request, struct husk_error *err)
 		return -1;
 	if (!mode_text)
 		return husk_fail_field(err, "mode", "mode is missing; give octal digits, such as \"0644\"");
-	if (parse_mode(mode_text, &mode, err) < 0 ||
+	if (files_mode(mode_text, &mode, err) < 0 ||
 	    husk_file_chmod(request_husk(request), request_path(request, "id"), path, mode, err) < 0)
 		return -1;
 	return respond_entry(request, 200, path, true, err);
@@ -287,7 +246,7 @@ static int handle_chmod(struct request *request, struct husk_error *err)
 /* ---- directories ---- */
 
 /* A listing may be long: each entry is written out as it is made, none is kept. */
-static int stream_entries(struct request *request, const struct husk_file *list, size_t count, struct husk_error *err)
+int files_entries(struct request *request, const struct husk_file *list, size_t count, struct husk_error *err)
 {
 	cleanup_buf struct buf text = { 0 };
 
@@ -296,7 +255,7 @@ static int stream_entries(struct request *request, const struct husk_file *list,
 	if (buf_append_string(&text, "{\"entries\":[") < 0)
 		return husk_fail_memory(err);
 	for (size_t i = 0; i < count; i++) {
-		cleanup_json json_t *entry = entry_document(&list[i]);
+		cleanup_json json_t *entry = json_file(&list[i]);
 		cleanup_free char *dump = entry ? json_dumps(entry, JSON_COMPACT) : NULL;
 		if (!dump || (i && buf_append_string(&text, ",") < 0) || buf_append_string(&text, dump) < 0)
 			return husk_fail_memory(err);
@@ -324,7 +283,7 @@ static int handle_list(struct request *request, struct husk_error *err)
 	    husk_file_list(request_husk(request), request_path(request, "id"), path, (uint32_t)depth, &list, &count,
 			   err) < 0)
 		return -1;
-	int result = stream_entries(request, list, count, err);
+	int result = files_entries(request, list, count, err);
 	husk_file_list_free(list, count);
 	return result;
 }
@@ -332,14 +291,16 @@ static int handle_list(struct request *request, struct husk_error *err)
 static int handle_tar_read(struct request *request, struct husk_error *err)
 {
 	static const char *const known[] = { "path", NULL };
-	struct download download = { .request = request, .status = 200, .type = "application/x-tar", .length = -1 };
+	struct files_download download = {
+		.request = request, .status = 200, .type = "application/x-tar", .length = -1
+	};
 	const char *path;
 
 	if (files_path(request, known, &path, err) < 0)
 		return -1;
 	int result =
-		husk_tar_read(request_husk(request), request_path(request, "id"), path, download_sink, &download, err);
-	return download_end(&download, result, err);
+		husk_tar_read(request_husk(request), request_path(request, "id"), path, files_sink, &download, err);
+	return files_download_end(&download, result, err);
 }
 
 static int handle_tar_write(struct request *request, struct husk_error *err)
@@ -350,7 +311,7 @@ static int handle_tar_write(struct request *request, struct husk_error *err)
 	if (files_path(request, known, &path, err) < 0)
 		return -1;
 	if (husk_tar_write(request_husk(request), request_path(request, "id"), path, request_query(request, "user"),
-			   upload_source, request, err) < 0)
+			   files_source, request, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);
 }

@@ -13,4 +13,28 @@ int files_send(struct request *request, const char *path, struct husk_error *err
 /* watch.c's route, in files.c's table */
 int files_watch(struct request *request, struct husk_error *err);
 
+/* ---- for whoever else has files (volumes.c) ---- */
+
+/* "0644", "755"; NULL: 0, the default of whoever asks. */
+int files_mode(const char *text, uint32_t *mode, struct husk_error *err);
+
+/* Bytes of a file to the client. The answer begins with the first of them, so that a failure before it is told with
+ * its own status. */
+struct files_download {
+	struct request *request;
+	unsigned status;
+	const char *type;
+	int64_t length; /* -1: unknown */
+	bool begun;
+	struct husk_error failure; /* of the client's side */
+};
+
+int files_download_begin(struct files_download *download, struct husk_error *err);
+int files_sink(void *download, const void *bytes, size_t size); /* a husk_sink */
+/* `result`: of the call that used the sink. */
+int files_download_end(struct files_download *download, int result, struct husk_error *err);
+ssize_t files_source(void *request, void *bytes, size_t size); /* a husk_source: the body */
+/* Answers with the list. */
+int files_entries(struct request *request, const struct husk_file *list, size_t count, struct husk_error *err);
+
 #endif

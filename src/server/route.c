@@ -4,7 +4,7 @@
  */
 #include "server/core.h"
 
-#define ROUTES_MAX 160
+#define ROUTES_MAX 200
 
 /* Filled once, before the first connection. */
 static const struct route *all[ROUTES_MAX];
@@ -16,8 +16,8 @@ int routes_setup(struct husk_error *err)
 		instance_routes,    sandbox_routes,     snapshot_routes,       template_routes,     event_routes,
 		exec_routes,        pty_routes,         code_routes,           file_routes,         port_routes,
 		mcp_routes,         e2b_sandbox_routes, e2b_snapshot_routes,   e2b_template_routes, e2b_build_routes,
-		e2b_process_routes, e2b_file_routes,    e2b_filesystem_routes, e2b_code_routes,     e2b_other_routes,
-		egress_routes,      e2b_secret_routes
+		e2b_process_routes, e2b_file_routes,    e2b_filesystem_routes, e2b_code_routes,     egress_routes,
+		volume_routes,      e2b_volume_routes,  e2b_secret_routes
 	};
 
 	all_count = 0;

@@ -59,6 +59,35 @@ static int take_egress(struct fields *fields, struct husk_create_options *option
 	return 0;
 }
 
+/* [{"volume", "path", "read_only"?}]; the array is the caller's to free, its strings belong to the document. */
+static int take_volumes(struct fields *fields, struct husk_mount **mounts, struct husk_create_options *options,
+			struct husk_error *err)
+{
+	const json_t *list = fields_any(fields, "volumes");
+	size_t count = json_array_size(list);
+
+	*mounts = calloc(count + 1, sizeof(**mounts));
+	if (!*mounts)
+		return husk_fail_memory(err);
+	if (list && !json_is_array(list))
+		return husk_fail_field(err, "volumes", "'volumes' must be an array of objects with volume and path");
+	for (size_t i = 0; i < count; i++) {
+		struct fields mount;
+		if (!json_is_object(json_array_get(list, i)))
+			return husk_fail_field(err, "volumes",
+					       "'volumes' must be an array of objects with volume and path");
+		fields_begin(&mount, json_array_get(list, i));
+		(*mounts)[i].volume = fields_string(&mount, "volume");
+		(*mounts)[i].path = fields_string(&mount, "path");
+		(*mounts)[i].read_only = fields_bool(&mount, "read_only", false);
+		if (fields_done(&mount, err) < 0)
+			return -1;
+	}
+	options->mounts = *mounts;
+	options->mount_count = count;
+	return 0;
+}
+
 static int create(struct request *request, const struct husk_create_options *options, struct husk_sandbox **out,
 		  struct husk_error *err)
 {
@@ -75,6 +104,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_free struct husk_pair *metadata = NULL;
 	cleanup_free struct husk_pair *environment = NULL;
+	cleanup_free struct husk_mount *mounts = NULL;
 	cleanup_egress struct egress_request egress = { 0 };
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct husk_create_options options = { .idempotency_key = request_header(request, "Idempotency-Key") };
@@ -89,7 +119,8 @@ static int handle_create(struct request *request, struct husk_error *err)
 	options.isolation = fields_string(&fields, "isolation");
 	options.disk_bytes = fields_size(&fields, "disk");
 	take_limits(&fields, &options, &metadata, &environment);
-	if (take_egress(&fields, &options, &egress, err) < 0 || create(request, &options, &sandbox, err) < 0)
+	if (take_volumes(&fields, &mounts, &options, err) < 0 || take_egress(&fields, &options, &egress, err) < 0 ||
+	    create(request, &options, &sandbox, err) < 0)
 		return -1;
 	return respond_json(request, 201, json_sandbox(sandbox), err);
 }

@@ -43,6 +43,7 @@ struct route {
 extern const struct route instance_routes[]; /* instance.c: healthz, metrics, openapi.json, doctor */
 extern const struct route sandbox_routes[];  /* sandboxes.c: create, list, get, delete, ttl, metadata, pause …, fork */
 extern const struct route snapshot_routes[]; /* snapshots.c */
+extern const struct route volume_routes[];   /* volumes.c */
 extern const struct route template_routes[]; /* templates.c */
 extern const struct route event_routes[];    /* events.c: events, logs, stats */
 extern const struct route exec_routes[];     /* exec.c: exec, processes */
@@ -54,8 +55,7 @@ extern const struct route port_routes[];     /* ports.c: by path, and signing */
 extern const struct route mcp_routes[];      /* mcp.c: the Model Context Protocol */
 extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[], e2b_build_routes[]; /* e2b_*.c */
 extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
-extern const struct route e2b_secret_routes[]; /* e2b_secrets.c */
-extern const struct route e2b_other_routes[]; /* e2b.c: what is beyond us, named */
+extern const struct route e2b_secret_routes[], e2b_volume_routes[];
 
 /* ---- the request ---- */
 

@@ -1,6 +1,6 @@
 /*
  * Opening the catalog: the file, its settings and its schema. What is stored in it is in catalog_sandbox.c,
- * catalog_snapshot.c, catalog_template.c and catalog_event.c. Every process that uses a Husk instance opens it, each
+ * catalog_snapshot.c, catalog_template.c, catalog_volume.c and catalog_event.c. Every process that uses a Husk instance opens it, each
  * `husk` command included, so opening an existing one must cost next to nothing. A handle must never be carried across
  * fork(): SQLite's locks belong to the process that took them.
  */
@@ -106,6 +106,13 @@ static const char *const schema_steps[] = {
 	"  id TEXT PRIMARY KEY, name TEXT NOT NULL, tenant TEXT, value TEXT NOT NULL, metadata TEXT NOT NULL,"
 	"  version INTEGER NOT NULL, created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL);"
 	"CREATE UNIQUE INDEX secrets_name ON secrets (name, coalesce(tenant, ''));",
+
+	"CREATE TABLE volumes ("
+	"  id TEXT PRIMARY KEY, name TEXT NOT NULL, tenant TEXT, created_ms INTEGER NOT NULL,"
+	"  limit_bytes INTEGER NOT NULL);"
+	"CREATE UNIQUE INDEX volumes_name ON volumes (name, coalesce(tenant, ''));"
+	"ALTER TABLE sandboxes ADD COLUMN volumes TEXT;"
+	"ALTER TABLE snapshots ADD COLUMN volumes TEXT;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

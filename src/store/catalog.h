@@ -66,12 +66,13 @@ struct catalog_sandbox {
 	char *tenant;       /* as the view it was added through says; what a caller puts here is not looked at */
 	char *idempotency_key, *request; /* the caller's key for the request that made it, and that request signed */
 	char *egress;       /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
+	char *volumes;      /* JSON array of {id, name, path, read_only}, in the order they are mounted; NULL: none */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
 
 /* Inserts, and gives it a free slot (row->slot). CONFLICT when a live sandbox has that name, or one of the last day the
- * idempotency key. LIMIT when it is over a quota. */
+ * idempotency key. LIMIT when it is over a quota. NOT_FOUND when one of its volumes is gone. */
 int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err);
 /* By id or by name (live ones first, then the newest ended). NOT_FOUND names what was asked for and, where one is near,
  * the one that may have been meant. Rows in POOL are not found. */
@@ -95,7 +96,7 @@ int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct cata
  * which is waking it: LIMIT when its memory is over the quota. */
 int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
 			 struct husk_error *err);
-/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, egress, created_ms, state and the idempotency
+/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, egress, volumes, created_ms, state and the idempotency
  * key of `row` over the row, which becomes the view's. Refuses as catalog_sandbox_add does. */
 int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
@@ -125,7 +126,7 @@ struct catalog_snapshot {
 	uint64_t bytes, memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
 	bool ready;      /* false while it is being written, and for what a fork passes through */
-	char *environment, *metadata, *egress; /* of the sandbox */
+	char *environment, *metadata, *egress, *volumes; /* of the sandbox */
 	char *tenant;    /* as of a sandbox */
 };
 void catalog_snapshot_free(struct catalog_snapshot *row);
@@ -185,6 +186,27 @@ int catalog_template_remove(struct catalog *catalog, const char *name, struct hu
 /* Old versions that no sandbox (not ended) and no snapshot uses; the caller removes their files, then forgets them. */
 int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err);
 int catalog_template_forget(struct catalog *catalog, const char *digest, struct husk_error *err);
+
+/* ---- volumes ---- */
+
+struct catalog_volume {
+	char *id, *name;
+	char *tenant; /* as of a sandbox */
+	int64_t created_ms;
+	uint64_t limit_bytes;
+};
+void catalog_volume_free(struct catalog_volume *row);
+void catalog_volume_list_free(struct catalog_volume **list);
+/* CONFLICT when the name is taken. */
+int catalog_volume_add(struct catalog *catalog, const struct catalog_volume *row, struct husk_error *err);
+int catalog_volume_get(struct catalog *catalog, const char *id_or_name, struct catalog_volume **out,
+		       struct husk_error *err);
+/* Newest first. */
+int catalog_volume_list(struct catalog *catalog, struct catalog_volume ***out, struct husk_error *err);
+/* The ids of live sandboxes that have it, as a list for strv_free. */
+int catalog_volume_users(struct catalog *catalog, const char *id, char ***out, struct husk_error *err);
+/* CONFLICT, naming them, while live sandboxes have it: none can get it any more once this has succeeded. */
+int catalog_volume_remove(struct catalog *catalog, const char *id, struct husk_error *err);
 
 /* ---- events ---- */
 

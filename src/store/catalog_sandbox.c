@@ -35,6 +35,7 @@ static const struct field sandbox_fields[] = {
 	FIELD(catalog_sandbox, FIELD_TEXT, idempotency_key),
 	FIELD(catalog_sandbox, FIELD_TEXT, request),
 	FIELD(catalog_sandbox, FIELD_TEXT, egress),
+	FIELD(catalog_sandbox, FIELD_TEXT, volumes),
 };
 static const struct table sandboxes = { "sandboxes", sizeof(struct catalog_sandbox), sandbox_fields,
 					ARRAY_SIZE(sandbox_fields) };
@@ -238,10 +239,28 @@ static int check_key(struct catalog *catalog, const char *key, const char *id, s
 	return taken ? husk_fail(err, HUSK_CONFLICT, "another request has this idempotency key") : 0;
 }
 
+/* NOT_FOUND when one of them was removed since it was looked up: from here on it cannot be. */
+static int check_volumes(struct catalog *catalog, const char *volumes, struct husk_error *err)
+{
+	cleanup_strv char **gone = NULL;
+
+	if (!volumes)
+		return 0;
+	if (catalog_strings(catalog,
+			    "SELECT json_extract(value, '$.name') FROM json_each(?1) "
+			    "WHERE json_extract(value, '$.id') NOT IN (SELECT id FROM volumes)",
+			    ARGUMENTS(text(volumes)), &gone, err) < 0)
+		return -1;
+	return gone && gone[0] ? husk_fail(err, HUSK_NOT_FOUND, "volume '%s', which this comes with, was removed",
+					   gone[0])
+			       : 0;
+}
+
 /* What a row must be that is to be the view's: free in name and key, and within the quotas. */
 static int check_new(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err)
 {
-	if (check_name(catalog, row->name, row->id, err) || check_key(catalog, row->idempotency_key, row->id, err))
+	if (check_name(catalog, row->name, row->id, err) || check_key(catalog, row->idempotency_key, row->id, err) ||
+	    check_volumes(catalog, row->volumes, err))
 		return -1;
 	return quota_check(catalog, row->id, 1, row->memory_bytes, err);
 }
@@ -352,7 +371,7 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 			"UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
 			"persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
 			"metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
-			"tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18 "
+			"tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18, volumes = ?19 "
 			"WHERE id = ?1 AND state <> 'ended'",
 			ARGUMENTS(text(row->id), text(row->name), text(row->parent), number(row->expires_ms),
 				  number(row->idle_seconds), number(row->persistent),
@@ -360,7 +379,7 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 				  number(row->cpu_milli), number(row->pids), text(row->metadata),
 				  text(row->environment), number(row->created_ms), text(catalog_state_name(row->state)),
 				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request),
-				  text(row->egress)),
+				  text(row->egress), text(row->volumes)),
 			err);
 	return catalog_finish(catalog, result, err);
 }

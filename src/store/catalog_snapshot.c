@@ -22,6 +22,7 @@ static const struct field snapshot_fields[] = {
 	FIELD(catalog_snapshot, FIELD_TEXT, metadata),
 	FIELD(catalog_snapshot, FIELD_TEXT, tenant),
 	FIELD(catalog_snapshot, FIELD_TEXT, egress),
+	FIELD(catalog_snapshot, FIELD_TEXT, volumes),
 };
 static const struct table snapshots = { "snapshots", sizeof(struct catalog_snapshot), snapshot_fields,
 					ARRAY_SIZE(snapshot_fields) };

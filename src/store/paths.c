@@ -94,7 +94,8 @@ static int name_directories(struct paths *paths, struct husk_error *err)
 
 static int make_directories(const struct paths *paths, struct husk_error *err)
 {
-	static const char *const in_home[] = { "templates", "cache", "images", "snapshots", "sandboxes", "machines" };
+	static const char *const in_home[] = { "templates", "cache",   "images",  "snapshots",
+					       "sandboxes", "volumes", "machines" };
 
 	if (make_private(paths->home, err) || make_private(paths->run, err) || make_private(paths->runtime, err))
 		return -1;
@@ -173,6 +174,11 @@ char *path_snapshot(const struct paths *paths, const char *id)
 char *path_sandbox(const struct paths *paths, const char *id)
 {
 	return str_format("%s/sandboxes/%s", paths->home, id);
+}
+
+char *path_volume(const struct paths *paths, const char *id)
+{
+	return str_format("%s/volumes/%s", paths->home, id);
 }
 
 char *path_machine(const struct paths *paths, uint32_t slot)

@@ -7,6 +7,7 @@
  *   <home>/images/                        container images that a build may name: OCI layouts, and tars
  *   <home>/snapshots/<id>/                a checkpoint image
  *   <home>/sandboxes/<id>/                image/ (when hibernated), log
+ *   <home>/volumes/<id>/                  data/, usage (volume/volume.h)
  *   <home>/machines/<slot>/               the engine's files of a live machine
  *   <run>/<id>.sock, <run>/<id>.lock      a supervisor's socket, and the lock it holds while it lives
  *   <run>/runtime/                        the engines' short-lived state
@@ -36,6 +37,7 @@ char *path_cache(const struct paths *paths);
 char *path_images(const struct paths *paths);
 char *path_snapshot(const struct paths *paths, const char *id);
 char *path_sandbox(const struct paths *paths, const char *id);
+char *path_volume(const struct paths *paths, const char *id);
 char *path_machine(const struct paths *paths, uint32_t slot);
 char *path_socket(const struct paths *paths, const char *id);
 char *path_lock(const struct paths *paths, const char *id);

@@ -155,6 +155,11 @@ enum wire_method {
 	METHOD_OOM,    /* memory is short: kill the largest process (by RSS) and mark it OOM. END: PID?, NAME? */
 	METHOD_NETWORK, /* INTERFACE?, NAMESERVER?, CERTIFICATE? with NAME, ENV*: the network part of IDENTITY, for a policy changed later */
 	METHOD_OOM_WATCH, /* => MSG for each process that the guest's own kernel killed for memory: PID, NAME; until CANCEL */
+	METHOD_VOLUME,        /* PATH, FLAGS? VOLUME_READ_ONLY: mounts a FUSE filesystem there, or takes up the one a past life
+				 has there. First an empty MSG when it stands. Then DATA on STREAM_OUT is a FUSE request a frame,
+				 on STREAM_IN an answer a frame, until the host cancels, which leaves the mount dead. MSG in with
+				 FLAGS VOLUME_HOLD: no request is taken from the guest's kernel any more; MSG out once all that
+				 were are answered. MSG in without it: goes on. Open before IDENTITY */
 
 	/* answered by the supervisor itself */
 	METHOD_SANDBOX_INFO = 100, /* => END: JSON (the live view: state, expiry, limits, use) */
@@ -171,6 +176,7 @@ enum wire_method {
 
 enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2 };
 enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2 };
+enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
 enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };
 enum wire_file_type { ENTRY_FILE = 1, ENTRY_DIRECTORY, ENTRY_SYMLINK, ENTRY_OTHER };

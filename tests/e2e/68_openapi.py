@@ -157,6 +157,31 @@ def network(call, box):
     call("setEgress", {"allow": ["not a host"]}, 400, id=box)
 
 
+def volumes(call):
+    made = call("createVolume", {"name": "conform", "size": "64M"}, 201).json()
+    volume = made["id"]
+    try:
+        call("createVolume", {"name": "conform"}, 409)
+        call("createVolume", {"name": "no/name"}, 400)
+        call("listVolumes")
+        call("getVolume", id="conform")
+        call("writeVolumeFile", b"bytes", 201, "?path=/a/b&mode=0600&uid=5", id=volume)
+        assert call("readVolumeFile", query="?path=/a/b", id=volume).body == b"bytes"
+        call("statVolumeFile", query="?path=/a/b", id=volume)
+        call("statVolumeFile", status=404, query="?path=/a/c", id=volume)
+        call("listVolumeFiles", query="?path=/&depth=2", id=volume)
+        call("mkdirVolume", {"path": "/d/e", "mode": "0700"}, 201, id=volume)
+        call("changeVolumeFile", {"path": "/a/b", "mode": "0640", "gid": 7}, id=volume)
+        box = call("createSandbox", {"volumes": [{"volume": "conform", "path": "/data"}]}, 201).json()
+        assert box["volumes"] == [{"volume": "conform", "path": "/data", "read_only": False}]
+        call("removeVolume", status=409, id=volume)
+        call("killSandbox", status=204, id=box["id"])
+        call("createSandbox", {"volumes": [{"volume": "conform", "path": "relative"}]}, 400)
+        call("removeVolumeFile", status=204, query="?path=/a", id=volume)
+    finally:
+        call("removeVolume", status=204, id=volume)
+
+
 def instance(call):
     call("health")
     call("openapi")
@@ -179,6 +204,7 @@ def every_operation_answers_as_documented():
             files(call, box)
             streams(call, box)
             network(call, box)
+            volumes(call)
             instance(call)
         finally:
             call("killSandbox", status=204, id=box)

@@ -294,6 +294,25 @@ def test_follow_events():
 
 
 @test
+def test_volumes():
+    volume = sdk.Volume.create("sdk-volume", size="64M")
+    try:
+        volume.write("/in/a", "from outside")
+        with Sandbox.create(volumes={"/data": volume, "/library": {"volume": "sdk-volume", "read_only": True}}) as box:
+            assert_equal(box.exec("cat /data/in/a; echo inside > /data/b; cat /library/b").stdout, "from outsideinside\n")
+            assert_equal([each["path"] for each in box.info.volumes], ["/data", "/library"])
+            raises(sdk.ConflictError, volume.remove)
+        assert_equal(volume.read("/b"), b"inside\n")
+        assert_equal([each.path for each in volume.files("/", depth=2)], ["/b", "/in", "/in/a"])
+        volume.delete("/in")
+        assert_in(volume.id, [each.id for each in sdk.Volume.list()])
+        assert_equal(sdk.Volume.get("sdk-volume").info.limit_bytes, 64 << 20)
+    finally:
+        volume.remove()
+    raises(sdk.NotFoundError, sdk.Volume.get, "sdk-volume")
+
+
+@test
 def test_fork_and_snapshot():
     base = create(metadata={"who": "base"})
     base.filesystem.write("/root/state", "common")

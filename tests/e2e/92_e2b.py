@@ -73,7 +73,7 @@ def key(name, *options):
 
 def run_program(huskd, program, env=None, timeout=600):
     url = f"http://127.0.0.1:{huskd.port}"
-    given = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": key("compat"), "E2B_DOMAIN": None, "E2B_DEBUG": None}
+    given = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_VOLUME_API_URL": url, "E2B_API_KEY": key("compat"), "E2B_DOMAIN": None, "E2B_DEBUG": None}
     given["HUSK_COMPAT_LIMITED_KEY"] = key("compat-limited", "--max-sandboxes", "1")
     try:
         return subprocess.run(

@@ -209,6 +209,8 @@ NO_ROUTES(pty_routes);
 NO_ROUTES(code_routes);
 NO_ROUTES(file_routes);
 NO_ROUTES(egress_routes);
+NO_ROUTES(volume_routes);
+NO_ROUTES(e2b_volume_routes);
 NO_ROUTES(mcp_routes);
 NO_ROUTES(e2b_build_routes);
 NO_ROUTES(e2b_sandbox_routes);

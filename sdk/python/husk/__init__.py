@@ -22,6 +22,7 @@ from ._sync.pty import Pty
 from ._sync.sandbox import Sandbox
 from ._sync.snapshots import Snapshot, Template
 from ._sync.streams import OutputStream, SandboxEvents
+from ._sync.volumes import Volume
 from .errors import (
     AuthenticationError,
     CodeError,
@@ -58,14 +59,15 @@ from .models import (
     SignedUrl,
     SnapshotInfo,
     TemplateInfo,
+    VolumeInfo,
 )
 
 if TYPE_CHECKING:
-    from .aio import AsyncClient, AsyncSandbox, AsyncSnapshot, AsyncTemplate
+    from .aio import AsyncClient, AsyncSandbox, AsyncSnapshot, AsyncTemplate, AsyncVolume
 
 __version__ = "0.1.0"
 
-_ASYNC = ("AsyncClient", "AsyncSandbox", "AsyncSnapshot", "AsyncTemplate")
+_ASYNC = ("AsyncClient", "AsyncSandbox", "AsyncSnapshot", "AsyncTemplate", "AsyncVolume")
 
 
 def __getattr__(name: str) -> Any:
@@ -82,6 +84,7 @@ __all__ = [
     "AsyncSandbox",
     "AsyncSnapshot",
     "AsyncTemplate",
+    "AsyncVolume",
     "AuthenticationError",
     "Client",
     "CodeContext",
@@ -126,4 +129,6 @@ __all__ = [
     "TimedOutError",
     "TooLargeError",
     "UnavailableError",
+    "Volume",
+    "VolumeInfo",
 ]

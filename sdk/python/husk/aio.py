@@ -9,6 +9,7 @@ from ._async.pty import AsyncPty
 from ._async.sandbox import AsyncSandbox
 from ._async.snapshots import AsyncSnapshot, AsyncTemplate
 from ._async.streams import AsyncOutputStream, AsyncSandboxEvents
+from ._async.volumes import AsyncVolume
 
 __all__ = [
     "AsyncClient",
@@ -22,4 +23,5 @@ __all__ = [
     "AsyncSandboxEvents",
     "AsyncSnapshot",
     "AsyncTemplate",
+    "AsyncVolume",
 ]

@@ -64,6 +64,19 @@ class SandboxInfo(Model):
     metadata: Dict[str, str] = field(default_factory=dict)
     environment: List[str] = field(default_factory=list)  # names; values are never given back
     egress: str = "off"  # off, allow, open
+    volumes: List[Dict[str, Any]] = field(default_factory=list)  # {"volume", "path", "read_only"}
+
+
+@dataclass(frozen=True)
+class VolumeInfo(Model):
+    """A volume as it was when the server was last asked."""
+
+    id: str
+    name: str
+    created_at: Optional[datetime] = None
+    limit_bytes: int = 0
+    used_bytes: int = 0
+    sandboxes: List[str] = field(default_factory=list)  # live ones that have it
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,27 @@ export interface SandboxInfo {
   /** Names only. */
   environment: string[];
   egress: EgressMode;
+  volumes: Mount[];
+}
+
+/** A volume as a directory of a sandbox. */
+export interface Mount {
+  /** Id or name. */
+  volume: string;
+  path: string;
+  read_only?: boolean;
+}
+
+/** A directory that outlives sandboxes. */
+export interface VolumeInfo {
+  id: string;
+  name: string;
+  tenant: string | null;
+  createdAt: string;
+  limitBytes: number;
+  usedBytes: number;
+  /** Live ones that have it. */
+  sandboxes: string[];
 }
 
 export type EgressMode = "off" | "allow" | "open";

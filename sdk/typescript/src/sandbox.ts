@@ -16,12 +16,14 @@ import {
   type ExecEvent,
   type ExecResult,
   type HuskEvent,
+  type Mount,
   type ProcessInfo,
   type SandboxInfo,
   type SnapshotInfo,
   type State,
   type Stats,
   type TemplateInfo,
+  type VolumeInfo,
 } from "./models.js";
 import { execEvents, Process, Pty, type PtyOptions } from "./process.js";
 import { bytes, Transport, type ConnectionOptions, type Query } from "./transport.js";
@@ -53,6 +55,8 @@ export interface CreateOptions extends LimitOptions, ConnectionOptions {
   snapshot?: string;
   isolation?: string;
   disk?: number | string;
+  /** Directories that outlive it; see `volumes`. */
+  volumes?: Mount[];
   signal?: AbortSignal;
 }
 
@@ -423,6 +427,23 @@ export const snapshots = {
   },
   async remove(id: string, options: ConnectionOptions = {}): Promise<void> {
     await new Transport(options).json("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`);
+  },
+};
+
+/** Directories that outlive sandboxes. */
+export const volumes = {
+  /** `size`: the most it may hold, bytes or "10G". */
+  async create(name: string, options: ConnectionOptions & { size?: number | string } = {}): Promise<VolumeInfo> {
+    const { size, ...connection } = options;
+    return spelled(await new Transport(connection).json<object>("POST", "/v1/volumes", { json: { name, size } }));
+  },
+  async list(options: ConnectionOptions = {}): Promise<VolumeInfo[]> {
+    const answer = await new Transport(options).json<{ volumes: object[] }>("GET", "/v1/volumes");
+    return answer.volumes.map((document) => spelled<VolumeInfo>(document));
+  },
+  /** With what is in it; a ConflictError while sandboxes have it. */
+  async remove(id: string, options: ConnectionOptions = {}): Promise<void> {
+    await new Transport(options).json("DELETE", `/v1/volumes/${encodeURIComponent(id)}`);
   },
 };
 

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
 import type { AddressInfo } from "node:net";
 import {
-  AuthenticationError, ConnectionError, ExecError, InvalidError, NotFoundError, Sandbox, snapshots, templates, toolbox,
+  AuthenticationError, ConnectionError, ExecError, InvalidError, NotFoundError, Sandbox, snapshots, templates, toolbox, volumes,
   type Pty, type FileChange,
 } from "@husk/sdk";
 
@@ -126,6 +126,20 @@ test("run_code keeps its state and shows errors", async () => {
   assert.deepEqual([done.stdout, done.text, done.error], ["hi\n", "21", null]);
   assert.equal((await box.runCode("1/0")).error?.name, "ZeroDivisionError");
   assert.ok((await box.contexts()).length > 0);
+});
+
+test("volumes", async () => {
+  const volume = await volumes.create("ts-volume", { size: "64M" });
+  try {
+    await using one = await Sandbox.create({ volumes: [{ volume: "ts-volume", path: "/data" }], ttlSeconds: 120 });
+    await one.exec("echo kept >/data/a", { check: true });
+    await using two = await Sandbox.create({ volumes: [{ volume: volume.id, path: "/data", read_only: true }], ttlSeconds: 120 });
+    assert.equal((await two.exec("cat /data/a")).stdout, "kept\n");
+    assert.deepEqual(two.info.volumes, [{ volume: "ts-volume", path: "/data", read_only: true }]);
+    assert.equal((await volumes.list()).find((each) => each.id === volume.id)?.sandboxes.length, 2);
+  } finally {
+    await volumes.remove(volume.id);
+  }
 });
 
 test("fork, snapshot, hibernate, wake", async () => {

@@ -647,9 +647,6 @@ await check('Template.assignTags, removeTags, getTags', async () => {
   await Template.removeTags(name, ['latest', 'stable'])
   await fails(Template.getTags(name), TemplateError, 'not found')
 })
-await check('Volume', async () => {
-  await fails(Volume.create('data'), VolumeError, '501')
-}, '501')
 await check('Secret.create, getInfo, exists, update, list, destroy', async () => {
   const [one, two] = [`Compat-One-${run}`, `compat-two-${run}`]
   const made = await Secret.create(one, 'a value nobody sees', { metadata: { team: 'a' } })
@@ -673,6 +670,76 @@ await check('Secret.create, getInfo, exists, update, list, destroy', async () =>
   assert.equal(await Secret.destroy(one), false)
   assert.equal(await Secret.exists(one), false)
   await fails(Secret.update(one, 'x'), e2b.SecretNotFoundError)
+})
+
+// ---- volumes
+
+const volumeName = `compat-${run}`
+let volume
+await check('Volume.create, list, getInfo, connect', async () => {
+  volume = await Volume.create(volumeName)
+  assert.equal(volume.name, volumeName)
+  assert.ok((await Volume.list()).some((each) => each.volumeId === volume.volumeId && each.name === volumeName))
+  assert.equal((await Volume.getInfo(volume.volumeId)).name, volumeName)
+  await fails(Volume.getInfo('vol-aaaaaaaaaa'), e2b.VolumeNotFoundError, 'not found')
+  await fails(Volume.create(volumeName), VolumeError, 'already')
+  await fails(Volume.create('no/name'), VolumeError, 'not valid')
+  volume = await Volume.connect(volume.volumeId)
+})
+await check('Volume: writeFile, readFile', async () => {
+  const written = await volume.writeFile('/notes/a.txt', 'hello', { mode: 0o600, uid: 1000, gid: 1000 })
+  assert.deepEqual([written.name, written.path, written.type, written.size], ['a.txt', '/notes/a.txt', 'file', 5])
+  assert.deepEqual([written.mode, written.uid, written.gid], [0o600, 1000, 1000])
+  assert.ok(Math.abs(written.mtime - Date.now()) < 600_000)
+  assert.equal(await volume.readFile('/notes/a.txt'), 'hello')
+  assert.equal(new TextDecoder().decode(await volume.readFile('/notes/a.txt', { format: 'bytes' })), 'hello')
+  assert.equal(await (await volume.readFile('/notes/a.txt', { format: 'blob' })).text(), 'hello')
+  let streamed = ''
+  for await (const piece of await volume.readFile('/notes/a.txt', { format: 'stream' })) streamed += new TextDecoder().decode(piece)
+  assert.equal(streamed, 'hello')
+  const large = new Uint8Array(3 << 20).map((_, i) => i * 7)
+  assert.equal((await volume.writeFile('/large', large.buffer)).size, large.length)
+  assert.deepEqual(await volume.readFile('/large', { format: 'bytes' }), large)
+  await volume.writeFile('/empty', '')
+  assert.equal(await volume.readFile('/empty'), '')
+  await fails(volume.readFile('/nothing'), e2b.VolumePathNotFoundError, 'not found')
+})
+await check('Volume: makeDir, list, getInfo, exists, updateMetadata, remove', async () => {
+  assert.equal((await volume.makeDir('/d', { mode: 0o700 })).mode, 0o700)
+  await fails(volume.makeDir('/x/y'), e2b.VolumePathNotFoundError, 'not found')
+  assert.equal((await volume.makeDir('/x/y', { force: true })).type, 'directory')
+  assert.deepEqual((await volume.list('/')).map((each) => each.name), ['d', 'empty', 'large', 'notes', 'x'])
+  assert.ok((await volume.list('/', { depth: 2 })).some((each) => each.path === '/notes/a.txt'))
+  const changed = await volume.updateMetadata('/notes/a.txt', { mode: 0o644, uid: 0, gid: 0 })
+  assert.deepEqual([changed.mode, changed.uid, changed.gid], [0o644, 0, 0])
+  assert.equal((await volume.getInfo('/notes')).type, 'directory')
+  await volume.remove('/x')
+  assert.equal(await volume.exists('/x'), false)
+  assert.equal(await volume.exists('/notes/a.txt'), true)
+  await fails(volume.getInfo('/../etc/passwd'), VolumeError, '')
+  const other = new Volume(volume.volumeId, volume.name, 'not-its-token')
+  await fails(other.list('/'), AuthenticationError, '')
+})
+await check('Sandbox.create (volumeMounts)', async () => {
+  const one = await Sandbox.create('base', { volumeMounts: { '/mnt/data': volume } })
+  made.push(one)
+  const two = await Sandbox.create('base', { volumeMounts: { '/other': volumeName } })
+  made.push(two)
+  assert.equal((await one.commands.run('cat /mnt/data/notes/a.txt')).stdout, 'hello')
+  await one.commands.run('echo from one > shared.txt', { cwd: '/mnt/data' })
+  assert.equal(await two.files.read('/other/shared.txt'), 'from one\n')
+  assert.equal(await volume.readFile('/shared.txt'), 'from one\n')
+  await volume.writeFile('/outside.txt', 'from outside')
+  assert.equal(await one.files.read('/mnt/data/outside.txt'), 'from outside')
+  assert.deepEqual((await one.getInfo()).volumeMounts, [{ name: volumeName, path: '/mnt/data' }])
+  await fails(Sandbox.create('base', { volumeMounts: { '/mnt/x': 'no-such-volume' } }), Error, 'no-such-volume')
+  await fails(Volume.destroy(volume.volumeId), VolumeError, 'in use')
+  await one.kill()
+  await two.kill()
+})
+await check('Volume.destroy', async () => {
+  assert.equal(await Volume.destroy(volume.volumeId), true)
+  assert.equal(await Volume.destroy(volume.volumeId), false)
 })
 
 await Promise.allSettled(made.map((sandbox) => sandbox.kill()))

@@ -55,6 +55,7 @@ from .processes import (
 from .pty import Pty
 from .snapshots import Snapshot
 from .streams import OutputStream, SandboxEvents
+from .volumes import Volume
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -78,6 +79,12 @@ if TYPE_CHECKING:
 
 CREATE_SECONDS = 1800.0  # the first sandbox of a template that is not built yet waits for the build
 MOVE_SECONDS = 600.0  # memory to and from the disk
+
+
+def _mount(at: str, volume: Union[str, Volume, Mapping[str, Any]]) -> Dict[str, Any]:
+    if isinstance(volume, (str, Volume)):
+        return {"volume": volume if isinstance(volume, str) else volume.id, "path": at}
+    return {**volume, "path": at}
 
 
 class Sandbox:
@@ -118,6 +125,7 @@ class Sandbox:
         pids: Optional[int] = None,
         isolation: Optional[str] = None,
         egress: Union[str, Mapping[str, Any], None] = None,
+        volumes: Optional[Mapping[str, Union[str, Volume, Mapping[str, Any]]]] = None,
         idempotency_key: Optional[str] = None,
         client: Optional[Client] = None,
     ) -> Sandbox:
@@ -127,7 +135,8 @@ class Sandbox:
         killed. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
         "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. egress: what it may reach,
         "off" unless told, "open", or {"allow": ["example.com", "10.1.2.0/24:443"], "secrets": [{"name", "value", "hosts"}],
-        "limits": {…}}; a secret's value never enters the sandbox. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
+        "limits": {…}}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
+        {"/data": {"volume": "name", "read_only": True}}. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
         does that by itself.
         """
         used = Client._or_default(client)
@@ -146,6 +155,7 @@ class Sandbox:
             pids=pids,
             isolation=isolation,
             egress=egress,
+            volumes=[_mount(at, each) for at, each in volumes.items()] if volumes is not None else None,
         )
         headers = {"Idempotency-Key": idempotency_key or os.urandom(16).hex()}
         request = Request.json(

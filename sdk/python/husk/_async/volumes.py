@@ -1,0 +1,72 @@
+"""Volumes: directories that outlive sandboxes."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Union
+
+from .._http import Request, given, path
+from ..models import FileEntry, VolumeInfo
+from .client import AsyncClient
+
+
+class AsyncVolume:
+    """A directory that sandboxes share and that outlives them: `Sandbox.create(volumes={"/data": volume})`. Its files can
+    be read and written from here too."""
+
+    def __init__(self, client: AsyncClient, info: VolumeInfo) -> None:
+        self._client = client
+        self.info = info
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.id!r}, name={self.name!r})"
+
+    @property
+    def id(self) -> str:
+        return self.info.id
+
+    @property
+    def name(self) -> str:
+        return self.info.name
+
+    @classmethod
+    async def create(
+        cls, name: str, *, size: Union[int, str, None] = None, client: Optional[AsyncClient] = None
+    ) -> AsyncVolume:
+        """size: the most it may hold, bytes or "512M", "10G" (10 GiB unless told)."""
+        used = AsyncClient._or_default(client)
+        request = Request.json("POST", path("volumes"), given(name=name, size=size))
+        return cls(used, VolumeInfo.from_document(await used._json(request)))
+
+    @classmethod
+    async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncVolume]:
+        used = AsyncClient._or_default(client)
+        document = await used._json(Request.get(path("volumes")))
+        return [cls(used, VolumeInfo.from_document(each)) for each in document["volumes"]]
+
+    @classmethod
+    async def get(cls, id_or_name: str, *, client: Optional[AsyncClient] = None) -> AsyncVolume:
+        used = AsyncClient._or_default(client)
+        return cls(used, VolumeInfo.from_document(await used._json(Request.get(path("volumes", id_or_name)))))
+
+    async def remove(self) -> None:
+        """Removes it with what is in it. ConflictError, naming them, while sandboxes have it."""
+        await self._client._done(Request("DELETE", path("volumes", self.id)))
+
+    async def read(self, file: str) -> bytes:
+        return await self._client._bytes(Request.get(path("volumes", self.id, "files"), {"path": file}))
+
+    async def write(self, file: str, data: Union[str, bytes]) -> FileEntry:
+        """Atomic; directories on the way are made."""
+        body = data.encode() if isinstance(data, str) else bytes(data)
+        headers = {"Content-Type": "application/octet-stream"}
+        request = Request("PUT", path("volumes", self.id, "files"), {"path": file}, headers, body)
+        return FileEntry.from_document(await self._client._json(request))
+
+    async def files(self, directory: str = "/", *, depth: Optional[int] = None) -> List[FileEntry]:
+        query = given(path=directory, depth=depth)
+        document = await self._client._json(Request.get(path("volumes", self.id, "files", "list"), query))
+        return [FileEntry.from_document(each) for each in document["entries"]]
+
+    async def delete(self, file: str) -> None:
+        """A file, or a directory with what is in it."""
+        await self._client._done(Request("DELETE", path("volumes", self.id, "files"), {"path": file}))

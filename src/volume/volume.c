@@ -1,0 +1,436 @@
+/*
+ * What is done beneath the directory of a volume; see volume.h. Called with paths that an attacker chose, while another
+ * sandbox may be changing the same directory: every step therefore works on descriptors that openat2 has opened beneath
+ * the root, never on a path that could have become a link since it was looked at.
+ */
+#include "volume/volume.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdatomic.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#define DEPTH_MAX 400    /* a directory each; past it a volume counts as full rather than as less than it is */
+#define MODE_BITS 01777u /* set-uid and set-gid mean nothing here, and must mean nothing on the host */
+
+struct volume_count {
+	_Atomic uint64_t used;
+	_Atomic uint32_t clean; /* the last one closed it in order */
+};
+
+/* ---- the count ---- */
+
+static uint64_t data_charge(const struct stat *status)
+{
+	uint64_t size = S_ISREG(status->st_mode) && status->st_size > 0 ? (uint64_t)status->st_size : 0;
+
+	return (size + VOLUME_BLOCK - 1) / VOLUME_BLOCK * VOLUME_BLOCK;
+}
+
+static int charge(struct volume *volume, uint64_t more)
+{
+	uint64_t used = atomic_load(&volume->count->used);
+
+	do {
+		if (more > volume->limit || used > volume->limit - more) {
+			errno = ENOSPC;
+			return -1;
+		}
+	} while (!atomic_compare_exchange_weak(&volume->count->used, &used, used + more));
+	return 0;
+}
+
+static void refund(struct volume *volume, uint64_t less)
+{
+	uint64_t used = atomic_load(&volume->count->used);
+
+	while (!atomic_compare_exchange_weak(&volume->count->used, &used, used > less ? used - less : 0))
+		;
+}
+
+/* errno as it was, for the end of something that failed. */
+static int refund_failed(struct volume *volume, uint64_t less)
+{
+	int why = errno;
+
+	refund(volume, less);
+	errno = why;
+	return -1;
+}
+
+uint64_t volume_used(const struct volume *volume)
+{
+	return atomic_load(&volume->count->used);
+}
+
+/* Everything below a directory, whose descriptor it takes. A tree that changes meanwhile is counted as it is met. */
+static uint64_t count_tree(int fd, int depth)
+{
+	cleanup_dir DIR *dir = fdopendir(fd);
+	uint64_t sum = 0;
+	struct stat status;
+
+	if (!dir)
+		close(fd);
+	if (!dir || depth > DEPTH_MAX)
+		return UINT64_MAX / 2;
+	for (struct dirent *entry; (entry = readdir(dir));) {
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, "..") ||
+		    fstatat(dirfd(dir), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		/* A file with several names counts for each its share. */
+		sum += VOLUME_BLOCK + data_charge(&status) / MAX(status.st_nlink, 1u);
+		int below = S_ISDIR(status.st_mode)
+				    ? openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+				    : -1;
+		if (below >= 0)
+			sum = MIN(sum + count_tree(below, depth + 1), UINT64_MAX / 2);
+	}
+	return sum;
+}
+
+static int open_count(struct volume *volume, const char *path, struct husk_error *err)
+{
+	volume->count_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (volume->count_fd < 0 || ftruncate(volume->count_fd, sizeof(*volume->count)) < 0)
+		return husk_fail_errno(err, "cannot open '%s'", path);
+	volume->count = mmap(NULL, sizeof(*volume->count), PROT_READ | PROT_WRITE, MAP_SHARED, volume->count_fd, 0);
+	if (volume->count == MAP_FAILED) {
+		volume->count = NULL;
+		return husk_fail_errno(err, "cannot map '%s'", path);
+	}
+	/* Alone with it: what a killed process left may be wrong. Others wait for the shared lock meanwhile. */
+	if (flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0 && !atomic_exchange(&volume->count->clean, 0)) {
+		int fd = openat(volume->root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		if (fd < 0)
+			return husk_fail_errno(err, "cannot read the volume");
+		atomic_store(&volume->count->used, count_tree(fd, 0));
+	}
+	if (flock(volume->count_fd, LOCK_SH) < 0)
+		return husk_fail_errno(err, "cannot lock '%s'", path);
+	atomic_store(&volume->count->clean, 0);
+	return 0;
+}
+
+int volume_make(const char *directory, struct husk_error *err)
+{
+	cleanup_free char *data = str_format("%s/data", directory);
+
+	if (!data)
+		return husk_fail_memory(err);
+	/* Above it nobody but the owner of the instance passes; inside a guest it is everybody's, as a shared disk is. */
+	if (dir_make(directory, 0700, err) < 0 || dir_make(data, 0777, err) < 0)
+		return -1;
+	return chmod(data, 0777) < 0 ? husk_fail_errno(err, "cannot open '%s' to everybody", data) : 0;
+}
+
+int volume_open(const char *directory, uint64_t limit, struct volume *out, struct husk_error *err)
+{
+	cleanup_free char *data = str_format("%s/data", directory);
+	cleanup_free char *usage = str_format("%s/usage", directory);
+
+	*out = (struct volume){ .root = -1, .count_fd = -1, .limit = limit };
+	if (!data || !usage)
+		return husk_fail_memory(err);
+	out->root = open(data, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	if (out->root < 0)
+		husk_fail_errno(err, "cannot open the volume's directory '%s'", data);
+	else if (open_count(out, usage, err) == 0)
+		return 0;
+	volume_close(out);
+	return -1;
+}
+
+void volume_close(struct volume *volume)
+{
+	if (volume->count) {
+		/* The last one: from here on the count holds until the next change. */
+		if (flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0)
+			atomic_store(&volume->count->clean, 1);
+		munmap(volume->count, sizeof(*volume->count));
+	}
+	base_cleanup_close(&volume->count_fd);
+	base_cleanup_close(&volume->root);
+	*volume = (struct volume){ .root = -1, .count_fd = -1 };
+}
+
+/* ---- opening ---- */
+
+bool volume_holds(const struct stat *status)
+{
+	return S_ISREG(status->st_mode) || S_ISDIR(status->st_mode) || S_ISLNK(status->st_mode);
+}
+
+int volume_at(const struct volume *volume, const char *path, int flags, mode_t mode)
+{
+	struct open_how how = {
+		.flags = (uint64_t)(unsigned)(flags | O_NOFOLLOW | O_CLOEXEC),
+		.mode = flags & O_CREAT ? mode & MODE_BITS : 0,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+	};
+	int fd;
+
+	/* EAGAIN: somebody renamed something on the way, and the kernel could not rule out that it led outside. */
+	for (int tries = 0; tries < 100; tries++) {
+		fd = (int)syscall(SYS_openat2, volume->root, *path ? path : ".", &how, sizeof(how));
+		if (fd >= 0 || errno != EAGAIN)
+			break;
+	}
+	return fd;
+}
+
+/* The shared lock says "in use" to whoever removes the last name. One who came too late finds it gone. */
+static int take_in_use(int fd)
+{
+	struct stat status;
+
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) || flock(fd, LOCK_SH) < 0 || fstat(fd, &status) < 0 ||
+	    status.st_nlink == 0) {
+		bool directory = S_ISDIR(status.st_mode);
+		close(fd);
+		errno = directory ? EISDIR : ENOENT;
+		return -1;
+	}
+	return fd;
+}
+
+int volume_file(const struct volume *volume, const char *path, bool writable, int more_flags)
+{
+	return take_in_use(volume_at(volume, path, (writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | more_flags, 0));
+}
+
+void volume_drop(struct volume *volume, int fd)
+{
+	struct stat status;
+
+	/* Of several who had it in use after its last name went, one gets the lock alone. */
+	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 &&
+	    flock(fd, LOCK_EX | LOCK_NB) == 0)
+		refund(volume, VOLUME_BLOCK + data_charge(&status));
+	close(fd);
+}
+
+int volume_create(struct volume *volume, const char *path, mode_t mode, uid_t uid, gid_t gid, int more_flags)
+{
+	if (charge(volume, VOLUME_BLOCK) < 0)
+		return -1;
+	int fd = volume_at(volume, path, O_RDWR | O_CREAT | O_EXCL | O_NONBLOCK | more_flags, mode);
+	if (fd < 0)
+		return refund_failed(volume, VOLUME_BLOCK);
+	/* Mode after owner, and again at all: what open gives went through our umask. */
+	if (fchown(fd, uid, gid) < 0 || fchmod(fd, mode & MODE_BITS) < 0)
+		log_line(LOG_WARN, "volume: owner or mode of a new file: %s", strerror(errno));
+	return take_in_use(fd);
+}
+
+/* ---- content ---- */
+
+/* Room for a file to grow to `size`; what was charged comes back in *more. */
+static int charge_growth(struct volume *volume, int fd, off_t size, uint64_t *more)
+{
+	struct stat before, after;
+
+	if (fstat(fd, &before) < 0)
+		return -1;
+	after = before;
+	after.st_size = MAX(size, before.st_size);
+	*more = data_charge(&after) - data_charge(&before);
+	return *more ? charge(volume, *more) : 0;
+}
+
+ssize_t volume_write(struct volume *volume, int fd, const void *data, size_t size, off_t offset, bool append)
+{
+	struct stat status;
+	uint64_t more;
+	off_t end;
+
+	if (append && fstat(fd, &status) == 0)
+		offset = status.st_size;
+	if (offset < 0 || __builtin_add_overflow(offset, (off_t)size, &end)) {
+		errno = EFBIG;
+		return -1;
+	}
+	if (charge_growth(volume, fd, end, &more) < 0)
+		return -1;
+	ssize_t count = pwrite(fd, data, size, offset);
+	/* A disk that is full before the volume is: what was not written was not used. */
+	if (count < 0)
+		return refund_failed(volume, more);
+	return count;
+}
+
+int volume_truncate(struct volume *volume, int fd, off_t size)
+{
+	struct stat before, after;
+	uint64_t more;
+
+	if (size < 0) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (fstat(fd, &before) < 0 || charge_growth(volume, fd, size, &more) < 0)
+		return -1;
+	if (ftruncate(fd, size) < 0)
+		return refund_failed(volume, more);
+	after = before;
+	after.st_size = size;
+	if (data_charge(&before) > data_charge(&after))
+		refund(volume, data_charge(&before) - data_charge(&after));
+	return 0;
+}
+
+/* ---- names ---- */
+
+int volume_mkdir(struct volume *volume, int parent, const char *name, mode_t mode, uid_t uid, gid_t gid)
+{
+	if (charge(volume, VOLUME_BLOCK) < 0)
+		return -1;
+	if (mkdirat(parent, name, mode & MODE_BITS) < 0)
+		return refund_failed(volume, VOLUME_BLOCK);
+	cleanup_close int fd = openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	/* Whoever replaced it in this moment has what it wanted. */
+	if (fd >= 0 && (volume_chown(fd, uid, gid) < 0 || volume_chmod(fd, mode) < 0))
+		log_line(LOG_WARN, "volume: owner or mode of a new directory: %s", strerror(errno));
+	return 0;
+}
+
+int volume_symlink(struct volume *volume, int parent, const char *name, const char *target, uid_t uid, gid_t gid)
+{
+	if (charge(volume, VOLUME_BLOCK) < 0)
+		return -1;
+	if (symlinkat(target, parent, name) < 0)
+		return refund_failed(volume, VOLUME_BLOCK);
+	if (fchownat(parent, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0)
+		log_line(LOG_WARN, "volume: owner of a new link: %s", strerror(errno));
+	return 0;
+}
+
+/* Through the descriptor itself: the magic link in /proc leads to exactly what was opened. */
+static void own_path(int fd, char path[static 32])
+{
+	snprintf(path, 32, "/proc/self/fd/%d", fd);
+}
+
+int volume_link(struct volume *volume, int fd, int parent, const char *name)
+{
+	struct stat status;
+	char path[32];
+
+	if (fstat(fd, &status) < 0)
+		return -1;
+	if (!S_ISREG(status.st_mode)) {
+		errno = EPERM;
+		return -1;
+	}
+	if (charge(volume, VOLUME_BLOCK) < 0)
+		return -1;
+	own_path(fd, path);
+	if (linkat(AT_FDCWD, path, parent, name, AT_SYMLINK_FOLLOW) < 0)
+		return refund_failed(volume, VOLUME_BLOCK);
+	return 0;
+}
+
+/* What a name that is about to go will give back: the descriptor, locked when nobody has the file in use, else -1. */
+struct last_name {
+	int fd;
+	uint64_t bytes;
+	ino_t inode;
+};
+
+static void examine_name(int parent, const char *name, struct last_name *out)
+{
+	struct stat status;
+
+	*out = (struct last_name){ .fd = -1 };
+	if (fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) < 0)
+		return;
+	out->inode = status.st_ino;
+	out->bytes = VOLUME_BLOCK;
+	if (!S_ISREG(status.st_mode) || status.st_nlink > 1)
+		return;
+	out->fd = openat(parent, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+	/* In use: whoever lets go of it last gives back all of it. */
+	if (out->fd < 0 || fstat(out->fd, &status) < 0 || flock(out->fd, LOCK_EX | LOCK_NB) < 0)
+		out->bytes = 0;
+	else
+		out->bytes += data_charge(&status);
+}
+
+static int end_name(struct volume *volume, struct last_name *last, int result)
+{
+	int why = errno;
+
+	if (result == 0)
+		refund(volume, last->bytes);
+	base_cleanup_close(&last->fd);
+	errno = why;
+	return result;
+}
+
+int volume_unlink(struct volume *volume, int parent, const char *name)
+{
+	struct last_name last;
+
+	examine_name(parent, name, &last);
+	return end_name(volume, &last, unlinkat(parent, name, 0));
+}
+
+int volume_rmdir(struct volume *volume, int parent, const char *name)
+{
+	if (unlinkat(parent, name, AT_REMOVEDIR) < 0)
+		return -1;
+	refund(volume, VOLUME_BLOCK);
+	return 0;
+}
+
+int volume_rename(struct volume *volume, int from, const char *old_name, int to, const char *new_name, bool replace)
+{
+	struct last_name last;
+	struct stat moved;
+
+	if (!replace)
+		return renameat2(from, old_name, to, new_name, RENAME_NOREPLACE);
+	if (fstatat(from, old_name, &moved, AT_SYMLINK_NOFOLLOW) < 0)
+		return -1;
+	examine_name(to, new_name, &last);
+	if (last.inode == moved.st_ino) /* two names of one file: nothing happens, and nothing comes back */
+		last.bytes = 0;
+	return end_name(volume, &last, renameat(from, old_name, to, new_name));
+}
+
+/* ---- attributes ---- */
+
+int volume_chmod(int fd, mode_t mode)
+{
+	struct stat status;
+	char path[32];
+
+	if (fstat(fd, &status) < 0)
+		return -1;
+	if (S_ISLNK(status.st_mode))
+		return 0;
+	own_path(fd, path);
+	return chmod(path, mode & MODE_BITS);
+}
+
+int volume_chown(int fd, uid_t uid, gid_t gid)
+{
+	return fchownat(fd, "", uid, gid, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW);
+}
+
+int volume_utimes(int fd, const struct timespec times[2])
+{
+	struct stat status;
+	char path[32];
+
+	if (fstat(fd, &status) < 0)
+		return -1;
+	if (S_ISLNK(status.st_mode))
+		return 0;
+	own_path(fd, path);
+	return utimensat(AT_FDCWD, path, times, 0);
+}
