@@ -54,6 +54,9 @@ struct engine {
 	/* Memory, processes and disk into directory `image` (exists, empty). The machine runs on. A failed or interrupted
 	 * checkpoint leaves the machine running and no file that restore would accept. */
 	int (*checkpoint)(struct engine_machine *machine, const char *image, struct husk_error *err);
+	/* After the first restore of a baked image, once its agent has answered: notes in the image what of its memory that
+	 * took, so that later restores have it ready. NULL: this engine has nothing to note. */
+	int (*learn)(struct engine_machine *machine, const char *image, struct husk_error *err);
 	/* Kills every process of the guest but the agent, from outside: for a guest so busy making processes that its agent
 	 * gets no turn. Returns how many. */
 	int (*kill_processes)(struct engine_machine *machine, struct husk_error *err);

@@ -217,6 +217,55 @@ static int bake_machine(const struct engine *engine, struct engine_spec *spec, c
 	return result;
 }
 
+/* Up to the first answer of a machine that is restored from it, as later ones will be. */
+static int answer_once(const struct engine *engine, struct engine_machine *machine, const char *image,
+		       struct link **link, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	uint8_t entropy[64];
+	int to_agent, from_agent;
+
+	if (random_bytes(entropy, sizeof(entropy)) < 0)
+		return husk_fail_errno(err, "cannot read random bytes");
+	if (wire_put_bytes(&arguments, TAG_ENTROPY, entropy, sizeof(entropy)) < 0 ||
+	    wire_put_int(&arguments, TAG_TIME_MS, time_wall_ms()) < 0)
+		return husk_fail_memory(err);
+	if (engine->restore(machine, image, err) < 0)
+		return -1;
+	engine->link(machine, &to_agent, &from_agent);
+	if (link_start(to_agent, from_agent, false, link, err) < 0)
+		return -1;
+	return link_call(*link, METHOD_IDENTITY, &arguments, NULL, HELLO_TIMEOUT_MS, err);
+}
+
+/* Restores the fresh image once, so that the engine can note what that takes. Should it fail, restores are slower. */
+static void learn(const struct engine *engine, const struct engine_spec *baked, const char *image)
+{
+	cleanup_free char *directory = str_format("%s/again", baked->directory);
+	struct engine_machine *machine = NULL;
+	struct engine_spec spec = *baked;
+	struct husk_error err = { 0 };
+	struct link *link = NULL;
+
+	if (!engine->learn || !directory)
+		return;
+	spec.directory = directory;
+	int result = dir_make(directory, 0711, &err);
+	if (result == 0)
+		result = engine->prepare(&spec, &machine, &err);
+	if (result == 0)
+		result = answer_once(engine, machine, image, &link, &err);
+	if (result == 0)
+		result = engine->learn(machine, image, &err);
+	if (result < 0)
+		log_line(LOG_WARN, "bake: not noted what a restore needs first: %s", err.message);
+	if (machine)
+		engine->stop(machine);
+	link_free(link);
+	if (machine)
+		engine->free(machine);
+}
+
 /* The machine of a bake has no row: its lock file, named like its cgroup, is what tells a live bake from a dead one. */
 static int bake(struct husk *husk, const char *isolation, const char *rootfs, uint64_t disk_bytes,
 		const struct recipe *recipe, const char *image, struct husk_error *err)
@@ -252,6 +301,8 @@ static int bake(struct husk *husk, const char *isolation, const char *rootfs, ui
 		};
 		dir_remove(partial, NULL);
 		result = bake_machine(engine, &spec, recipe, partial, err);
+		if (result == 0)
+			learn(engine, &spec, partial);
 	}
 	if (result == 0 && rename(partial, image) < 0)
 		result = husk_fail_errno(err, "cannot keep the baked image '%s'", image);

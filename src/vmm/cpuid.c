@@ -39,14 +39,12 @@ static void set_topology(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_
 	}
 }
 
-static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t count, bool deadline)
+static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t count)
 {
 	switch (entry->function) {
 	case 1:
 		entry->ebx = (entry->ebx & 0xffff) | count << 16 | index << 24;
 		entry->ecx = (entry->ecx | FEATURE_HYPERVISOR) & ~FEATURE_MONITOR;
-		if (deadline)
-			entry->ecx |= FEATURE_TSC_DEADLINE;
 		entry->edx = count > 1 ? entry->edx | FEATURE_THREADS : entry->edx & ~FEATURE_THREADS;
 		break;
 	case 4:
@@ -78,16 +76,22 @@ static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t coun
 	}
 }
 
-int cpuid_make(int kvm, uint32_t index, uint32_t count, struct cpuid_list *out, struct husk_error *err)
+int cpuid_supported(int kvm, struct cpuid_list *out, struct husk_error *err)
 {
-	bool deadline = vm_ioctl(kvm, KVM_CHECK_EXTENSION, (void *)KVM_CAP_TSC_DEADLINE_TIMER) > 0;
-
 	out->count = CPUID_ENTRIES;
 	if (vm_ioctl(kvm, KVM_GET_SUPPORTED_CPUID, out) < 0)
 		return husk_fail_errno(err, "cannot ask KVM what a vCPU can do");
-	for (uint32_t i = 0; i < out->count; i++)
-		adjust(&out->entries[i], index, count, deadline);
+	if (vm_ioctl(kvm, KVM_CHECK_EXTENSION, (void *)KVM_CAP_TSC_DEADLINE_TIMER) > 0)
+		for (uint32_t i = 0; i < out->count; i++)
+			if (out->entries[i].function == 1)
+				out->entries[i].ecx |= FEATURE_TSC_DEADLINE;
 	return 0;
+}
+
+void cpuid_make(struct cpuid_list *list, uint32_t index, uint32_t count)
+{
+	for (uint32_t i = 0; i < list->count; i++)
+		adjust(&list->entries[i], index, count);
 }
 
 void cpuid_processor(uint32_t out[static 8])

@@ -21,12 +21,8 @@ enum { CR0_PROTECTED = 1, CR0_EXTENSION = 1 << 4 };
 
 /* ---- making ---- */
 
-int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, uint32_t count, struct husk_error *err)
+int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, struct cpuid_list *cpuid, struct husk_error *err)
 {
-	cleanup_free struct cpuid_list *cpuid = calloc(1, sizeof(*cpuid));
-
-	if (!cpuid)
-		return husk_fail_memory(err);
 	vcpu->vm = vm;
 	vcpu->index = index;
 	vcpu->fd = vm_ioctl(vm->fd, KVM_CREATE_VCPU, (void *)(uintptr_t)index);
@@ -37,8 +33,6 @@ int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, uint32_t count
 		vcpu->run = NULL;
 		return husk_fail_errno(err, "cannot map vCPU %u", index);
 	}
-	if (cpuid_make(vm->kvm, index, count, cpuid, err) < 0)
-		return -1;
 	if (vm_ioctl(vcpu->fd, KVM_SET_CPUID2, cpuid) < 0)
 		return husk_fail_errno(err, "cannot tell vCPU %u what it can do", index);
 	return 0;

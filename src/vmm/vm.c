@@ -169,19 +169,33 @@ static int add_interrupts(struct vm *vm, struct husk_error *err)
 	return 0;
 }
 
+static int add_vcpus(struct vm *vm, uint32_t count, struct husk_error *err)
+{
+	cleanup_free struct cpuid_list *cpuid = calloc(1, sizeof(*cpuid));
+
+	if (!cpuid)
+		return husk_fail_memory(err);
+	if (cpuid_supported(vm->kvm, cpuid, err) < 0)
+		return -1;
+	for (uint32_t i = 0; i < count; i++) {
+		cpuid_make(cpuid, i, count);
+		if (vcpu_create(vm, &vm->vcpus[i], i, cpuid, err) < 0)
+			return -1;
+	}
+	vm->vcpu_count = count;
+	for (uint32_t i = 0; i < count; i++)
+		if (vcpu_start(&vm->vcpus[i], err) < 0)
+			return -1;
+	return 0;
+}
+
 int vm_shape(struct vm *vm, int kvm, uint32_t vcpus, uint64_t memory_bytes, struct husk_error *err)
 {
 	if (vcpus < 1 || vcpus > VMM_VCPUS_MAX)
 		return husk_fail(err, HUSK_INVALID, "%u vCPUs; give 1 to %d", vcpus, VMM_VCPUS_MAX);
-	if (open_kvm(vm, kvm, err) < 0 || add_memory(vm, memory_bytes, err) < 0 || add_interrupts(vm, err) < 0)
+	if (open_kvm(vm, kvm, err) < 0 || add_memory(vm, memory_bytes, err) < 0 || add_interrupts(vm, err) < 0 ||
+	    add_vcpus(vm, vcpus, err) < 0)
 		return -1;
-	for (uint32_t i = 0; i < vcpus; i++)
-		if (vcpu_create(vm, &vm->vcpus[i], i, vcpus, err) < 0)
-			return -1;
-	vm->vcpu_count = vcpus;
-	for (uint32_t i = 0; i < vcpus; i++)
-		if (vcpu_start(&vm->vcpus[i], err) < 0)
-			return -1;
 	vm->stage = VM_SHAPED;
 	return 0;
 }

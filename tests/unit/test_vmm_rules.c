@@ -55,12 +55,6 @@ static const struct {
 	{ "brk", 0, "a heap that grows" },
 	{ "madvise", MADV_DONTNEED, "the stack of a thread that ends" },
 	{ "sched_getaffinity", 0, "more than eight threads that allocate" },
-#if defined(__SANITIZE_ADDRESS__)
-	{ "sigaltstack", 0, "the sanitizer" },
-	{ "madvise", 0, "the sanitizer" },
-	{ "gettid", 0, "the sanitizer" },
-	{ "sched_yield", 0, "the sanitizer" },
-#endif
 };
 
 #define RULES_MAX 256

@@ -35,10 +35,15 @@
 /* Why husk-vmm cannot run here; NULL: it can. */
 static inline const char *world_lacks(void)
 {
-	int fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	int fd;
 
+#if defined(__SANITIZE_ADDRESS__)
+	/* Its run-time makes calls of its own, and ends the program where one fails. */
+	return "built with sanitizers";
+#endif
 	if (geteuid() != 0)
 		return "not root";
+	fd = open("/dev/kvm", O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return "/dev/kvm does not open";
 	close(fd);

@@ -228,6 +228,16 @@ static int give_memory(struct engine_machine *machine, struct husk_error *err)
 	return 0;
 }
 
+/* What an earlier restore needed first; without it, or when it is damaged, everything comes when it is touched. */
+static void give_prefetch(struct engine_machine *machine, const char *image)
+{
+	cleanup_free char *path = str_format("%s/prefetch", image);
+	int list = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+
+	if (list >= 0)
+		(void)!give(machine, CONTROL_PREFETCH, 0, list, NULL);
+}
+
 static int take_image(struct engine_machine *machine, const char *image, json_t *marker, struct husk_error *err)
 {
 	cleanup_free char *state = str_format("%s/state", image);
@@ -241,6 +251,7 @@ static int take_image(struct engine_machine *machine, const char *image, json_t 
 	    layers_import(&machine->disk, image, json_array_size(disk), err) < 0 || give_memory(machine, err) < 0 ||
 	    give_disk(machine, err) < 0)
 		return -1;
+	give_prefetch(machine, image);
 	/* The tap last: the restored driver is told that its link has changed. */
 	if (give(machine, CONTROL_RESTORE, 0, open(state, O_RDONLY | O_CLOEXEC), err) < 0 || give_tap(machine, err) < 0)
 		return -1;
@@ -371,6 +382,19 @@ static int microvm_checkpoint(struct engine_machine *machine, const char *image,
 	return 0;
 }
 
+static int microvm_learn(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s/prefetch", image);
+
+	if (!path)
+		return husk_fail_memory(err);
+	if (give(machine, CONTROL_TOUCHED, 0, open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), err) < 0) {
+		unlink(path);
+		return -1;
+	}
+	return 0;
+}
+
 static int probe(const char *runtime, struct husk_error *err)
 {
 	cleanup_free char *program = place_find("husk-vmm"), *kernel = place_find("kernel/vmlinuz");
@@ -401,6 +425,7 @@ const struct engine engine_microvm = {
 	.pause = microvm_pause,
 	.resume = microvm_resume,
 	.checkpoint = microvm_checkpoint,
+	.learn = microvm_learn,
 	.kill_processes = microvm_kill_processes,
 	.stop = microvm_stop,
 	.free = microvm_free,
