@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 
 from lib import internet
@@ -19,8 +20,8 @@ from lib import internet
 internet.enter()
 
 from lib.harness import (  # noqa: E402
-    HOME, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, event_kinds,
-    events, fork, husk, inspect, instance_processes, kill_instance, main, scratch, sh, supervisor_pid, test, until,
+    HOME, HUSK, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, environment,
+    event_kinds, events, fork, husk, inspect, instance_processes, kill_instance, main, scratch, sh, supervisor_pid, test, until,
 )
 
 from lib.http import server  # noqa: E402
@@ -761,6 +762,14 @@ def test_no_rules_no_sandbox():
     result = husk("run", "--allow", "allowed.test", "--", "true", env={"HUSK_POOL": "0", "HUSK_NET": "203.0.113.0/24"}, code=125)
     for piece in ("HUSK_NET", "203.0.113.0/24"):
         assert_in(piece, result.error)
+    # The library that loads the packet rules is not there, for this one command and what it starts.
+    found = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
+    library = next(line.rpartition(" => ")[2] for line in found.splitlines() if "libnftables.so.1 " in line)
+    hidden = 'mount --bind /dev/null "$0" && exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", hidden, library, HUSK, "run", "--allow", "allowed.test", "--", "true"]
+    done = subprocess.run(words, env=environment({"HUSK_POOL": "0"}), capture_output=True, text=True, timeout=120, check=False)
+    assert_equal(done.returncode, 125, done.stderr)
+    assert_in("libnftables", done.stderr)
 
 
 # ---- the end ----
