@@ -6,6 +6,8 @@
 
 #define ROUTES_COUNTED 161 /* all routes, ports by host name, and what matched none */
 #define REASONS_MAX 16
+#define DESTINATIONS_MAX 32 /* told apart for each sandbox; the others as "rest" */
+#define LABEL_MAX 256
 
 static const unsigned statuses[] = { 0,   101, 200, 201, 204, 206, 400, 401, 403, 404, 405,
 				     409, 410, 413, 416, 429, 431, 500, 502, 503, 504 };
@@ -135,6 +137,92 @@ static int write_sandboxes(struct server *server, struct buf *out, struct husk_e
 	return failed ? husk_fail_memory(err) : 0;
 }
 
+/* ---- the network ---- */
+
+enum { SENT, RECEIVED, CONNECTIONS, DENIED, NETWORK_COUNTERS };
+static const struct {
+	const char *name, *help;
+} network_counters[NETWORK_COUNTERS] = {
+	[SENT] = { "husk_network_sent_bytes_total", "Bytes sandboxes sent, by destination." },
+	[RECEIVED] = { "husk_network_received_bytes_total", "Bytes sandboxes received, by destination." },
+	[CONNECTIONS] = { "husk_network_connections_total", "Connections of sandboxes that were let through." },
+	[DENIED] = { "husk_network_denied_total", "Connections and lookups of sandboxes that were refused." },
+};
+
+/* Names come from guests: what is no plain character becomes "?". */
+static void clean_label(const char *text, char out[static LABEL_MAX])
+{
+	size_t at = 0;
+
+	for (; *text && at + 1 < LABEL_MAX; text++)
+		out[at++] = *text > ' ' && *text < 0x7f && *text != '"' && *text != '\\' ? *text : '?';
+	out[at] = '\0';
+}
+
+static int put_destination(const char *sandbox, const struct husk_egress_traffic *traffic,
+			   struct buf out[static NETWORK_COUNTERS])
+{
+	const uint64_t values[] = { traffic->sent, traffic->received, traffic->connections, traffic->denied };
+	char host[LABEL_MAX];
+	int failed = 0;
+
+	clean_label(traffic->host, host);
+	for (size_t i = 0; i < NETWORK_COUNTERS; i++)
+		if (values[i])
+			failed |= buf_printf(&out[i], "%s{sandbox=\"%s\",host=\"%s\",port=\"%u\"} %llu\n",
+					     network_counters[i].name, sandbox, host, traffic->port,
+					     (unsigned long long)values[i]);
+	return failed;
+}
+
+/* One that ends while we look has nothing to tell. */
+static int put_sandbox(struct server *server, const char *id, struct buf out[static NETWORK_COUNTERS])
+{
+	struct husk_egress_traffic *list = NULL, rest = { .host = (char *)"rest" };
+	size_t count = 0;
+	int failed = 0;
+
+	if (husk_egress_traffic(server->husk, id, &list, &count, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < count; i++) {
+		if (i < DESTINATIONS_MAX) {
+			failed |= put_destination(id, &list[i], out);
+			continue;
+		}
+		rest.sent += list[i].sent;
+		rest.received += list[i].received;
+		rest.connections += list[i].connections;
+		rest.denied += list[i].denied;
+	}
+	failed |= put_destination(id, &rest, out);
+	husk_egress_traffic_list_free(list, count);
+	return failed;
+}
+
+static int write_network(struct server *server, struct buf *out, struct husk_error *err)
+{
+	const struct husk_filter live = { 0 };
+	struct husk_sandbox **list = NULL;
+	struct buf families[NETWORK_COUNTERS] = { 0 };
+	int failed = 0;
+
+	if (husk_list(server->husk, &live, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++)
+		if (list[i]->state == HUSK_RUNNING && !str_equal(list[i]->egress_mode, "off"))
+			failed |= put_sandbox(server, list[i]->id, families);
+	husk_sandbox_list_free(list);
+	for (size_t i = 0; i < NETWORK_COUNTERS; i++) {
+		failed |= buf_printf(out, "# HELP %s %s\n# TYPE %s counter\n", network_counters[i].name,
+				     network_counters[i].help, network_counters[i].name);
+		failed |= buf_append(out, families[i].data, families[i].size);
+		buf_free(&families[i]);
+	}
+	return failed ? husk_fail_memory(err) : 0;
+}
+
+/* ---- ends ---- */
+
 static void count_end(const struct husk_event *event)
 {
 	cleanup_json json_t *detail = event->detail ? json_loads(event->detail, 0, NULL) : NULL;
@@ -208,7 +296,8 @@ static int write_process(struct server *server, struct buf *out)
 
 int metrics_write(struct server *server, struct buf *out, struct husk_error *err)
 {
-	if (write_sandboxes(server, out, err) < 0 || write_ends(server, out, err) < 0)
+	if (write_sandboxes(server, out, err) < 0 || write_ends(server, out, err) < 0 ||
+	    write_network(server, out, err) < 0)
 		return -1;
 	if (write_requests(out) || write_durations(out) || write_process(server, out))
 		return husk_fail_memory(err);

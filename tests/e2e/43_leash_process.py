@@ -20,11 +20,11 @@ import sys
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
-import internet  # noqa: E402
+from lib import internet
 
 internet.enter()
-from harness import HUSK, assert_equal, assert_in, main, test, until  # noqa: E402
+from lib.harness import HUSK, assert_equal, assert_in, main, test, until  # noqa: E402
+from lib.nft import nft  # noqa: E402
 
 GATEWAY, GUEST, UID = "10.201.0.1", "10.201.0.2", 0x0FFF0001
 GATEWAY_SPACE, GUEST_SPACE = f"husk-lw{os.getpid()}", f"husk-lg{os.getpid()}"
@@ -38,15 +38,6 @@ table inet husk {{
   meta l4proto udp tproxy ip to :40002 accept
  }}
 }}
-"""
-
-
-# The library is what husk itself needs; the program nft need not be installed.
-NFT = """
-import ctypes, sys
-library = ctypes.CDLL("libnftables.so.1")
-library.nft_ctx_new.restype = ctypes.c_void_p
-sys.exit(library.nft_run_cmd_from_buffer(ctypes.c_void_p(library.nft_ctx_new(0)), sys.stdin.read().encode()))
 """
 
 
@@ -64,7 +55,7 @@ def make_spaces():
         run("ip", "-n", name, "link", "set", device, "up")
     run("ip", "-n", GUEST_SPACE, "route", "add", "default", "via", GATEWAY)
     run("ip", "-n", GATEWAY_SPACE, "route", "add", "local", "0.0.0.0/0", "dev", "lo")
-    run("nsenter", f"--net=/run/netns/{GATEWAY_SPACE}", sys.executable, "-c", NFT, input=RULES)
+    nft(GATEWAY_SPACE, RULES)
 
 
 def remove_spaces():

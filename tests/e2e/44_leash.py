@@ -12,18 +12,18 @@ import json
 import os
 import shutil
 import signal
-import sys
+import subprocess
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
-import internet  # noqa: E402
+from lib import internet
 
 internet.enter()
 
-from harness import (  # noqa: E402
-    HOME, SLOW, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, event_kinds,
-    events, fork, husk, inspect, instance_processes, kill_instance, main, scratch, sh, supervisor_pid, test, until,
+from lib.harness import (  # noqa: E402
+    HOME, HUSK, SLOW, TOP, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, create, environment,
+    event_kinds, events, fork, husk, inspect, instance_processes, kill_instance, main, scratch, sh, supervisor_pid, test, until,
 )
+from lib.http import server  # noqa: E402
 
 CURL = f"curl -sS -m {10 * SLOW:.0f} --cacert /tmp/ca.crt"
 ALLOWED = ("--allow", "allowed.test", "--allow", "*.wild.test", "--allow", "big.test", "--allow", "198.51.100.7")
@@ -359,7 +359,11 @@ for n in (1, 3, 5, 6, 9, 10): tried(f"near:{{n}}", lambda: tcp(f"10.201.0.{{n}}"
 """)
     assert "out" not in out.values(), out
     # Two may have the same port, and each is reached through its own door only.
-    husk("exec", "-d", attacker, "--", "sh", "-c", "cd / && exec python3 -m http.server 80")
+    husk("exec", "-d", attacker, "--", "sh", "-c", "cd /etc && exec python3 -m http.server 80")
+    with server() as huskd:
+        for sandbox, there in ((victim, "ca.crt"), (attacker, "passwd")):
+            until(lambda: there in huskd.get(f"/v1/sandboxes/{sandbox}/ports/80/", status=None).text, f"{there} is served")
+        assert "passwd" not in huskd.get(f"/v1/sandboxes/{victim}/ports/80/").text
 
 
 @test
@@ -424,6 +428,13 @@ def test_counts_by_destination():
     assert traffic["big.test"]["received"] >= 2000000, traffic
     assert_equal(traffic["big.test"]["connections"], 1)
     assert husk("stats", sandbox, "--json").json()["network_received"] >= 2000000
+    sh(sandbox, "getent hosts evil.test", code=2)
+    with server() as huskd:
+        lines = dict(line.rsplit(" ", 1) for line in huskd.get("/metrics").text.splitlines() if sandbox in line)
+    assert_equal(lines[f'husk_network_connections_total{{sandbox="{sandbox}",host="big.test",port="443"}}'], "1")
+    received = lines[f'husk_network_received_bytes_total{{sandbox="{sandbox}",host="big.test",port="443"}}']
+    assert int(received) >= 2000000, lines
+    assert [key for key in lines if key.startswith("husk_network_denied_total") and "evil.test" in key], lines
 
 
 @test
@@ -750,6 +761,14 @@ def test_no_rules_no_sandbox():
     result = husk("run", "--allow", "allowed.test", "--", "true", env={"HUSK_POOL": "0", "HUSK_NET": "203.0.113.0/24"}, code=125)
     for piece in ("HUSK_NET", "203.0.113.0/24"):
         assert_in(piece, result.error)
+    # The library that loads the packet rules is not there, for this one command and what it starts.
+    found = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
+    library = next(line.rpartition(" => ")[2] for line in found.splitlines() if "libnftables.so.1 " in line)
+    hidden = 'mount --bind /dev/null "$0" && exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", hidden, library, HUSK, "run", "--allow", "allowed.test", "--", "true"]
+    done = subprocess.run(words, env=environment({"HUSK_POOL": "0"}), capture_output=True, text=True, timeout=120, check=False)
+    assert_equal(done.returncode, 125, done.stderr)
+    assert_in("libnftables", done.stderr)
 
 
 # ---- the end ----
