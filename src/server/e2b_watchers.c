@@ -7,6 +7,7 @@
  */
 #include <pthread.h>
 
+#include "server/core.h"
 #include "server/e2b.h"
 
 #define WATCHERS_MAX 1024 /* of the server */
@@ -67,8 +68,9 @@ static struct watcher *take(struct request *request, struct husk_error *err)
 }
 
 /* Ends those that were left, and says whether there is room for one more. */
-static int make_room(const char *sandbox, struct husk_error *err)
+static int make_room(struct request *request, struct husk_error *err)
 {
+	const char *sandbox = request_path(request, "id");
 	int64_t oldest = time_monotonic_ms() - IDLE_MS;
 	size_t all = 0, own = 0;
 
@@ -87,6 +89,7 @@ static int make_room(const char *sandbox, struct husk_error *err)
 	pthread_mutex_unlock(&lock);
 	if (all < WATCHERS_MAX && own < SANDBOX_MAX)
 		return 0;
+	request->fault = (struct fault){ 429, "limit" };
 	return husk_fail(err, HUSK_LIMIT, "there are %zu watchers of this sandbox, %zu in all; remove some", own, all);
 }
 
@@ -109,7 +112,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	const char *sandbox = request_path(request, "id");
 	cleanup_free char *path = NULL;
 
-	if (!message || make_room(sandbox, err) < 0 || e2b_watched_path(request, message, &path, err) < 0)
+	if (!message || make_room(request, err) < 0 || e2b_watched_path(request, message, &path, err) < 0)
 		return -1;
 	struct watcher *watcher = calloc(1, sizeof(*watcher));
 	if (!watcher)

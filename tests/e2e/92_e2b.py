@@ -201,6 +201,25 @@ def errors_have_the_shape_and_status_of_theirs():
 
 
 @test
+def traffic_wakes_within_the_quota():
+    with server() as huskd:
+        headers = {"X-API-KEY": key("compat-memory", "--max-memory", "1500M")}
+        try:
+            sleeper = {"templateID": "base", "autoPause": True, "autoResume": {"enabled": True}}
+            made = huskd.post("/sandboxes", sleeper, status=201, token="", headers=headers).json()
+            inside = {"E2b-Sandbox-Id": made["sandboxID"], "X-Access-Token": made["envdAccessToken"]}
+            huskd.post(f"/sandboxes/{made['sandboxID']}/pause", {}, 204, token="", headers=headers)
+            other = huskd.post("/sandboxes", {"templateID": "base"}, status=201, token="", headers=headers).json()
+            refused = huskd.get("/health", 429, token="", headers=inside).json()
+            assert "max_memory_bytes" in refused["message"], refused
+            huskd.delete(f"/sandboxes/{other['sandboxID']}", token="", headers=headers)
+            huskd.get("/health", 204, token="", headers=inside)
+            huskd.delete(f"/sandboxes/{made['sandboxID']}", token="", headers=headers)
+        finally:
+            husk("token", "rm", "compat-memory", code=None)
+
+
+@test
 def watchers_that_are_polled():
     """What the clients without streams use (Python's, when it does not run on asyncio)."""
     with server() as huskd:
