@@ -48,22 +48,21 @@ static void put(struct watcher *watcher)
 static struct watcher *take(struct request *request, struct husk_error *err)
 {
 	json_t *message = request_json(request, err);
-	const char *id = json_string_value(json_object_get(message, "watcherId"));
-	struct watcher *found = NULL;
+	const char *given = json_string_value(json_object_get(message, "watcherId")), *id = given ? given : "";
+	const char *sandbox = request_path(request, "id");
 
 	if (!message)
 		return NULL;
 	pthread_mutex_lock(&lock);
-	for (struct watcher **at = &watchers; *at; at = &(*at)->next) {
-		if (!str_equal((*at)->sandbox, request_path(request, "id")) || !str_equal((*at)->id, id))
-			continue;
-		found = *at;
+	struct watcher **at = &watchers;
+	while (*at && (strcmp((*at)->id, id) != 0 || strcmp((*at)->sandbox, sandbox) != 0))
+		at = &(*at)->next;
+	struct watcher *found = *at;
+	if (found)
 		*at = found->next;
-		break;
-	}
 	pthread_mutex_unlock(&lock);
 	if (!found)
-		husk_fail(err, HUSK_NOT_FOUND, "watcher '%.40s' not found; make a new one", id ? id : "");
+		husk_fail(err, HUSK_NOT_FOUND, "watcher '%.40s' not found; make a new one", id);
 	return found;
 }
 

@@ -101,7 +101,7 @@ await check('sandbox timeout', async () => {
 })
 await check('sandbox.pause and connect', async () => {
   const other = await create({ timeoutMs: 60_000 })
-  const count = await other.commands.run('n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.05; done', {
+  const count = await other.commands.run('n=0; while :; do n=$((n+1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.05; done', {
     background: true, timeoutMs: 0,
   })
   await until(() => other.files.exists('/tmp/n'), 'the counter starts')
