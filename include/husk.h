@@ -388,6 +388,7 @@ struct husk_file {
 	char *user, *group, *target; /* NULL: unknown, or not a link */
 	int64_t mtime_ms;
 	int64_t atime_ms, ctime_ms; /* of a file in a volume; else 0 */
+	char **attributes; /* "key=value", as husk_file_write_with left them; NULL: none */
 };
 void husk_file_free(struct husk_file *file); /* frees the fields, not the structure */
 void husk_file_list_free(struct husk_file *list, size_t count);
@@ -396,6 +397,10 @@ int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uin
 		   husk_sink sink, void *data, struct husk_error *err);
 int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode /* 0: 0644 */,
 		    const char *user, husk_source source, void *data, struct husk_error *err);
+/* The same with attributes ("key=value", NULL-terminated; at most 4 KiB) that the file keeps until it is written again:
+ * extended attributes "user.e2b.key". */
+int husk_file_write_with(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
+			 char *const *attributes, husk_source source, void *data, struct husk_error *err);
 int husk_file_stat(struct husk *husk, const char *sandbox, const char *path, bool follow, struct husk_file *out,
 		   struct husk_error *err);
 int husk_file_list(struct husk *husk, const char *sandbox, const char *path, uint32_t depth, struct husk_file **out,

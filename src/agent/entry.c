@@ -1,8 +1,9 @@
 /*
- * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. It reads one link target and nothing
- * else: an entry must cost the same whatever the file holds.
+ * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. It reads one link target or a bounded list
+ * of attributes and nothing else: an entry must cost the same whatever the file holds.
  */
 #include <limits.h>
+#include <sys/xattr.h>
 
 #include "agent/entry.h"
 #include "agent/users.h"
@@ -14,6 +15,25 @@ static int64_t entry_type(mode_t mode)
 	if (S_ISDIR(mode))
 		return ENTRY_DIRECTORY;
 	return S_ISLNK(mode) ? ENTRY_SYMLINK : ENTRY_OTHER;
+}
+
+/* What a file was told about itself. A file that vanishes or has more than is allowed has none. */
+static int put_attributes(struct buf *message, const char *path)
+{
+	char names[ATTRIBUTES_MAX], value[ATTRIBUTES_MAX];
+	ssize_t size = llistxattr(path, names, sizeof(names));
+
+	for (ssize_t at = 0; at < size; at += (ssize_t)strlen(names + at) + 1) {
+		if (!str_starts(names + at, ATTRIBUTE_PREFIX))
+			continue;
+		ssize_t length = lgetxattr(path, names + at, value, sizeof(value));
+		cleanup_free char *pair =
+			length < 0 ? NULL
+				   : str_format("%s=%.*s", names + at + strlen(ATTRIBUTE_PREFIX), (int)length, value);
+		if (pair && wire_put_string(message, TAG_ATTRIBUTE, pair) < 0)
+			return -1;
+	}
+	return 0;
 }
 
 int entry_put(struct buf *message, const char *path, int directory, const char *name, const struct stat *status,
@@ -30,6 +50,8 @@ int entry_put(struct buf *message, const char *path, int directory, const char *
 	    wire_put_string(message, TAG_USER, user_name(status->st_uid)) < 0 ||
 	    wire_put_string(message, TAG_GROUP, group_name(status->st_gid)) < 0 ||
 	    wire_put_int(message, TAG_MTIME_MS, mtime_ms) < 0)
+		return husk_fail_memory(err);
+	if (S_ISREG(status->st_mode) && put_attributes(message, path) < 0)
 		return husk_fail_memory(err);
 	if (S_ISLNK(status->st_mode)) {
 		ssize_t size = readlinkat(directory, name, target, sizeof(target));

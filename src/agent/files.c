@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 
 #include "agent/agent.h"
 #include "agent/entry.h"
@@ -271,6 +272,31 @@ static int file_write_examine(const struct request *request, char **path, struct
 	return 0;
 }
 
+/* "key=value" each; a file that is written anew has no others. */
+static int set_attributes(int fd, const char *path, const struct request *request, struct husk_error *err)
+{
+	struct wire_field field;
+	size_t cursor = 0, total = 0;
+
+	while (wire_next(request->data, request->size, &cursor, &field) > 0) {
+		if (field.tag != TAG_ATTRIBUTE)
+			continue;
+		const char *equals = memchr(field.data, '=', field.size);
+		size_t key = equals ? (size_t)(equals - field.data) : field.size;
+		cleanup_free char *name = str_format(ATTRIBUTE_PREFIX "%.*s", (int)key, field.data);
+		if (!name)
+			return husk_fail_memory(err);
+		total += strlen(ATTRIBUTE_PREFIX) + field.size;
+		if (key >= field.size || key == 0 || total > ATTRIBUTES_MAX)
+			return husk_fail(err, HUSK_INVALID,
+					 "the attributes of '%s' are not at most %d bytes of key=value", path,
+					 ATTRIBUTES_MAX);
+		if (fsetxattr(fd, name, field.data + key + 1, field.size - key - 1, 0) < 0)
+			return husk_fail_errno(err, "cannot set an attribute of '%s'", path);
+	}
+	return 0;
+}
+
 static int file_write_create(struct file_write *call, bool append, const struct file_target *target,
 			     struct husk_error *err)
 {
@@ -310,7 +336,8 @@ int file_write_open(struct agent *agent, uint32_t number, const struct request *
 		return husk_fail_memory(err);
 	call->fd = -1;
 	call->path = steal_pointer(path);
-	if (file_write_create(call, append, &target, err) < 0) {
+	if (file_write_create(call, append, &target, err) < 0 ||
+	    set_attributes(call->fd, call->path, request, err) < 0) {
 		file_write_release(agent, &call->channel);
 		free(call);
 		return -1;

@@ -97,6 +97,12 @@ int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uin
 int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
 		    husk_source source, void *data, struct husk_error *err)
 {
+	return husk_file_write_with(husk, sandbox, path, mode, user, NULL, source, data, err);
+}
+
+int husk_file_write_with(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
+			 char *const *attributes, husk_source source, void *data, struct husk_error *err)
+{
 	cleanup_buf struct buf message = { 0 };
 	cleanup_call struct call *call = NULL;
 	int bad = 0;
@@ -106,6 +112,8 @@ int husk_file_write(struct husk *husk, const char *sandbox, const char *path, ui
 	bad |= wire_put_string(&message, TAG_PATH, path);
 	bad |= wire_put_int(&message, TAG_MODE, mode ? mode : 0644);
 	bad |= wire_put_string(&message, TAG_USER, user);
+	for (; attributes && *attributes; attributes++)
+		bad |= wire_put_string(&message, TAG_ATTRIBUTE, *attributes);
 	if (check_arguments(bad, err) < 0)
 		return -1;
 	if (call_start(husk, sandbox, METHOD_FILE_WRITE, &message, &call, err) < 0)
@@ -154,6 +162,7 @@ void husk_file_free(struct husk_file *file)
 	free(file->user);
 	free(file->group);
 	free(file->target);
+	strv_free(file->attributes);
 	*file = (struct husk_file){ 0 };
 }
 
@@ -178,6 +187,21 @@ static enum husk_file_type file_type(int64_t type)
 	}
 }
 
+static int read_attributes(const char *fields, size_t size, struct husk_file *file, struct husk_error *err)
+{
+	struct wire_field field;
+	size_t cursor = 0;
+
+	while (wire_next(fields, size, &cursor, &field) > 0) {
+		cleanup_free char *pair = field.tag == TAG_ATTRIBUTE ? strndup(field.data, field.size) : NULL;
+		if (field.tag != TAG_ATTRIBUTE)
+			continue;
+		if (!pair || strv_add(&file->attributes, pair) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
 static int read_entry(const char *fields, size_t size, struct husk_file *file, struct husk_error *err)
 {
 	*file = (struct husk_file){
@@ -192,9 +216,12 @@ static int read_entry(const char *fields, size_t size, struct husk_file *file, s
 		.target = wire_get_string(fields, size, TAG_TARGET),
 		.mtime_ms = wire_get_int(fields, size, TAG_MTIME_MS, 0),
 	};
-	if (file->path)
+	if (file->path && read_attributes(fields, size, file, err) == 0)
 		return 0;
+	bool named = file->path;
 	husk_file_free(file);
+	if (named)
+		return -1;
 	return husk_fail(err, HUSK_PROTOCOL, "the agent described a file without its path");
 }
 

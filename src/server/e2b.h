@@ -117,5 +117,16 @@ json_t *e2b_mounts_document(const struct husk_sandbox *sandbox);
 
 /* EntryInfo of one file; NULL: out of memory. */
 json_t *e2b_entry(struct request *request, const struct husk_file *file);
+/* "key=value" attributes of a file as an object. */
+json_t *e2b_metadata(char *const *attributes);
+/* The directory that a message asks to watch. */
+int e2b_watched_path(struct request *request, json_t *message, char **path, struct husk_error *err);
+/* FilesystemEvent of a change below `root`. LIMIT: changes were lost. */
+json_t *e2b_change(struct request *request, const char *root, const struct husk_watch_event *event, bool with_entry,
+		   struct husk_error *err);
+
+/* ---- e2b_watchers.c ---- */
+
+void e2b_watchers_end(void); /* at the end of the server */
 
 #endif

@@ -113,6 +113,36 @@ static char *admit(struct request *request, struct husk_error *err)
 	return husk_fail(err, HUSK_DENIED, "the access token is not one of sandbox %.40s", id), NULL;
 }
 
+static void drop_view(struct husk **view)
+{
+	if (*view)
+		husk_close(*view);
+}
+
+/* Traffic has no token, and the quotas are with those of the tenant: the most generous that is valid holds. NULL: it has
+ * none. */
+static int tenant_view(struct husk *owner, const char *tenant, struct husk **out, struct husk_error *err)
+{
+	struct husk_token **list = NULL, *best = NULL;
+
+	if (!tenant)
+		return 0;
+	if (husk_token_list(owner, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++) {
+		struct husk_token *each = list[i];
+		if (each->revoked || !str_equal(each->tenant, tenant) ||
+		    (each->expires_ms && each->expires_ms <= time_wall_ms()))
+			continue;
+		if (!best || (best->max_memory_bytes &&
+			      (!each->max_memory_bytes || each->max_memory_bytes > best->max_memory_bytes)))
+			best = each;
+	}
+	int result = best ? husk_as(owner, best, out, err) : 0;
+	husk_token_list_free(list);
+	return result;
+}
+
 /* Traffic wakes one that was made for that; any other that sleeps is, to its clients, not there. */
 static int rouse(struct request *request, const struct husk_sandbox *sandbox, struct husk_error *err)
 {
@@ -121,10 +151,18 @@ static int rouse(struct request *request, const struct husk_sandbox *sandbox, st
 
 	if (!settings.resume)
 		return husk_fail(err, HUSK_GONE, "sandbox %s is paused; connect to it to resume it", sandbox->id);
+	cleanup(drop_view) struct husk *view = NULL;
+	if (tenant_view(husk, sandbox->tenant, &view, err) < 0)
+		return -1;
+	husk = view ? view : husk;
 	/* Asleep it has no end; awake it has one again. */
 	if (sandbox->expires_ms == 0 && husk_extend(husk, sandbox->id, settings.timeout, false, NULL, err) < 0)
 		return -1;
-	return husk_wake(husk, sandbox->id, err);
+	if (husk_wake(husk, sandbox->id, err) == 0)
+		return 0;
+	if (err && err->code == HUSK_LIMIT)
+		request->fault = (struct fault){ 429, "limit" };
+	return -1;
 }
 
 static int require_running(struct request *request, const char *id, struct husk_error *err)

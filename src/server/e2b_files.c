@@ -4,6 +4,7 @@
  * constant memory; one that breaks off changes nothing.
  */
 #include <archive.h>
+#include <ctype.h>
 
 #include "server/core.h"
 #include "server/e2b.h"
@@ -11,6 +12,10 @@
 #include "server/multipart.h"
 
 #define PIECE 65536u
+#define METADATA_HEADER "X-Metadata-"
+#define METADATA_KEY_MAX 246
+#define METADATA_PREFIX_BYTES 9 /* that the guest's attribute has before the key */
+#define METADATA_MAX 4096
 
 static int handle_health(struct request *request, struct husk_error *err)
 {
@@ -35,6 +40,7 @@ static int handle_read(struct request *request, struct husk_error *err)
 struct upload {
 	struct request *request;
 	char user[33];
+	char **metadata; /* "key=value", that each file gets */
 	json_t *written;
 };
 
@@ -47,12 +53,14 @@ static int write_file(struct upload *upload, const char *given, husk_source sour
 	/* Also for an absolute path: who is to own it must exist. */
 	if (e2b_home(request, upload->user, &home, err) < 0 || e2b_path(request, upload->user, given, &path, err) < 0)
 		return -1;
-	if (husk_file_write(request_husk(request), request_path(request, "id"), path, 0, upload->user, source, data,
-			    err) < 0)
+	if (husk_file_write_with(request_husk(request), request_path(request, "id"), path, 0, upload->user,
+				 upload->metadata, source, data, err) < 0)
 		return -1;
 	const char *name = strrchr(path, '/') + 1;
 	json_t *entry =
 		json_pack("{s:o, s:s, s:o}", "name", json_text0(name), "type", "file", "path", json_text0(path));
+	if (upload->metadata && entry)
+		json_object_set_new(entry, "metadata", e2b_metadata(upload->metadata));
 	return json_array_append_new(upload->written, entry) < 0 ? husk_fail_memory(err) : 0;
 }
 
@@ -137,11 +145,41 @@ static int write_packed(struct upload *upload, const char *path, struct husk_err
 
 /* ---- the route ---- */
 
-static int find_metadata(void *data, const char *name, const char *value)
+struct metadata {
+	char ***list;
+	size_t total;
+	bool bad;
+};
+
+static bool is_plain(const char *text)
 {
-	(void)value;
-	*(bool *)data |= strncasecmp(name, "X-Metadata-", 11) == 0;
-	return 0;
+	for (; *text; text++)
+		if (*text < 0x20 || *text > 0x7e)
+			return false;
+	return true;
+}
+
+/* "X-Metadata-Key: value" is key=value; of a key sent twice the first counts. */
+static int take_metadata(void *data, const char *name, const char *value)
+{
+	struct metadata *metadata = data;
+	const char *key = name + strlen(METADATA_HEADER);
+
+	if (strncasecmp(name, METADATA_HEADER, strlen(METADATA_HEADER)) != 0)
+		return 0;
+	cleanup_free char *pair = str_format("%s=%s", key, value ? value : "");
+	metadata->total += (pair ? strlen(pair) : 0) + METADATA_PREFIX_BYTES;
+	metadata->bad |= !pair || !*key || strchr(key, '=') || strlen(key) > METADATA_KEY_MAX || !is_plain(pair) ||
+			 metadata->total > METADATA_MAX;
+	if (metadata->bad)
+		return 1;
+	for (char *at = pair; *at != '='; at++)
+		*at = (char)tolower((unsigned char)*at);
+	for (char **each = *metadata->list; each && *each; each++)
+		if (strncmp(*each, pair, strlen(key) + 1) == 0)
+			return 0;
+	metadata->bad = strv_add(metadata->list, pair) < 0;
+	return metadata->bad;
 }
 
 static int write_body(struct upload *upload, struct husk_error *err)
@@ -165,13 +203,18 @@ static int write_body(struct upload *upload, struct husk_error *err)
 static int handle_write(struct request *request, struct husk_error *err)
 {
 	struct upload upload = { .request = request, .written = json_array() };
-	bool metadata = false;
+	struct metadata metadata = { .list = &upload.metadata };
 
-	request_headers(request, find_metadata, &metadata);
+	request_headers(request, take_metadata, &metadata);
 	int result =
-		metadata ? e2b_unsupported(request, "metadata of a file", err) : e2b_user(request, upload.user, err);
+		metadata.bad
+			? husk_fail_field(err, METADATA_HEADER,
+					  "a file's metadata is printable ASCII, keys of at most %d bytes, %d in all",
+					  METADATA_KEY_MAX, METADATA_MAX)
+			: e2b_user(request, upload.user, err);
 	if (result == 0)
 		result = write_body(&upload, err);
+	strv_free(upload.metadata);
 	if (result < 0)
 		json_decref(upload.written);
 	return result < 0 ? -1 : respond_json(request, 200, upload.written, err);

@@ -51,6 +51,19 @@ static const char *entry_type(struct request *request, const struct husk_file *f
 	return name;
 }
 
+json_t *e2b_metadata(char *const *attributes)
+{
+	json_t *object = json_object();
+
+	for (; attributes && *attributes; attributes++) {
+		size_t key = strcspn(*attributes, "=");
+		cleanup_free char *name = strndup(*attributes, key);
+		if (name && (*attributes)[key] && str_is_utf8(name, key))
+			json_object_set_new(object, name, json_text0(*attributes + key + 1));
+	}
+	return object;
+}
+
 json_t *e2b_entry(struct request *request, const struct husk_file *file)
 {
 	const char *slash = strrchr(file->path, '/');
@@ -73,6 +86,9 @@ json_t *e2b_entry(struct request *request, const struct husk_file *file)
 		"group", json_text0(file->group ? file->group : id[1]),
 		"modifiedTime", json_time(file->mtime_ms));
 	/* clang-format on */
+	if (document && file->attributes &&
+	    json_object_set_new(document, "metadata", e2b_metadata(file->attributes)) < 0)
+		return NULL;
 	if (document && file->type == HUSK_SYMLINK && file->target &&
 	    json_object_set_new(document, "symlinkTarget", json_text0(file->target)) < 0)
 		return NULL;
@@ -231,27 +247,39 @@ static const char *change_type(const char *kind)
 	return NULL;
 }
 
-static int send_change(struct connect *connect, const char *root, const struct husk_watch_event *event, bool with_entry,
-		       struct husk_error *err)
+json_t *e2b_change(struct request *request, const char *root, const struct husk_watch_event *event, bool with_entry,
+		   struct husk_error *err)
 {
 	size_t size = strlen(root);
 	const char *name = event->path;
 	const char *type = change_type(event->kind);
 	struct husk_file file = { 0 };
 
-	if (!type)
-		return husk_fail(err, HUSK_LIMIT, "changes came faster than they were read, and some were lost");
+	if (!type) {
+		husk_fail(err, HUSK_LIMIT, "changes came faster than they were read, and some were lost");
+		return NULL;
+	}
 	if (strncmp(name, root, size) == 0)
 		name += size;
 	name += *name == '/' ? 1 : 0;
-	cleanup_json json_t *change = json_pack("{s:o, s:s}", "name", json_text0(name), "type", type);
+	json_t *change = json_pack("{s:o, s:s}", "name", json_text0(name), "type", type);
+	if (!change)
+		husk_fail_memory(err);
 	if (change && with_entry &&
-	    husk_file_stat(request_husk(connect->request), request_path(connect->request, "id"), event->path, false,
-			   &file, NULL) == 0) {
-		json_object_set_new(change, "entry", e2b_entry(connect->request, &file));
+	    husk_file_stat(request_husk(request), request_path(request, "id"), event->path, false, &file, NULL) == 0) {
+		json_object_set_new(change, "entry", e2b_entry(request, &file));
 		husk_file_free(&file);
 	}
-	return connect_send(connect, change ? json_pack("{s:O}", "filesystem", change) : NULL, err);
+	return change;
+}
+
+int e2b_watched_path(struct request *request, json_t *message, char **path, struct husk_error *err)
+{
+	char user[33];
+
+	if (read_path(request, message, "path", user, path, err) < 0)
+		return -1;
+	return require_directory(request, *path, err);
 }
 
 static int run_watch(struct connect *connect, json_t *message, struct husk_error *err)
@@ -261,9 +289,8 @@ static int run_watch(struct connect *connect, json_t *message, struct husk_error
 	bool with_entry = json_is_true(json_object_get(message, "includeEntry"));
 	cleanup_free char *path = NULL;
 	struct husk_watch_event event;
-	char user[33];
 
-	if (read_path(request, message, "path", user, &path, err) < 0 || require_directory(request, path, err) < 0 ||
+	if (e2b_watched_path(request, message, &path, err) < 0 ||
 	    husk_watch_open(request_husk(request), request_path(request, "id"), path,
 			    json_is_true(json_object_get(message, "recursive")), &watcher, err) < 0 ||
 	    connect_send(connect, json_pack("{s:{}}", "start"), err) < 0)
@@ -279,8 +306,10 @@ static int run_watch(struct connect *connect, json_t *message, struct husk_error
 			return -1;
 		if (ready == 0 || !husk_watch_pending(watcher))
 			continue;
-		if (husk_watch_next(watcher, &event, err) < 0 ||
-		    send_change(connect, path, &event, with_entry, err) < 0)
+		json_t *change = husk_watch_next(watcher, &event, err) < 0
+					 ? NULL
+					 : e2b_change(request, path, &event, with_entry, err);
+		if (!change || connect_send(connect, json_pack("{s:o}", "filesystem", change), err) < 0)
 			return -1;
 	}
 }
@@ -290,12 +319,6 @@ static int handle_watch(struct request *request, struct husk_error *err)
 	return connect_serve(request, run_watch, err);
 }
 
-/* These keep events in the server between calls; a stream (WatchDir) needs nothing kept. */
-static int handle_watcher(struct request *request, struct husk_error *err)
-{
-	return e2b_unsupported(request, "a watcher that is polled (CreateWatcher, in place of WatchDir)", err);
-}
-
 const struct route e2b_filesystem_routes[] = {
 	{ "POST", "/filesystem.Filesystem/Stat", handle_stat, E2B_UNARY },
 	{ "POST", "/filesystem.Filesystem/MakeDir", handle_make, E2B_UNARY },
@@ -303,8 +326,5 @@ const struct route e2b_filesystem_routes[] = {
 	{ "POST", "/filesystem.Filesystem/ListDir", handle_list, E2B_UNARY },
 	{ "POST", "/filesystem.Filesystem/Remove", handle_remove, E2B_UNARY },
 	{ "POST", "/filesystem.Filesystem/WatchDir", handle_watch, E2B_STREAM },
-	{ "POST", "/filesystem.Filesystem/CreateWatcher", handle_watcher, E2B_UNARY },
-	{ "POST", "/filesystem.Filesystem/GetWatcherEvents", handle_watcher, E2B_UNARY },
-	{ "POST", "/filesystem.Filesystem/RemoveWatcher", handle_watcher, E2B_UNARY },
 	{ 0 },
 };

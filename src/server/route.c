@@ -17,7 +17,7 @@ int routes_setup(struct husk_error *err)
 		exec_routes,        pty_routes,         code_routes,           file_routes,         port_routes,
 		mcp_routes,         e2b_sandbox_routes, e2b_snapshot_routes,   e2b_template_routes, e2b_build_routes,
 		e2b_process_routes, e2b_file_routes,    e2b_filesystem_routes, e2b_code_routes,     egress_routes,
-		volume_routes,      e2b_volume_routes,  e2b_secret_routes
+		volume_routes,      e2b_volume_routes,  e2b_secret_routes,     e2b_watcher_routes
 	};
 
 	all_count = 0;

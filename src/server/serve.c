@@ -271,6 +271,7 @@ static void stop(struct server *server, const sigset_t *signals)
 		quiet = drain(server, signals, LAST_WORDS_MS);
 	}
 	quiet = e2b_builds_end() && quiet;
+	e2b_watchers_end();
 	/* A handler deep in a call is not waited for: the end of the process is the end of it. */
 	if (!quiet) {
 		log_server(server, "stopped with %zu requests cut off", requests_left(server));

@@ -55,7 +55,7 @@ extern const struct route port_routes[];     /* ports.c: by path, and signing */
 extern const struct route mcp_routes[];      /* mcp.c: the Model Context Protocol */
 extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[], e2b_build_routes[]; /* e2b_*.c */
 extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
-extern const struct route e2b_secret_routes[], e2b_volume_routes[];
+extern const struct route e2b_secret_routes[], e2b_volume_routes[], e2b_watcher_routes[];
 
 /* ---- the request ---- */
 

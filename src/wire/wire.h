@@ -124,7 +124,7 @@ enum wire_method {
 
 	/* files */
 	METHOD_FILE_READ = 20, /* PATH, OFFSET?, LENGTH? => DATA on STREAM_OUT, EOF, END: SIZE (of the whole file) */
-	METHOD_FILE_WRITE, /* PATH, MODE?, USER?, FLAGS? FILE_APPEND. DATA on STREAM_IN, EOF. Written beside and renamed
+	METHOD_FILE_WRITE, /* PATH, MODE?, USER?, FLAGS? FILE_APPEND, ATTRIBUTE*. DATA on STREAM_IN, EOF. Written beside and renamed
 				  over the target: nothing changes if the link breaks before EOF. Parents are made. END: SIZE */
 	METHOD_FILE_STAT,  /* PATH, FLAGS? FILE_FOLLOW => END: the fields of an entry (below) */
 	METHOD_FILE_LIST,  /* PATH, DEPTH? (default 1) => MSG per entry */
@@ -216,7 +216,8 @@ enum wire_tag {
 	TAG_DROPPED_OUT,
 	TAG_DROPPED_ERR,
 
-	/* an entry: PATH, FILE_TYPE, SIZE, MODE, UID, GID, USER?, GROUP?, MTIME_MS, TARGET? (of a symlink) */
+	/* an entry: PATH, FILE_TYPE, SIZE, MODE, UID, GID, USER?, GROUP?, MTIME_MS, TARGET? (of a symlink),
+	 * ATTRIBUTE* ("key=value", what "user.e2b.key" of a file holds) */
 	TAG_PATH = 60,
 	TAG_TARGET,
 	TAG_OFFSET,
@@ -231,6 +232,7 @@ enum wire_tag {
 	TAG_MTIME_MS,
 	TAG_EVENT,
 	TAG_COUNT,
+	TAG_ATTRIBUTE,
 
 	TAG_PORT = 90,
 	TAG_CPU_US,

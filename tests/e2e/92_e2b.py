@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 
-from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_no_leaks, environment, husk, main, scratch, test
+from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_no_leaks, environment, husk, main, scratch, test, until
 from lib.http import server
 from lib.roots import Image, copy_program, small_root
 
@@ -186,13 +186,78 @@ def errors_have_the_shape_and_status_of_theirs():
                 ("/process.Process/SendInput", {"process": {"pid": 1}}, 400, "invalid_argument"),
                 ("/filesystem.Filesystem/Stat", {"path": "/nothing"}, 404, "not_found"),
                 ("/filesystem.Filesystem/MakeDir", {"path": "/etc"}, 409, "already_exists"),
-                ("/filesystem.Filesystem/CreateWatcher", {"path": "/etc"}, 501, "unimplemented"),
+                ("/filesystem.Filesystem/CreateWatcher", {"path": "/nothing"}, 404, "not_found"),
+                ("/filesystem.Filesystem/CreateWatcher", {"path": "/etc/passwd"}, 400, "invalid_argument"),
+                ("/filesystem.Filesystem/GetWatcherEvents", {"watcherId": "w0"}, 404, "not_found"),
+                ("/filesystem.Filesystem/RemoveWatcher", {}, 404, "not_found"),
             ):
                 answer = huskd.post(path, body, status, token="", headers=inside).json()
                 assert answer["code"] == code, f"{path}: {answer}"
             huskd.delete(f"/sandboxes/{made['sandboxID']}", token="", headers=headers)
             gone = huskd.get("/health", 502, token="", headers=inside).json()
             assert gone["code"] == 502, gone
+        finally:
+            husk("token", "rm", "compat", code=None)
+
+
+@test
+def traffic_wakes_within_the_quota():
+    with server() as huskd:
+        headers = {"X-API-KEY": key("compat-memory", "--max-memory", "1500M")}
+        try:
+            sleeper = {"templateID": "base", "autoPause": True, "autoResume": {"enabled": True}}
+            made = huskd.post("/sandboxes", sleeper, status=201, token="", headers=headers).json()
+            inside = {"E2b-Sandbox-Id": made["sandboxID"], "X-Access-Token": made["envdAccessToken"]}
+            huskd.post(f"/sandboxes/{made['sandboxID']}/pause", {}, 204, token="", headers=headers)
+            other = huskd.post("/sandboxes", {"templateID": "base"}, status=201, token="", headers=headers).json()
+            refused = huskd.get("/health", 429, token="", headers=inside).json()
+            assert "max_memory_bytes" in refused["message"], refused
+            huskd.delete(f"/sandboxes/{other['sandboxID']}", token="", headers=headers)
+            huskd.get("/health", 204, token="", headers=inside)
+            huskd.delete(f"/sandboxes/{made['sandboxID']}", token="", headers=headers)
+        finally:
+            husk("token", "rm", "compat-memory", code=None)
+
+
+@test
+def watchers_that_are_polled():
+    """What the clients without streams use (Python's, when it does not run on asyncio)."""
+    with server() as huskd:
+        headers = {"X-API-KEY": key("compat")}
+        try:
+            boxes = []
+            for _ in range(2):
+                made = huskd.post("/sandboxes", {"templateID": "base"}, status=201, token="", headers=headers).json()
+                boxes.append({"E2b-Sandbox-Id": made["sandboxID"], "X-Access-Token": made["envdAccessToken"]})
+
+            def call(method, body, status=200, box=0):
+                return huskd.post(f"/filesystem.Filesystem/{method}", body, status, token="", headers=boxes[box]).json()
+
+            def write(path):
+                more = {**boxes[0], "Content-Type": "application/octet-stream"}
+                huskd.call("POST", f"/files?path={path}", b"x", 200, token="", headers=more)
+
+            call("MakeDir", {"path": "/tmp/watched"})
+            watcher = call("CreateWatcher", {"path": "/tmp/watched", "recursive": True, "includeEntry": True})
+            assert call("GetWatcherEvents", watcher) == {"events": []}, "nothing has happened"
+            write("/tmp/watched/below/one.txt")
+            events = []
+
+            def seen():
+                events.extend(call("GetWatcherEvents", watcher)["events"])
+                return any(each["name"] == "below/one.txt" and each["type"] == "EVENT_TYPE_CREATE" for each in events)
+
+            until(seen, "the file is told")
+            assert any(each.get("entry", {}).get("path") == "/tmp/watched/below/one.txt" for each in events), events
+            call("GetWatcherEvents", watcher, 404, box=1)
+            call("RemoveWatcher", watcher, 404, box=1)
+            assert call("RemoveWatcher", watcher) == {}
+            call("GetWatcherEvents", watcher, 404)
+            for _ in range(64):
+                call("CreateWatcher", {"path": "/tmp"})
+            assert call("CreateWatcher", {"path": "/tmp"}, 429)["code"] == "resource_exhausted"
+            for each in boxes:
+                huskd.delete(f"/sandboxes/{each['E2b-Sandbox-Id']}", token="", headers=headers)
         finally:
             husk("token", "rm", "compat", code=None)
 

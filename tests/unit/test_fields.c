@@ -222,6 +222,7 @@ NO_ROUTES(e2b_filesystem_routes);
 NO_ROUTES(e2b_code_routes);
 NO_ROUTES(e2b_other_routes);
 NO_ROUTES(e2b_secret_routes);
+NO_ROUTES(e2b_watcher_routes);
 
 static int find(const char *method, const char *raw, struct target *target, struct route_match *match, char allow[64])
 {

@@ -331,14 +331,60 @@ static void mints_certificates(void **state)
 	secrets_wipe(key);
 }
 
+static void sets_headers_of_the_closest_host(void **state)
+{
+	struct policy *policy = parse("{\"mode\":\"open\",\"secrets\":["
+				      "{\"name\":\"A\",\"hosts\":[\"*.a.io\"],\"header\":\"X-Key\"},"
+				      "{\"name\":\"B\",\"hosts\":[\"*.b.a.io\"],\"header\":\"X-Key\"},"
+				      "{\"name\":\"C\",\"hosts\":[\"c.b.a.io\"],\"header\":\"X-Other\"},"
+				      "{\"name\":\"D\",\"hosts\":[\"c.b.a.io\"]}]}");
+
+	(void)state;
+	assert_int_equal(policy_header_for(policy, "x.a.io", 443, 0), 0);
+	assert_int_equal(policy_header_for(policy, "x.a.io", 443, 1), -1);
+	assert_int_equal(policy_header_for(policy, "x.b.a.io", 443, 0), 1);
+	assert_int_equal(policy_header_for(policy, "c.b.a.io", 443, 0), 2);
+	assert_int_equal(policy_header_for(policy, "c.b.a.io", 443, 3), -1);
+	assert_int_equal(policy_header_for(policy, "a.io", 443, 0), -1);
+	assert_int_equal(policy_header_for(policy, "x.a.io", 8443, 0), -1);
+	policy_free(policy);
+	assert_refused("{\"mode\":\"open\",\"secrets\":[{\"name\":\"A\",\"hosts\":[\"a.io\"],\"header\":\"Host\"}]}",
+		       "Host");
+	assert_refused("{\"mode\":\"open\",\"secrets\":[{\"name\":\"A\",\"hosts\":[\"a.io\"],\"header\":\"a:b\"}]}",
+		       "a:b");
+}
+
+static void denies_ranges(void **state)
+{
+	struct policy *policy =
+		parse("{\"mode\":\"open\",\"allow\":[\"8.8.8.8\"],\"deny\":[\"8.8.8.0/24\",\"1.1.1.1:53\"]}");
+
+	(void)state;
+	assert_false(policy_allows_address(policy, 0x08080807, 443, PLACE_PUBLIC));
+	assert_true(policy_allows_address(policy, 0x08080808, 443, PLACE_PUBLIC));
+	assert_true(policy_allows_address(policy, 0x08080907, 443, PLACE_PUBLIC));
+	assert_false(policy_allows_address(policy, 0x01010101, 53, PLACE_PUBLIC));
+	assert_true(policy_allows_address(policy, 0x01010101, 443, PLACE_PUBLIC));
+	policy_free(policy);
+	assert_refused("{\"mode\":\"allow\",\"deny\":[\"8.8.8.8\"]}", "mode open");
+	assert_refused("{\"mode\":\"open\",\"deny\":[\"a.io\"]}", "a.io");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(reads_and_writes),        cmocka_unit_test(refuses_bad_rules),
-		cmocka_unit_test(refuses_bad_policies),    cmocka_unit_test(matches_names),
-		cmocka_unit_test(matches_addresses),       cmocka_unit_test(keeps_special_ranges_shut),
-		cmocka_unit_test(finds_secrets_of_a_host), cmocka_unit_test(keeps_secrets),
-		cmocka_unit_test(refuses_bad_secrets),     cmocka_unit_test(mints_certificates),
+		cmocka_unit_test(reads_and_writes),
+		cmocka_unit_test(refuses_bad_rules),
+		cmocka_unit_test(refuses_bad_policies),
+		cmocka_unit_test(matches_names),
+		cmocka_unit_test(matches_addresses),
+		cmocka_unit_test(keeps_special_ranges_shut),
+		cmocka_unit_test(finds_secrets_of_a_host),
+		cmocka_unit_test(keeps_secrets),
+		cmocka_unit_test(refuses_bad_secrets),
+		cmocka_unit_test(mints_certificates),
+		cmocka_unit_test(sets_headers_of_the_closest_host),
+		cmocka_unit_test(denies_ranges),
 	};
 
 	return cmocka_run_group_tests_name("policy", tests, make_scratch, remove_scratch);

@@ -601,6 +601,68 @@ static void upgrades_an_old_catalog(void **state)
 	catalog_close(catalog);
 }
 
+static void stored_secrets_are_apart(void **state)
+{
+	struct world *w = *state;
+	struct husk_stored_secret *secret = NULL, **list = NULL;
+	const struct husk_pair pairs[] = { { "team", "a" } };
+	char *value = NULL;
+
+	assert_int_equal(husk_secret_store(w->red, "Key", "red value", pairs, 1, &secret, &w->err), 0);
+	assert_string_equal(secret->name, "key");
+	assert_string_equal(secret->metadata, "{\"team\":\"a\"}");
+	refused(w, husk_secret_value(w->blue, "key", &value, &w->err), HUSK_NOT_FOUND, "key");
+	refused(w, husk_secret_value(w->husk, secret->id, &value, &w->err), HUSK_NOT_FOUND, secret->id);
+	refused(w, husk_secret_remove(w->blue, secret->id, &w->err), HUSK_NOT_FOUND, secret->id);
+	husk_stored_secret_free(secret);
+	refused(w, husk_secret_store(w->red, "KEY", "x", NULL, 0, &secret, &w->err), HUSK_CONFLICT, "key");
+	assert_int_equal(husk_secret_store(w->blue, "key", "blue value", NULL, 0, &secret, &w->err), 0);
+	husk_stored_secret_free(secret);
+	assert_int_equal(husk_secret_change(w->red, "key", "newer", NULL, 0, &secret, &w->err), 0);
+	assert_int_equal(secret->version, 2);
+	husk_stored_secret_free(secret);
+	assert_int_equal(husk_secret_value(w->red, "key", &value, &w->err), 0);
+	assert_string_equal(value, "newer");
+	free(value);
+	assert_int_equal(husk_secret_list(w->blue, &list, &w->err), 0);
+	assert_true(list[0] && !list[1]);
+	husk_stored_secret_list_free(list);
+	assert_int_equal(husk_secret_remove(w->red, "key", &w->err), 0);
+	refused(w, husk_secret_store(w->red, "a}b", "x", NULL, 0, &secret, &w->err), HUSK_INVALID, "name");
+	refused(w, husk_secret_store(w->red, "a", "two\nlines", NULL, 0, &secret, &w->err), HUSK_INVALID, "value");
+}
+
+static void snapshots_have_further_names(void **state)
+{
+	struct world *w = *state;
+	struct catalog_snapshot *row = NULL;
+	char **tags = NULL;
+
+	put_snapshot(w, w->blue, "sn-one", "tool");
+	put_snapshot(w, w->blue, "sn-two", NULL);
+	assert_int_equal(catalog_snapshot_finish(w->blue->catalog, "sn-one", 1, &w->err), 0);
+	assert_int_equal(catalog_snapshot_finish(w->blue->catalog, "sn-two", 1, &w->err), 0);
+	assert_int_equal(husk_snapshot_tag(w->blue, "tool", "tool.v1", &w->err), 0);
+	assert_int_equal(husk_snapshot_tag(w->blue, "sn-two", "tool.v2", &w->err), 0);
+	assert_int_equal(catalog_snapshot_get(w->blue->catalog, "tool.v2", &row, &w->err), 0);
+	assert_string_equal(row->name, "tool.v2"); /* the first of its names */
+	catalog_snapshot_free(row);
+	refused(w, catalog_snapshot_tag(w->blue->catalog, "sn-two", "tool.v1", &w->err), HUSK_CONFLICT, "tool.v1");
+	refused(w, catalog_snapshot_get(w->red->catalog, "tool.v1", &row, &w->err), HUSK_NOT_FOUND, "tool.v1");
+	/* Its own name goes, a further one takes its place; then it moves to the other, and nothing is left of it. */
+	assert_int_equal(husk_snapshot_untag(w->blue, "tool", &w->err), 0);
+	assert_int_equal(catalog_snapshot_get(w->blue->catalog, "sn-one", &row, &w->err), 0);
+	assert_string_equal(row->name, "tool.v1");
+	catalog_snapshot_free(row);
+	assert_int_equal(husk_snapshot_tag(w->blue, "sn-two", "tool.v1", &w->err), 0);
+	refused(w, catalog_snapshot_get(w->blue->catalog, "sn-one", &row, &w->err), HUSK_NOT_FOUND, "sn-one");
+	assert_int_equal(catalog_snapshot_tags(w->blue->catalog, "sn-two", &tags, &w->err), 0);
+	assert_string_equal(tags[0], "tool.v1");
+	strv_free(tags);
+	assert_int_equal(husk_snapshot_remove(w->blue, "tool.v1", &w->err), 0);
+	refused(w, husk_snapshot_untag(w->blue, "tool.v1", &w->err), HUSK_NOT_FOUND, "tool.v1");
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -610,6 +672,8 @@ int main(void)
 		TEST(instance_sees_all_by_id),
 		TEST(events_are_the_tenants),
 		TEST(snapshots_are_apart),
+		TEST(stored_secrets_are_apart),
+		TEST(snapshots_have_further_names),
 		TEST(own_templates_come_first),
 		TEST(owner_only),
 		TEST(quotas_hold),

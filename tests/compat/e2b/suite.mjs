@@ -101,7 +101,7 @@ await check('sandbox timeout', async () => {
 })
 await check('sandbox.pause and connect', async () => {
   const other = await create({ timeoutMs: 60_000 })
-  const count = await other.commands.run('n=0; while :; do n=$((n+1)); echo $n > /tmp/n; sleep 0.05; done', {
+  const count = await other.commands.run('n=0; while :; do n=$((n+1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; sleep 0.05; done', {
     background: true, timeoutMs: 0,
   })
   await until(() => other.files.exists('/tmp/n'), 'the counter starts')
@@ -526,8 +526,19 @@ await check('downloadUrl and uploadUrl', async () => {
   assert.equal((await fetch(await box.downloadUrl('signed.txt', { useSignatureExpiration: -10 }))).status, 401)
 })
 await check('files.write (metadata)', async () => {
-  await fails(box.files.write('labelled', 'x', { metadata: { a: 'b' } }), SandboxError, '501')
-}, '501')
+  const info = await box.files.write('tagged.txt', 'x', { metadata: { Author: 'somebody', note: 'a = b, c' } })
+  const metadata = { author: 'somebody', note: 'a = b, c' }
+  assert.deepEqual(info.metadata, metadata)
+  assert.deepEqual((await box.files.getInfo('tagged.txt')).metadata, metadata)
+  assert.deepEqual((await box.files.list('/home/user')).find((each) => each.name === 'tagged.txt').metadata, metadata)
+  const renamed = await box.files.rename('tagged.txt', 'renamed.txt')
+  assert.deepEqual(renamed.metadata, metadata)
+  const many = await box.files.write([{ path: 'm1', data: '1' }, { path: 'm2', data: '2' }], { metadata: { kind: 'many' } })
+  assert.deepEqual(many.map((each) => each.metadata), [{ kind: 'many' }, { kind: 'many' }])
+  await box.files.write('renamed.txt', 'y')
+  assert.equal((await box.files.getInfo('renamed.txt')).metadata, undefined)
+  await fails(box.files.write('x', 'y', { metadata: { big: 'x'.repeat(5000) } }), InvalidArgumentError)
+})
 
 // ---- git
 
