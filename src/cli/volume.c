@@ -115,6 +115,7 @@ static int volume_rm_run(struct cli *cli, void *data, int argc, char **argv, str
 
 static int volume_files_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
+	static const char *const heading[] = { "MODE", "TYPE", "SIZE", "PATH" };
 	static const char *const types[] = { "?", "file", "directory", "symlink", "other" };
 	cleanup_json json_t *array = json_array();
 	cleanup_table struct table table;
@@ -122,9 +123,11 @@ static int volume_files_run(struct cli *cli, void *data, int argc, char **argv, 
 	size_t count = 0;
 
 	(void)data;
+	table_begin(&table, ARRAY_SIZE(heading));
+	for (size_t i = 0; i < ARRAY_SIZE(heading); i++)
+		table_cell(&table, heading[i]);
 	if (husk_volume_file_list(cli->husk, argv[0], argc > 1 ? argv[1] : "/", 1, &files, &count, err) < 0)
 		return -1;
-	table_begin(&table, 4);
 	for (size_t i = 0; i < count; i++) {
 		char mode[16];
 		snprintf(mode, sizeof(mode), "%04o", files[i].mode);
@@ -135,7 +138,7 @@ static int volume_files_run(struct cli *cli, void *data, int argc, char **argv, 
 		json_array_append_new(array, json_file(&files[i]));
 	}
 	husk_file_list_free(files, count);
-	return cli->json ? output_json(json_incref(array), err) : count ? table_print(&table, err) : 0;
+	return cli->json ? output_json(json_incref(array), err) : table_print(&table, err);
 }
 
 static int to_stdout(void *data, const void *bytes, size_t size)

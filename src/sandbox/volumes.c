@@ -47,12 +47,16 @@ struct volumes {
 
 /* ---- on the link's reader ---- */
 
+/* What is shorter than a header is refused here, or it could be queued without end: credit counts bytes. */
 static void take_request(struct served *served, const char *payload, size_t size)
 {
-	struct pending *pending = malloc(sizeof(*pending) + size);
+	struct pending *pending = size < SERVE_REQUEST_MIN ? NULL : malloc(sizeof(*pending) + size);
 
-	if (!pending) {
+	if (served->ended || !pending) {
+		if (!served->ended)
+			husk_fail(&served->reason, HUSK_PROTOCOL, "the guest sent what is no request for a volume");
 		served->ended = true;
+		free(pending);
 		return;
 	}
 	*pending = (struct pending){ .size = size };

@@ -7,6 +7,7 @@
 
 #include "volume/volume.h"
 
+#define SERVE_REQUEST_MIN 40u                      /* a header */
 #define SERVE_DATA_MAX (128u * 1024u)              /* of one read or write */
 #define SERVE_REQUEST_MAX (SERVE_DATA_MAX + 4096u) /* headers and names beside it; the agent reads no longer ones */
 #define SERVE_ANSWER_MAX (SERVE_DATA_MAX + 4096u)

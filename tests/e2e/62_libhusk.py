@@ -32,6 +32,8 @@ class File(ctypes.Structure):
         ("group", ctypes.c_char_p),
         ("target", ctypes.c_char_p),
         ("mtime_ms", ctypes.c_int64),
+        ("atime_ms", ctypes.c_int64),
+        ("ctime_ms", ctypes.c_int64),
     ]
 
 
