@@ -506,7 +506,7 @@ static ssize_t do_statfs(struct call *call)
 {
 	struct fuse_statfs_out *out = (struct fuse_statfs_out *)call->out;
 	const struct volume *volume = &call->server->volume;
-	uint64_t used = MIN(volume_used(volume), volume->limit), left = (volume->limit - used) / VOLUME_BLOCK;
+	uint64_t used = volume_used(volume), left = used < volume->limit ? (volume->limit - used) / VOLUME_BLOCK : 0;
 
 	*out = (struct fuse_statfs_out){ .st = { .blocks = volume->limit / VOLUME_BLOCK,
 						 .bfree = left,

@@ -85,8 +85,8 @@ static uint64_t count_tree(int fd, int depth)
 		int below = S_ISDIR(status.st_mode)
 				    ? openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 				    : -1;
-		if (below >= 0)
-			sum = MIN(sum + count_tree(below, depth + 1), UINT64_MAX / 2);
+		uint64_t more = below >= 0 ? count_tree(below, depth + 1) : 0;
+		sum = MIN(sum + more, UINT64_MAX / 2);
 	}
 	return sum;
 }

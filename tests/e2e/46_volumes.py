@@ -188,14 +188,16 @@ def an_open_file_goes_on_through_hibernation_and_forks():
 def a_killed_supervisor_loses_nothing():
     with volume("kept"):
         box = create("--volume", "kept:/data")
-        sh(box, "echo closed > /data/closed")
+        sh(box, "mkdir /data/d; echo closed > /data/d/closed")
         husk("exec", "-d", box, "--", "python3", "-c", "import os,time\nf = open('/data/synced', 'w'); f.write('synced'); f.flush()\n"
              "os.fsync(f.fileno()); open('/data/ready', 'w').close(); time.sleep(600)")
         until(lambda: sh(box, "ls /data/ready 2>/dev/null || true"), "the file is synced")
         os.kill(supervisor_pid(box), signal.SIGKILL)
         until(lambda: inspect(box)["state"] == "ended", "the death is noticed")
         other = create("--volume", "kept:/data")
-        assert sh(other, "cat /data/closed /data/synced") == "closed\nsynced"
+        assert sh(other, "cat /data/d/closed /data/synced") == "closed\nsynced"
+        # Counted anew: a directory, two files with a block each, and an empty one.
+        assert husk("volume", "inspect", "kept").json()["used_bytes"] == 6 * 4096
 
 
 @test
