@@ -34,6 +34,7 @@ class File(ctypes.Structure):
         ("mtime_ms", ctypes.c_int64),
         ("atime_ms", ctypes.c_int64),
         ("ctime_ms", ctypes.c_int64),
+        ("attributes", ctypes.POINTER(ctypes.c_char_p)),
     ]
 
 
