@@ -13,7 +13,7 @@ import time
 
 MEGABYTES = 192
 CROWD_MAX, CROWD_EACH_MB = 500, 24
-REST_S = 15  # a sandbox in which nothing happens takes ten seconds to come to rest
+REST_S = 75  # a sandbox in which nothing happens falls asleep after a minute
 RULES = 50
 CREATE_BUDGET_MS, CONNECT_BUDGET_MS, CHANGE_BUDGET_MS = 5.0, 1.0, 20.0
 

@@ -70,8 +70,9 @@ int gvisor_own_mounts(void);
 /* ---- quiet.c: an idle machine that costs nothing ---- */
 
 #define QUIET_PERIOD_MS 500
-#define QUIET_HOLD_MS 3000 /* how long it is left alone after quiet_wake */
-enum quiet_level { QUIET_BUSY, QUIET_LIGHT, QUIET_DEEP };
+#define QUIET_SLEEP_MS 2000 /* … and for one that sleeps */
+#define QUIET_HOLD_MS 3000  /* how long it is left alone after quiet_wake */
+enum quiet_level { QUIET_BUSY, QUIET_LIGHT, QUIET_DEEP, QUIET_ASLEEP };
 struct quiet { /* zero it, then set `sandbox`; the rest is quiet.c's */
 	pid_t sandbox, monitor;
 	uint64_t sum, last; /* CPU time of the guest, ns */
@@ -79,6 +80,7 @@ struct quiet { /* zero it, then set `sandbox`; the rest is quiet.c's */
 	enum quiet_level level;
 };
 void quiet_look(struct quiet *quiet); /* every period: makes it as quiet as its guest is */
+int quiet_period(const struct quiet *quiet);
 void quiet_wake(struct quiet *quiet); /* there will be work: exact timers at once */
 
 /* ---- control.c: calls to the sandbox process over its control socket ---- */

@@ -173,7 +173,7 @@ static void look(struct launch *launch)
 	if (launch->sandbox < 0 || now < launch->next_look)
 		return;
 	quiet_look(&launch->quiet);
-	launch->next_look = now + QUIET_PERIOD_MS;
+	launch->next_look = now + quiet_period(&launch->quiet);
 }
 
 /* The supervisor is about to ask for something that takes work. */
@@ -196,7 +196,7 @@ static _Noreturn void init_loop(struct launch *launch, int signals)
 					    { .fd = launch->console_in, .events = POLLIN } };
 		struct signalfd_siginfo ignored[8];
 
-		if (poll(watched, ARRAY_SIZE(watched), launch->sandbox > 0 ? QUIET_PERIOD_MS : -1) < 0)
+		if (poll(watched, ARRAY_SIZE(watched), launch->sandbox > 0 ? quiet_period(&launch->quiet) : -1) < 0)
 			continue;
 		/* The kernel ends everything else in the namespace with us. */
 		if (watched[1].revents & (POLLHUP | POLLERR))
@@ -223,7 +223,8 @@ static _Noreturn void init_run(void *data)
 	reset_signals();
 	setsid();
 	prctl(PR_SET_NAME, "husk-machine");
-	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) || gvisor_own_mounts() < 0)
+	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) ||
+	    gvisor_own_mounts() < 0)
 		give_up(launch, REPORT_SETUP, errno);
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);

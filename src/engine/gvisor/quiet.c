@@ -1,5 +1,5 @@
 /*
- * Lets a sandbox in which nothing happens cost nothing. Called by a machine's init (init.c), twice a second.
+ * Lets a sandbox in which nothing happens cost nothing. Called by a machine's init (init.c), twice a second at most.
  *
  * runsc's systrap platform wakes up every 400 microseconds for as long as it lives, to measure latencies that are only
  * of interest while the guest runs (releases from mid-2026 on stop doing so). That is 3 to 8 % of a CPU for each idle
@@ -8,7 +8,7 @@
  * slack.
  *
  * One thread is in the way of work when it is late: the Go runtime's monitor, which hands on processors that blocked in a
- * system call. It gets slack only after ten seconds without any life, since 100 wake-ups a second of each of hundreds of
+ * system call. It gets slack only after ten seconds without any life, and more of it after a minute, since 100 wake-ups a second of each of hundreds of
  * sandboxes slow down the others; work announced by the supervisor interrupts its sleep at once, and a packet from
  * the network may once be answered late by that much.
  *
@@ -25,13 +25,14 @@
 #define BUSY_NS 1000000
 #define STIR_NS 20000
 #define STILL_PERIODS (10000 / QUIET_PERIOD_MS)
+#define ASLEEP_PERIODS (60000 / QUIET_PERIOD_MS)
 
 static const char *const slack_ns[] = {
-	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "16000000", [QUIET_DEEP] = "200000000"
+	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "16000000", [QUIET_DEEP] = "200000000", [QUIET_ASLEEP] = "1000000000"
 };
 
 static const char *const monitor_slack_ns[] = {
-	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "50000", [QUIET_DEEP] = "100000000"
+	[QUIET_BUSY] = "50000", [QUIET_LIGHT] = "50000", [QUIET_DEEP] = "100000000", [QUIET_ASLEEP] = "400000000"
 };
 
 struct entry { /* of getdents64 */
@@ -127,10 +128,12 @@ static enum quiet_level judge(struct quiet *quiet)
 	uint64_t change = quiet->sum > quiet->last ? quiet->sum - quiet->last : quiet->last - quiet->sum;
 
 	quiet->last = quiet->sum;
-	quiet->still = change > STIR_NS ? 0 : MIN(quiet->still + 1, STILL_PERIODS);
+	quiet->still = change > STIR_NS ? 0 : MIN(quiet->still + 1, ASLEEP_PERIODS);
 	if (change > BUSY_NS)
 		return QUIET_BUSY;
-	return quiet->still == STILL_PERIODS ? QUIET_DEEP : QUIET_LIGHT;
+	if (quiet->still >= ASLEEP_PERIODS)
+		return QUIET_ASLEEP;
+	return quiet->still >= STILL_PERIODS ? QUIET_DEEP : QUIET_LIGHT;
 }
 
 static void apply(struct quiet *quiet, enum quiet_level level)
@@ -155,9 +158,14 @@ void quiet_look(struct quiet *quiet)
 	apply(quiet, judge(quiet));
 }
 
+int quiet_period(const struct quiet *quiet)
+{
+	return quiet->level == QUIET_ASLEEP ? QUIET_SLEEP_MS : QUIET_PERIOD_MS;
+}
+
 void quiet_wake(struct quiet *quiet)
 {
-	bool deep = quiet->level == QUIET_DEEP;
+	bool deep = quiet->level >= QUIET_DEEP;
 
 	quiet->still = 0;
 	apply(quiet, QUIET_BUSY);
