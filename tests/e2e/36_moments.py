@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Snapshots at moments nobody chose, while a program writes to its disk and talks over its network without end. Each is
 restored and checked to have gone on: not started anew, nothing lost. What shows it is a number that lives in memory
-only, and a count. (Moments of a boot: tests/unit/test_moments.c.)"""
+only, and a count."""
 
 # timeout: 1800
 import hashlib

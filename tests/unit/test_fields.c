@@ -220,7 +220,6 @@ NO_ROUTES(e2b_process_routes);
 NO_ROUTES(e2b_file_routes);
 NO_ROUTES(e2b_filesystem_routes);
 NO_ROUTES(e2b_code_routes);
-NO_ROUTES(e2b_other_routes);
 NO_ROUTES(e2b_secret_routes);
 NO_ROUTES(e2b_watcher_routes);
 

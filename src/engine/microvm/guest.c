@@ -115,7 +115,8 @@ int microvm_initramfs_make(struct husk_error *err)
 
 /* ---- the disk ---- */
 
-/* Without a journal: a machine whose host goes down is gone, and snapshots are of disk and memory together. */
+/* Without a journal: a machine whose host goes down is gone, and snapshots are of disk and memory together. Blocks of a page:
+ * a small disk would get smaller ones, which the device does not have. */
 static int make_filesystem(const char *path, struct husk_error *err)
 {
 	const char *const argv[] = { "mke2fs",
@@ -127,6 +128,8 @@ static int make_filesystem(const char *path, struct husk_error *err)
 				     "^has_journal",
 				     "-m",
 				     "0",
+				     "-b",
+				     "4096",
 				     "-E",
 				     "lazy_itable_init=1,nodiscard",
 				     path,
