@@ -114,7 +114,6 @@ static void from_agent(void *data, const struct wire_header *header, const char 
 
 	renamed.channel = relay->client_channel;
 	if (header->type == WIRE_END) {
-		awake_end(&relay->session->supervisor->awake);
 		pthread_mutex_lock(&relay->session->lock);
 		relay->ended = true;
 		pthread_mutex_unlock(&relay->session->lock);
@@ -262,8 +261,6 @@ static int handle_open(struct session *session, const struct wire_header *header
 		answer(session, header->channel, -1, &err, NULL);
 		return 0;
 	}
-	if (method == METHOD_EXEC)
-		awake_begin(&session->supervisor->awake);
 	int result = serve(session, method, payload, header->size, &results, &err);
 	if (result == 1)
 		open_relay(session, header, payload);

@@ -121,7 +121,6 @@ static int open_supervisor(struct supervisor *s, const struct arguments *argumen
 	pthread_mutex_init(&s->activity_lock, NULL);
 	s->listen_fd = -1;
 	s->network = (struct network)NETWORK_INIT;
-	s->awake = (struct awake)AWAKE_INIT;
 	s->state = CATALOG_CREATING;
 	s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->id = strdup(arguments->id);

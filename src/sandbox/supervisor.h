@@ -9,7 +9,6 @@
 
 #include "engine/engine.h"
 #include "jail/cgroup.h"
-#include "sandbox/awake.h"
 #include "sandbox/internal.h"
 #include "sandbox/link.h"
 #include "sandbox/network.h"
@@ -28,7 +27,6 @@ struct supervisor {
 	struct cgroup *cgroup;
 	struct network network;
 	struct link *link;
-	struct awake awake;
 	struct volumes *volumes; /* those that are mounted; NULL: none */
 	char *image;             /* what the machine was restored from, until it became a sandbox */
 
