@@ -36,19 +36,19 @@ void husk_close(struct husk *husk);
 /* A token opens the instance to one tenant. Only a hash of its secret is kept. */
 struct husk_token {
 	char *id, *name;
-	char *tenant; /* NULL: the instance itself, with everything in it */
+	char *tenant;                   /* NULL: the instance itself, with everything in it */
 	int64_t created_ms, expires_ms; /* expires_ms 0: never */
 	bool revoked;
 	/* Quotas of the tenant, checked when this token is used; 0: none. */
-	uint32_t max_sandboxes;       /* live ones, hibernated included */
-	uint64_t max_memory_bytes;    /* of those that run, by their limits */
+	uint32_t max_sandboxes;    /* live ones, hibernated included */
+	uint64_t max_memory_bytes; /* of those that run, by their limits */
 	uint64_t max_snapshot_bytes;
 };
 struct husk_token_options {
-	const char *name;   /* for people; required, unique among tokens not revoked */
-	const char *tenant; /* NULL: the name; "" with `admin` */
-	bool admin;         /* the instance itself */
-	bool e2b;           /* a secret in the shape that E2B's clients take for a key */
+	const char *name;    /* for people; required, unique among tokens not revoked */
+	const char *tenant;  /* NULL: the name; "" with `admin` */
+	bool admin;          /* the instance itself */
+	bool e2b;            /* a secret in the shape that E2B's clients take for a key */
 	int64_t ttl_seconds; /* 0: does not expire */
 	uint32_t max_sandboxes;
 	uint64_t max_memory_bytes, max_snapshot_bytes;
@@ -119,13 +119,13 @@ struct husk_create_options {
 	/* A create that repeats the key of an earlier one (of the same tenant, within a day) gives that sandbox again, and
 	 * CONFLICT when it asks for something else; NULL: none. */
 	const char *idempotency_key;
-	int64_t ttl_seconds;       /* 0: 3600. Ignored when persistent */
-	bool persistent;           /* not reaped by TTL or idle time */
-	int64_t idle_seconds;      /* hibernate after this long without a call; 0: never */
-	uint64_t memory_bytes;     /* 0: 1 GiB */
-	uint64_t disk_bytes;       /* 0: the template's (8 GiB unless it says otherwise) */
-	uint32_t cpu_milli;        /* 0: 2000, two CPUs */
-	uint32_t pids;             /* 0: 512 */
+	int64_t ttl_seconds;   /* 0: 3600. Ignored when persistent */
+	bool persistent;       /* not reaped by TTL or idle time */
+	int64_t idle_seconds;  /* hibernate after this long without a call; 0: never */
+	uint64_t memory_bytes; /* 0: 1 GiB */
+	uint64_t disk_bytes;   /* 0: the template's (8 GiB unless it says otherwise) */
+	uint32_t cpu_milli;    /* 0: 2000, two CPUs */
+	uint32_t pids;         /* 0: 512 */
 	const struct husk_pair *metadata;
 	size_t metadata_count;
 	const struct husk_pair *environment; /* given to every process started in it */
@@ -140,14 +140,14 @@ const char *husk_state_name(enum husk_state state);
 
 struct husk_sandbox {
 	char *id;
-	char *name; /* NULL: none */
+	char *name;   /* NULL: none */
 	char *tenant; /* NULL: the instance itself */
 	char *template_name;
 	char *parent;    /* the sandbox or snapshot it came from; NULL: straight from the template */
 	char *isolation; /* "gvisor" … */
 	char *boundary;  /* one phrase: what stands between it and the host */
 	enum husk_state state;
-	char *end_reason; /* HUSK_ENDED: killed, ttl, oom, crashed */
+	char *end_reason;                         /* HUSK_ENDED: killed, ttl, oom, crashed */
 	int64_t created_ms, expires_ms, ended_ms; /* wall clock; expires_ms 0: persistent */
 	int64_t idle_seconds;
 	bool persistent;
@@ -156,7 +156,7 @@ struct husk_sandbox {
 	struct husk_pair *metadata; /* environment values are never given back, only their names */
 	size_t metadata_count;
 	char **environment_names;
-	char *egress_mode; /* "off", "allow", "open" */
+	char *egress_mode;         /* "off", "allow", "open" */
 	struct husk_mount *mounts; /* its volumes */
 	size_t mount_count;
 };
@@ -173,8 +173,8 @@ struct husk_filter {
 	const struct husk_pair *metadata; /* all must match */
 	size_t metadata_count;
 	const char *template_name; /* NULL: any */
-	const char *after; /* newest first, those that follow this id; NULL: from the newest */
-	size_t limit;      /* 0: all */
+	const char *after;         /* newest first, those that follow this id; NULL: from the newest */
+	size_t limit;              /* 0: all */
 };
 int husk_list(struct husk *husk, const struct husk_filter *filter, struct husk_sandbox ***out, struct husk_error *err);
 int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err);
@@ -193,7 +193,7 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 	      struct husk_sandbox ***out, struct husk_error *err);
 
 struct husk_stats {
-	uint64_t cpu_us;                   /* used since it started */
+	uint64_t cpu_us;                     /* used since it started */
 	uint64_t memory_bytes, memory_limit; /* what the host accounts to it */
 	uint64_t disk_bytes, disk_limit;
 	uint64_t processes;
@@ -233,12 +233,12 @@ int husk_secret_value(struct husk *husk, const char *id_or_name, char **out, str
 
 struct husk_egress_event {
 	int64_t at_ms;
-	char *verdict; /* allowed, denied, failed */
-	char *kind;    /* dns, http, tls, tcp, udp */
-	char *host;    /* the name, or the address */
-	uint16_t port; /* 0: a lookup */
-	char *reason;  /* denied, failed: one sentence; else "" */
-	char *rule;    /* denied: the rule that would allow it; "" when none would */
+	char *verdict;  /* allowed, denied, failed */
+	char *kind;     /* dns, http, tls, tcp, udp */
+	char *host;     /* the name, or the address */
+	uint16_t port;  /* 0: a lookup */
+	char *reason;   /* denied, failed: one sentence; else "" */
+	char *rule;     /* denied: the rule that would allow it; "" when none would */
 	uint64_t count; /* how many alike */
 };
 void husk_egress_event_list_free(struct husk_egress_event *list, size_t count);
@@ -288,12 +288,12 @@ struct husk_exec_options {
 	const char *shell;       /* a string for /bin/sh -c */
 	const struct husk_pair *environment;
 	size_t environment_count;
-	const char *cwd;   /* NULL: the user's home, or / */
-	const char *user;  /* NULL: root */
-	const char *label; /* shown in the process list */
+	const char *cwd;    /* NULL: the user's home, or / */
+	const char *user;   /* NULL: root */
+	const char *label;  /* shown in the process list */
 	int64_t timeout_ms; /* 0: none; on expiry its whole process group is killed */
 	bool keep_stdin;    /* else it reads /dev/null */
-	bool detach;        /* do not follow it: husk_exec returns once it has started, *out is left alone unless asked */
+	bool detach; /* do not follow it: husk_exec returns once it has started, *out is left alone unless asked */
 	uint16_t rows, columns; /* both set: on a terminal */
 };
 
@@ -312,8 +312,8 @@ struct husk_process_event {
 	int64_t duration_ms;
 };
 
-int husk_exec(struct husk *husk, const char *sandbox, const struct husk_exec_options *options, struct husk_process **out,
-	      int64_t *pid, struct husk_error *err);
+int husk_exec(struct husk *husk, const char *sandbox, const struct husk_exec_options *options,
+	      struct husk_process **out, int64_t *pid, struct husk_error *err);
 struct husk_attach_options {
 	int64_t offset_stdout, offset_stderr; /* absolute; -1: the oldest byte still buffered */
 	bool keep_stdin;
@@ -388,13 +388,13 @@ struct husk_file {
 	char *user, *group, *target; /* NULL: unknown, or not a link */
 	int64_t mtime_ms;
 	int64_t atime_ms, ctime_ms; /* of a file in a volume; else 0 */
-	char **attributes; /* "key=value", as husk_file_write_with left them; NULL: none */
+	char **attributes;          /* "key=value", as husk_file_write_with left them; NULL: none */
 };
 void husk_file_free(struct husk_file *file); /* frees the fields, not the structure */
 void husk_file_list_free(struct husk_file *list, size_t count);
 
-int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length /* 0: all */,
-		   husk_sink sink, void *data, struct husk_error *err);
+int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset,
+		   uint64_t length /* 0: all */, husk_sink sink, void *data, struct husk_error *err);
 int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode /* 0: 0644 */,
 		    const char *user, husk_source source, void *data, struct husk_error *err);
 /* The same with attributes ("key=value", NULL-terminated; at most 4 KiB) that the file keeps until it is written again:
@@ -407,7 +407,8 @@ int husk_file_list(struct husk *husk, const char *sandbox, const char *path, uin
 		   size_t *count, struct husk_error *err);
 int husk_file_mkdir(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
 		    struct husk_error *err);
-int husk_file_move(struct husk *husk, const char *sandbox, const char *path, const char *target, struct husk_error *err);
+int husk_file_move(struct husk *husk, const char *sandbox, const char *path, const char *target,
+		   struct husk_error *err);
 int husk_file_remove(struct husk *husk, const char *sandbox, const char *path, struct husk_error *err);
 int husk_file_chmod(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, struct husk_error *err);
 /* A directory (or file) out as a tar stream, and a tar stream into a directory. */
@@ -495,7 +496,8 @@ struct husk_code_options {
 	 * no longer cares, which ends the call with GONE while the code goes on. */
 	int (*wait)(void *data, int fd, int timeout_ms);
 	void *wait_data;
-	int64_t *executions; /* set to how many the context has run, this one included; 0: it does not say. NULL: no matter */
+	int64_t *
+		executions; /* set to how many the context has run, this one included; 0: it does not say. NULL: no matter */
 };
 enum husk_code_kind { HUSK_CODE_STDOUT = 1, HUSK_CODE_STDERR, HUSK_CODE_RESULT, HUSK_CODE_ERROR };
 struct husk_code_event {
@@ -503,7 +505,7 @@ struct husk_code_event {
 	const char *text; /* output; plain form of a result; traceback of an error */
 	/* HUSK_CODE_RESULT: JSON object of representations by MIME type ({"image/png": base64, "text/html": …}) */
 	const char *bundle;
-	bool main_result;        /* the value of the last expression */
+	bool main_result;         /* the value of the last expression */
 	const char *name, *value; /* HUSK_CODE_ERROR */
 };
 /* Calls back as things happen; 0 when the code ran, also when it raised (then an error event was given). */
@@ -558,13 +560,13 @@ void husk_template_free(struct husk_template *value);
 struct husk_event {
 	int64_t sequence, at_ms;
 	char *sandbox; /* NULL: of the instance */
-	char *kind;    /* created, forked, snapshot, hibernated, woken, extended, oom, ended, recovered, template, … */
-	char *detail;  /* JSON object */
+	char *kind;   /* created, forked, snapshot, hibernated, woken, extended, oom, ended, recovered, template, … */
+	char *detail; /* JSON object */
 };
 void husk_event_list_free(struct husk_event *list, size_t count);
 /* Events after `after`, oldest first, at most `limit`; of one sandbox when given. Waits up to wait_ms for the first. */
-int husk_events(struct husk *husk, const char *sandbox, int64_t after, size_t limit, int wait_ms, struct husk_event **out,
-		size_t *count, struct husk_error *err);
+int husk_events(struct husk *husk, const char *sandbox, int64_t after, size_t limit, int wait_ms,
+		struct husk_event **out, size_t *count, struct husk_error *err);
 
 /* What the supervisor and the engine of a sandbox logged (also after its end); caller frees. */
 int husk_logs(struct husk *husk, const char *sandbox, char **out, struct husk_error *err);

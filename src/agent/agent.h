@@ -83,7 +83,7 @@ struct uplink {
 	bool out_armed;      /* epoll watches for room */
 	struct buf deferred; /* frames that arrived while frozen */
 	bool ended;
-	bool socket; /* a connection of ours that can be made again, rather than pipes that were given */
+	bool socket;        /* a connection of ours that can be made again, rather than pipes that were given */
 	bool wants_carrier; /* a volume was mounted: the link is handed to its thread after this turn */
 };
 
@@ -227,9 +227,9 @@ struct agent {
 	struct process *processes; /* oldest first */
 	char chunk[CHUNK_SIZE];    /* scratch of whoever is moving bytes */
 
-	int group_tasks; /* workload group: writing "0" moves the writer in; -1: none */
-	int group_max;   /* its limit */
-	int group_memory; /* its limit of memory; -1: the engine's business */
+	int group_tasks;          /* workload group: writing "0" moves the writer in; -1: none */
+	int group_max;            /* its limit */
+	int group_memory;         /* its limit of memory; -1: the engine's business */
 	struct source kernel_log; /* -1: there is none of ours */
 	int64_t oom_expected_ms;  /* a process whose child was killed for memory ends about now */
 

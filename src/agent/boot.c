@@ -65,7 +65,8 @@ int boot_root(struct husk_error *err)
 int boot_process_group(struct agent *agent, bool machine, struct husk_error *err)
 {
 	/* A virtual machine has more memory than the sandbox may use; the limit is held here, page cache included. */
-	if (mount("cgroup", GROUP_MOUNT, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, machine ? "pids,memory" : "pids") < 0)
+	if (mount("cgroup", GROUP_MOUNT, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, machine ? "pids,memory" : "pids") <
+	    0)
 		return husk_fail_errno(err, "cannot mount the process group");
 	if (make_directory(GROUP_MOUNT "/workload", 0755, err) < 0)
 		return -1;

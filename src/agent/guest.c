@@ -12,7 +12,7 @@
 #include "agent/process.h"
 
 #define FLAG_KERNEL 0x00200000 /* PF_KTHREAD: a thread of the kernel, which has no program and heeds no signal */
-#define ENTRY_SIZE_MIN 24 /* of a directory entry, as the kernel lays them out */
+#define ENTRY_SIZE_MIN 24      /* of a directory entry, as the kernel lays them out */
 
 /* The fields of /proc/<pid>/stat after the name, counted from the state. */
 enum {

@@ -94,7 +94,10 @@ char *buf_steal(struct buf *b); /* the bytes as a string the caller frees; never
 char *str_format(const char *format, ...) __attribute__((format(printf, 1, 2))); /* caller frees; NULL: no memory */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
-static inline bool str_equal(const char *a, const char *b) { return a && b && strcmp(a, b) == 0; }
+static inline bool str_equal(const char *a, const char *b)
+{
+	return a && b && strcmp(a, b) == 0;
+}
 /* Whole-string decimal within [min, max]; -1 when it is anything else. */
 int str_to_int64(const char *s, int64_t min, int64_t max, int64_t *out);
 /* "512", "512M", "2G", "64K" (powers of 1024) to bytes; a bare number counts `unit` bytes. -1 when malformed. */
@@ -132,16 +135,16 @@ int fd_set_nonblocking(int fd, bool on);
 /* ---- child processes ------------------------------------------------------------------------------------------- */
 
 struct command {
-	const char *const *argv;         /* argv[0] is looked up in PATH */
-	const char *const *environment;  /* NULL: a clean one with PATH, HOME=/ and LANG only */
-	const char *directory;           /* NULL: / */
-	int stdin_fd;                    /* -1: /dev/null */
-	int stdout_fd;                   /* -1: collected into `output` when that is set, else /dev/null */
-	int stderr_fd;                   /* -1: collected into the error message's tail */
-	struct buf *output;              /* may be NULL; bounded to 16 MiB */
-	int (*before_exec)(void *data);  /* runs in the child; a non-zero return is the child's exit status */
+	const char *const *argv;        /* argv[0] is looked up in PATH */
+	const char *const *environment; /* NULL: a clean one with PATH, HOME=/ and LANG only */
+	const char *directory;          /* NULL: / */
+	int stdin_fd;                   /* -1: /dev/null */
+	int stdout_fd;                  /* -1: collected into `output` when that is set, else /dev/null */
+	int stderr_fd;                  /* -1: collected into the error message's tail */
+	struct buf *output;             /* may be NULL; bounded to 16 MiB */
+	int (*before_exec)(void *data); /* runs in the child; a non-zero return is the child's exit status */
 	void *data;
-	int timeout_ms;                  /* 0: none; on expiry the process group is killed */
+	int timeout_ms; /* 0: none; on expiry the process group is killed */
 };
 #define COMMAND_INIT .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1
 

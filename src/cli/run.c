@@ -46,7 +46,8 @@ static int run_in(struct cli *cli, const struct run_arguments *arguments, const 
 	int64_t pid = 0;
 	int status = relay_exec(cli, sandbox->id, &arguments->process, exec, false, result, &pid, err);
 
-	*denied = status < 0 || str_equal(sandbox->egress_mode, "off") ? json_array() : egress_denied(cli, sandbox->id, 0);
+	*denied = status < 0 || str_equal(sandbox->egress_mode, "off") ? json_array()
+								       : egress_denied(cli, sandbox->id, 0);
 
 	if (arguments->keep) {
 		output_note("sandbox %s is kept (husk rm %s)", sandbox->id, sandbox->id);

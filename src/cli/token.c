@@ -95,9 +95,8 @@ static int token_create_run(struct cli *cli, void *data, int argc, char **argv, 
 		status = output_json(document, err);
 	} else {
 		puts(secret);
-		output_note(
-			"keep it now: it is not shown again (%s=… for clients; husk token rm %s revokes it)",
-			arguments->e2b ? "E2B_API_KEY" : "HUSK_TOKEN", token->name);
+		output_note("keep it now: it is not shown again (%s=… for clients; husk token rm %s revokes it)",
+			    arguments->e2b ? "E2B_API_KEY" : "HUSK_TOKEN", token->name);
 	}
 	husk_token_free(token);
 	return status;

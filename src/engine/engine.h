@@ -15,15 +15,16 @@ struct gateway; /* net/gateway.h */
 
 /* Fixed when the machine is prepared. Strings live as long as the machine. */
 struct engine_spec {
-	const char *id;            /* the sandbox's id; unique on this host */
-	const char *directory;     /* private to this machine, made and removed by the caller; the engine's files go here */
-	const char *runtime;       /* short-lived engine state (sockets, pid files) shared by all machines of this HUSK_HOME */
-	const char *rootfs;        /* the template's read-only root image */
-	const char *agent;         /* path of the agent inside the image */
-	uint64_t disk_bytes;       /* size of the writable layer; part of a checkpoint, so it must match on restore */
-	uint32_t uid_base;         /* first of 65,536 host uids of this machine's own; 0: the engine may not map */
+	const char *id;        /* the sandbox's id; unique on this host */
+	const char *directory; /* private to this machine, made and removed by the caller; the engine's files go here */
+	const char
+		*runtime;   /* short-lived engine state (sockets, pid files) shared by all machines of this HUSK_HOME */
+	const char *rootfs; /* the template's read-only root image */
+	const char *agent;  /* path of the agent inside the image */
+	uint64_t disk_bytes; /* size of the writable layer; part of a checkpoint, so it must match on restore */
+	uint32_t uid_base;   /* first of 65,536 host uids of this machine's own; 0: the engine may not map */
 	const struct gateway *gateway; /* the wire for its network interface; the port is copied. NULL: loopback only */
-	struct cgroup *cgroup;     /* every process of the engine is born inside */
+	struct cgroup *cgroup;         /* every process of the engine is born inside */
 };
 
 struct engine_machine; /* the engine's own */

@@ -42,7 +42,7 @@ struct cgroup {
 	bool v2[CONTROLLERS];
 	const char *unified; /* the path in the v2 tree, with or without controllers; NULL: no such tree */
 	struct pressure *pressure;
-	uint64_t memory_soft;             /* where pressure begins; 0: nowhere */
+	uint64_t memory_soft;            /* where pressure begins; 0: nowhere */
 	uint64_t tasks_span, tasks_soft; /* tasks a guest within its limit may cost the host; where pressure begins */
 };
 

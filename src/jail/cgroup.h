@@ -10,10 +10,11 @@
 struct cgroup; /* opaque */
 
 struct cgroup_limits {
-	uint64_t memory_bytes; /* 0: none. What the guest may use; the host-side hard limit is above it by a reserve for the
+	uint64_t
+		memory_bytes; /* 0: none. What the guest may use; the host-side hard limit is above it by a reserve for the
 				* engine, so that the guest's largest process is ended before the whole sandbox is */
-	uint32_t cpu_milli;    /* 1000: one full CPU; 0: none */
-	uint32_t pids;         /* processes and threads the guest may have; the host-side limit leaves room for the engine */
+	uint32_t cpu_milli; /* 1000: one full CPU; 0: none */
+	uint32_t pids; /* processes and threads the guest may have; the host-side limit leaves room for the engine */
 };
 
 /* Makes (or finds) husk/<scope>/<id>; scope keeps instances of different HUSK_HOMEs apart. */

@@ -47,8 +47,8 @@ static json_t *list_to_json(char *const *list)
 static int recipe_save(const struct template_definition *d, const char *directory, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/recipe.json", directory);
-	json_t *root = json_pack("{s:o, s:o, s:s?}", "start", list_to_json(d->start), "warm", list_to_json(d->warm), "ready",
-				 d->ready);
+	json_t *root = json_pack("{s:o, s:o, s:s?}", "start", list_to_json(d->start), "warm", list_to_json(d->warm),
+				 "ready", d->ready);
 	cleanup_free char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 
 	json_decref(root);
@@ -63,9 +63,8 @@ static char **list_from_json(json_t *array)
 	size_t i;
 	json_t *value;
 
-	json_array_foreach(array, i, value)
-		if (list && json_is_string(value) && strv_add(&list, json_string_value(value)) < 0)
-			return NULL;
+	json_array_foreach(array, i, value) if (list && json_is_string(value) &&
+						strv_add(&list, json_string_value(value)) < 0) return NULL;
 	return list;
 }
 
@@ -155,8 +154,9 @@ static int run_in_guest(struct link *link, const char *command, bool detached, i
 	if (!detached)
 		forget_in_guest(link, wire_get_int(run.end.data, run.end.size, TAG_PID, 0));
 	if (result == 0 && code != 0)
-		result = husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", command, (long long)code,
-				   (int)MIN(run.output.size, 600u), run.output.data ? run.output.data : "");
+		result = husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", command,
+				   (long long)code, (int)MIN(run.output.size, 600u),
+				   run.output.data ? run.output.data : "");
 	buf_free(&run.output);
 	buf_free(&run.end);
 	return result;
@@ -379,8 +379,9 @@ static void tell(const struct husk_build_options *o, const char *line)
 }
 
 /* The files of a version: root image, recipe, baked image. Made beside and renamed, so that a version is whole or not. */
-static int build_files(struct husk *husk, const struct husk_build_options *o, const struct template_definition *definition,
-		       const struct catalog_template *version, struct husk_error *err)
+static int build_files(struct husk *husk, const struct husk_build_options *o,
+		       const struct template_definition *definition, const struct catalog_template *version,
+		       struct husk_error *err)
 {
 	cleanup_free char *final = path_template(&husk->paths, version->digest);
 	cleanup_free char *partial = str_format("%s.partial", final ? final : "");
@@ -446,11 +447,13 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 	cleanup_free char *egress = definition_egress(definition, &why);
 	if (!egress && why.code != HUSK_OK)
 		return husk_fail(err, why.code, "%s", why.message);
-	const struct engine *engine = options->isolation && strcmp(options->isolation, "auto") != 0 ?
-					      engine_find(options->isolation) :
-					      engine_choose(husk->paths.runtime, err);
+	const struct engine *engine = options->isolation && strcmp(options->isolation, "auto") != 0
+					      ? engine_find(options->isolation)
+					      : engine_choose(husk->paths.runtime, err);
 	if (!engine)
-		return options->isolation ? husk_fail_field(err, "isolation", "isolation '%s' is not known", options->isolation) : -1;
+		return options->isolation
+			       ? husk_fail_field(err, "isolation", "isolation '%s' is not known", options->isolation)
+			       : -1;
 	if (template_digest(definition, engine->name, digest, err) < 0)
 		return -1;
 
@@ -470,7 +473,8 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 		return husk_fail_memory(err);
 	bool known = catalog_template_get(husk->catalog, definition->name, &current, NULL) == 0 &&
 		     str_equal(current->digest, digest) && str_equal(current->isolation, engine->name) &&
-		     access(baked, F_OK) == 0 && strcmp(current->egress ? current->egress : "", egress ? egress : "") == 0;
+		     access(baked, F_OK) == 0 &&
+		     strcmp(current->egress ? current->egress : "", egress ? egress : "") == 0;
 	catalog_template_free(current);
 	current = NULL;
 	if (fresh)
@@ -501,8 +505,7 @@ int husk_image_find(struct husk *husk, const char *name, char **path, char **ref
 	if (!folder)
 		return husk_fail_memory(err);
 	int found = oci_find(folder, name, path, reference, err);
-	return found ? (found < 0 ? -1 : 0)
-		     : husk_fail(err, HUSK_NOT_FOUND, "no image '%.120s' in %s", name, folder);
+	return found ? (found < 0 ? -1 : 0) : husk_fail(err, HUSK_NOT_FOUND, "no image '%.120s' in %s", name, folder);
 }
 
 int husk_template_remove(struct husk *husk, const char *name, struct husk_error *err)

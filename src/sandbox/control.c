@@ -91,8 +91,9 @@ int husk_extend(struct husk *husk, const char *sandbox, int64_t ttl_seconds, boo
 	int result;
 
 	if (!persistent && (ttl_seconds < 1 || ttl_seconds > 365ll * 24 * 3600))
-		return husk_fail_field(err, "ttl_seconds", "ttl must be between 1 second and 365 days, not %lld seconds",
-				 (long long)ttl_seconds);
+		return husk_fail_field(err, "ttl_seconds",
+				       "ttl must be between 1 second and 365 days, not %lld seconds",
+				       (long long)ttl_seconds);
 	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
 		return -1;
 	if (row->state == CATALOG_HIBERNATED) { /* no need to wake it for this */

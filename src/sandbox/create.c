@@ -33,11 +33,13 @@ int name_check(const char *field, const char *name, struct husk_error *err)
 	if (length == 0 || length > 63 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != length ||
 	    strchr("-_.", name[0]))
 		return husk_fail_field(
-			err, field, "%s '%.80s' is not valid: use 1 to 63 of a-z 0-9 - _ . and start with a letter or digit",
-			field, name);
+			err, field,
+			"%s '%.80s' is not valid: use 1 to 63 of a-z 0-9 - _ . and start with a letter or digit", field,
+			name);
 	if (str_starts(name, "sb-") || str_starts(name, "sn-"))
-		return husk_fail_field(err, field, "%s '%s' looks like an id; choose one without 'sb-' or 'sn-' in front",
-				       field, name);
+		return husk_fail_field(err, field,
+				       "%s '%s' looks like an id; choose one without 'sb-' or 'sn-' in front", field,
+				       name);
 	return 0;
 }
 
@@ -66,8 +68,9 @@ static int check_key(const char *key, struct husk_error *err)
 		if (key[i] < 0x21 || key[i] > 0x7e)
 			length = 0;
 	if (length < 1 || length > 255)
-		return husk_fail_field(err, "idempotency_key",
-				       "the idempotency key is not valid: use 1 to 255 printable characters without spaces");
+		return husk_fail_field(
+			err, "idempotency_key",
+			"the idempotency key is not valid: use 1 to 255 printable characters without spaces");
 	return 0;
 }
 
@@ -88,9 +91,9 @@ static int check_memory(const struct catalog_sandbox *row, struct husk_error *er
 	uint64_t most = engine && engine->memory_max ? engine->memory_max() : 0;
 
 	if (most && row->memory_bytes > most)
-		return husk_fail_field(err, "memory", "memory must be at most %llu MiB with %s on this host, not %llu MiB",
-				       (unsigned long long)most >> 20, row->isolation,
-				       (unsigned long long)row->memory_bytes >> 20);
+		return husk_fail_field(
+			err, "memory", "memory must be at most %llu MiB with %s on this host, not %llu MiB",
+			(unsigned long long)most >> 20, row->isolation, (unsigned long long)row->memory_bytes >> 20);
 	return 0;
 }
 
@@ -159,8 +162,10 @@ static int check_variables(const struct policy *policy, const struct husk_create
 	for (size_t i = 0; i < policy->secret_count; i++)
 		for (size_t k = 0; k < o->environment_count; k++)
 			if (!policy->secrets[i].header && str_equal(policy->secrets[i].name, o->environment[k].key))
-				return husk_fail(err, HUSK_INVALID, "'%s' is given as a secret and as an environment variable; "
-						 "keep one", policy->secrets[i].name);
+				return husk_fail(err, HUSK_INVALID,
+						 "'%s' is given as a secret and as an environment variable; "
+						 "keep one",
+						 policy->secrets[i].name);
 	return 0;
 }
 
@@ -239,7 +244,8 @@ static int plan_run(struct husk *husk, struct plan *plan, struct husk_error *err
 			bool live = other->state != CATALOG_ENDED;
 			catalog_sandbox_free(other);
 			if (live)
-				return husk_fail(err, HUSK_CONFLICT, "name '%s' is taken by a live sandbox", plan->row.name);
+				return husk_fail(err, HUSK_CONFLICT, "name '%s' is taken by a live sandbox",
+						 plan->row.name);
 		}
 	}
 	if (catalog_quota(husk->catalog, 1, plan->row.memory_bytes, err) < 0)
@@ -267,8 +273,8 @@ static int plan_from_template(struct husk *husk, const struct husk_create_option
 	if (catalog_template_get(husk->catalog, o->template_name ? o->template_name : "base", &version, err) < 0)
 		return -1;
 	if (o->isolation && strcmp(o->isolation, "auto") != 0 && strcmp(o->isolation, version->isolation) != 0) {
-		husk_fail_field(err, "isolation", "template '%s' is baked for %s; build it with --isolation %s first", version->name,
-			  version->isolation, o->isolation);
+		husk_fail_field(err, "isolation", "template '%s' is baked for %s; build it with --isolation %s first",
+				version->name, version->isolation, o->isolation);
 		catalog_template_free(version);
 		return -1;
 	}
@@ -295,8 +301,9 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 	if (!parent && !row->ready) {
 		husk_fail(err, HUSK_CONFLICT, "snapshot %s is still being taken", row->id);
 	} else if (o->disk_bytes && o->disk_bytes != row->disk_bytes) {
-		husk_fail_field(err, "disk", "disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
-			  (unsigned long long)row->disk_bytes);
+		husk_fail_field(err, "disk",
+				"disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
+				(unsigned long long)row->disk_bytes);
 	} else {
 		plan->row.disk_bytes = row->disk_bytes;
 		plan->row.memory_bytes = row->memory_bytes;
@@ -488,8 +495,9 @@ static int checkpoint(struct husk *husk, const char *sandbox, const char *name, 
 		.volumes = row->volumes,
 	};
 	int result = directory ? catalog_snapshot_add(husk->catalog, &snapshot, err) : husk_fail_memory(err);
-	if (result == 0 && (dir_make(directory, 0700, err) < 0 || wire_put_string(&arguments, TAG_PATH, directory) < 0 ||
-			    supervisor_call(fd, METHOD_SANDBOX_CHECKPOINT, &arguments, NULL, err) < 0)) {
+	if (result == 0 &&
+	    (dir_make(directory, 0700, err) < 0 || wire_put_string(&arguments, TAG_PATH, directory) < 0 ||
+	     supervisor_call(fd, METHOD_SANDBOX_CHECKPOINT, &arguments, NULL, err) < 0)) {
 		dir_remove(directory, NULL);
 		catalog_snapshot_remove(husk->catalog, id, NULL);
 		result = -1;
@@ -623,8 +631,9 @@ static int save_parent(struct husk *husk, struct child *children, size_t count, 
 
 	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
 		return -1;
-	int ready = pool_size() > 0 ? catalog_pool_count(husk->catalog, row->template_digest, row->disk_bytes, false, NULL)
-				    : (int)count;
+	int ready = pool_size() > 0
+			    ? catalog_pool_count(husk->catalog, row->template_digest, row->disk_bytes, false, NULL)
+			    : (int)count;
 	size_t lacking = count - MIN(count, (size_t)MAX(ready, 0));
 	for (size_t i = 0; i < count; i++) {
 		children[i].husk = husk;
@@ -686,7 +695,8 @@ static int fork_quota(struct husk *husk, const char *sandbox, size_t count, cons
 		return -1;
 	uint64_t memory = o->memory_bytes ? o->memory_bytes : row->memory_bytes;
 	catalog_sandbox_free(row);
-	return catalog_quota(husk->catalog, count, memory * count, err); /* bounded: count by 256, memory by MEMORY_MAX */
+	return catalog_quota(husk->catalog, count, memory * count,
+			     err); /* bounded: count by 256, memory by MEMORY_MAX */
 }
 
 static int load_secrets(struct husk *husk, const char *id, char **out, struct husk_error *err)

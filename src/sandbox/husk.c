@@ -153,8 +153,7 @@ int supervisor_dial(struct husk *husk, const char *id, struct husk_error *err)
 	int got = wire_receive(fd, &header, payload, err);
 	if (got < 0)
 		return -1;
-	if (got == 0 || header.type != WIRE_HELLO ||
-	    wire_get_int(payload, header.size, TAG_VERSION, 0) != WIRE_VERSION)
+	if (got == 0 || header.type != WIRE_HELLO || wire_get_int(payload, header.size, TAG_VERSION, 0) != WIRE_VERSION)
 		return husk_fail(err, HUSK_GONE, "sandbox %s closed the connection", id);
 	return steal_fd(&fd);
 }

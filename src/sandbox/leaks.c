@@ -28,7 +28,8 @@ static bool listed(char *const *list, const char *word)
 	return false;
 }
 
-static void report(struct search *search, const char *kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void report(struct search *search, const char *kind, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
 static void report(struct search *search, const char *kind, const char *format, ...)
 {
 	char text[4400];
@@ -92,7 +93,8 @@ static int know_stored(struct search *search, struct husk_error *err)
 /* ---- what there is ---- */
 
 /* Calls back for every name in a directory that is there. */
-static void each_name(struct search *search, const char *directory, void (*check)(struct search *, const char *, const char *))
+static void each_name(struct search *search, const char *directory,
+		      void (*check)(struct search *, const char *, const char *))
 {
 	cleanup_dir DIR *dir = opendir(directory);
 	struct dirent *entry;
@@ -122,8 +124,8 @@ static void check_run(struct search *search, const char *directory, const char *
 
 static void check_machine(struct search *search, const char *directory, const char *name)
 {
-	cleanup_free char *machine = str_starts(name, "bake-") ? strdup(name) :
-								 str_format("%s-%s", search->husk->paths.scope, name);
+	cleanup_free char *machine =
+		str_starts(name, "bake-") ? strdup(name) : str_format("%s-%s", search->husk->paths.scope, name);
 
 	if (machine && !listed(search->machines, machine))
 		report(search, "directory", "%s/%s belongs to no machine", directory, name);

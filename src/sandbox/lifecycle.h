@@ -16,7 +16,8 @@ size_t husk_recover(struct husk *husk, const char *only);
 void husk_expire(struct husk *husk, const struct catalog_sandbox *row);
 
 /* Makes sure that the template version is baked for this disk size, and returns the image's directory (caller frees). */
-char *bake_image(struct husk *husk, const struct catalog_template *version, uint64_t disk_bytes, struct husk_error *err);
+char *bake_image(struct husk *husk, const struct catalog_template *version, uint64_t disk_bytes,
+		 struct husk_error *err);
 
 /* Removes template versions that no name, sandbox or snapshot needs; counts and bytes may be NULL. */
 int template_collect(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);

@@ -176,8 +176,8 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 	network_settle(s);
 	if (waking) /* only now: killed any earlier, the sandbox is still hibernated */
 		remove_image(s);
-	json_t *detail = json_pack("{s:s, s:s?, s:s}", "template", row->template_name, "parent", row->parent, "isolation",
-				   row->isolation);
+	json_t *detail = json_pack("{s:s, s:s?, s:s}", "template", row->template_name, "parent", row->parent,
+				   "isolation", row->isolation);
 	cleanup_free char *text = detail ? json_dumps(detail, JSON_COMPACT) : NULL;
 	json_decref(detail);
 	return catalog_event(s->husk.catalog, s->id, waking ? "woken" : "created", text, err);
@@ -257,7 +257,8 @@ static int require_running(struct supervisor *s, struct husk_error *err)
 	if (s->over)
 		return husk_fail(err, HUSK_GONE, "sandbox %s has ended", s->id);
 	if (s->state == CATALOG_PAUSED)
-		return husk_fail(err, HUSK_CONFLICT, "sandbox %s is paused; resume it first (husk resume %s)", s->id, s->id);
+		return husk_fail(err, HUSK_CONFLICT, "sandbox %s is paused; resume it first (husk resume %s)", s->id,
+				 s->id);
 	if (s->state != CATALOG_RUNNING)
 		return husk_fail(err, HUSK_CONFLICT, "sandbox %s is not running", s->id);
 	return 0;
@@ -285,7 +286,8 @@ static void dismantle(struct supervisor *s)
 {
 	if (s->machine) {
 		s->engine->stop(s->machine);
-		link_close(s->link); /* before its descriptors go; sessions may still hold the link, so it is never freed */
+		link_close(
+			s->link); /* before its descriptors go; sessions may still hold the link, so it is never freed */
 		volumes_end(s);
 		s->engine->free(s->machine);
 		s->machine = NULL;
@@ -367,7 +369,8 @@ out:
 
 int machine_pause(struct supervisor *s, bool pause, struct husk_error *err)
 {
-	enum catalog_state from = pause ? CATALOG_RUNNING : CATALOG_PAUSED, to = pause ? CATALOG_PAUSED : CATALOG_RUNNING;
+	enum catalog_state from = pause ? CATALOG_RUNNING : CATALOG_PAUSED,
+			   to = pause ? CATALOG_PAUSED : CATALOG_RUNNING;
 	int result = 0;
 
 	pthread_mutex_lock(&s->lock);
@@ -554,13 +557,14 @@ char *machine_describe(struct supervisor *s)
 	if (s->cgroup)
 		cgroup_read(s->cgroup, &use, NULL);
 	network_totals(s, &traffic);
-	json_t *root = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:i}}", "id", s->id, "expires_ms",
-				 (json_int_t)s->expires_ms, "memory", (json_int_t)use.memory_bytes, "memory_limit",
-				 (json_int_t)s->memory_limit, "cpu_us", (json_int_t)use.cpu_us, "channels",
-				 (json_int_t)(s->link ? link_channels(s->link) : 0), "sessions", (json_int_t)s->sessions,
-				 "network", "sent", (json_int_t)traffic.sent, "received", (json_int_t)traffic.received,
-				 "connections", (json_int_t)traffic.connections, "denied", (json_int_t)traffic.denied,
-				 "restarts", (json_int_t)traffic.restarts, "pid", (int)traffic.pid);
+	json_t *root =
+		json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:i}}", "id", s->id,
+			  "expires_ms", (json_int_t)s->expires_ms, "memory", (json_int_t)use.memory_bytes,
+			  "memory_limit", (json_int_t)s->memory_limit, "cpu_us", (json_int_t)use.cpu_us, "channels",
+			  (json_int_t)(s->link ? link_channels(s->link) : 0), "sessions", (json_int_t)s->sessions,
+			  "network", "sent", (json_int_t)traffic.sent, "received", (json_int_t)traffic.received,
+			  "connections", (json_int_t)traffic.connections, "denied", (json_int_t)traffic.denied,
+			  "restarts", (json_int_t)traffic.restarts, "pid", (int)traffic.pid);
 	pthread_mutex_unlock(&s->lock);
 	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	json_decref(root);

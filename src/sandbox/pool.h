@@ -19,7 +19,8 @@ char *husk_program(struct husk_error *err);
 /* The lock of a sandbox, taken without waiting: a descriptor to hand to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
 /* Starts the supervisor of a sandbox whose row is in CREATING; waits until it is up. On failure nothing is left of it. */
-int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool, struct husk_error *err);
+int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
+		     struct husk_error *err);
 /* Has a pool entry of the wanted template and disk become the wanted sandbox: a new one (wanted->id NULL), or a
  * hibernated one that wakes (then lock_fd is its lock). `image` is for an entry that is not warm, `secrets` (may be NULL)
  * for a new one. 1: done, and its id in

@@ -102,7 +102,8 @@ static void answer(struct session *session, uint32_t channel, int result, const 
 	if (results && results->size)
 		bad |= buf_append(&message, results->data, results->size);
 	if (!bad)
-		queue_frame(session, &(struct wire_header){ (uint32_t)message.size, channel, WIRE_END, 0 }, message.data);
+		queue_frame(session, &(struct wire_header){ (uint32_t)message.size, channel, WIRE_END, 0 },
+			    message.data);
 }
 
 /* ---- relaying ---- */
@@ -231,7 +232,8 @@ static int serve(struct session *session, int64_t method, const char *payload, s
 		return machine_egress(s, policy, secrets, err);
 	}
 	case METHOD_SANDBOX_EGRESS_VIEW: {
-		cleanup_free char *text = machine_egress_view(s, (size_t)MAX(0, wire_get_int(payload, size, TAG_COUNT, 0)));
+		cleanup_free char *text =
+			machine_egress_view(s, (size_t)MAX(0, wire_get_int(payload, size, TAG_COUNT, 0)));
 		return text && wire_put_string(results, TAG_JSON, text) == 0 ? 0 : husk_fail_memory(err);
 	}
 	case METHOD_SANDBOX_HIBERNATE:
@@ -295,7 +297,8 @@ static void read_frames(struct session *session, char *payload)
 		}
 		struct relay *relay = find_relay(session, header.channel);
 		if (relay && s->link &&
-		    link_send(s->link, relay->agent_channel, relay, header.type, header.stream, payload, header.size, NULL) < 0)
+		    link_send(s->link, relay->agent_channel, relay, header.type, header.stream, payload, header.size,
+			      NULL) < 0)
 			return;
 	}
 }

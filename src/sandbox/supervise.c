@@ -25,8 +25,8 @@
 #include "sandbox/supervisor.h"
 
 #define STATUS_FD 4
-#define DRAIN_MS 1000        /* how long the end waits for clients to take their last frames */
-#define RELIEF_PAUSE_MS 200  /* between two kills for memory: the first must have had time to tell */
+#define DRAIN_MS 1000                  /* how long the end waits for clients to take their last frames */
+#define RELIEF_PAUSE_MS 200            /* between two kills for memory: the first must have had time to tell */
 #define ON_EXPIRY_KEY "husk.on-expiry" /* metadata: "hibernate" in place of the end */
 #define EXPIRY_RETRY_SECONDS 60
 #define CLAIM_CHECK_MS 10000 /* how often a pool entry looks whether it was claimed by somebody who died over it */
@@ -47,11 +47,20 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (option) {
-		case 'h': out->home = optarg; break;
-		case 'i': out->id = optarg; break;
-		case 'm': out->image = optarg; break;
-		case 'p': out->pool = true; break;
-		default: return -1;
+		case 'h':
+			out->home = optarg;
+			break;
+		case 'i':
+			out->id = optarg;
+			break;
+		case 'm':
+			out->image = optarg;
+			break;
+		case 'p':
+			out->pool = true;
+			break;
+		default:
+			return -1;
 		}
 	}
 	return out->home && out->id && (out->image || out->pool) ? 0 : -1;
@@ -96,7 +105,8 @@ int supervisor_listen(struct supervisor *s, struct husk_error *err)
 	cleanup_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	if (!path || strlen(path) >= sizeof(address.sun_path))
-		return husk_fail(err, HUSK_INVALID, "the socket path of %s is too long; use a shorter HUSK_HOME", s->id);
+		return husk_fail(err, HUSK_INVALID, "the socket path of %s is too long; use a shorter HUSK_HOME",
+				 s->id);
 	memcpy(address.sun_path, path, strlen(path) + 1);
 	unlink(path);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 128) < 0)
@@ -275,10 +285,8 @@ static void run(struct supervisor *s, int signals)
 
 	while (!s->over) {
 		struct pollfd wait[COUNT] = {
-			[LISTEN] = { s->listen_fd, POLLIN, 0 },
-			[WAKE] = { s->wake_fd, POLLIN, 0 },
-			[SIGNAL] = { signals, POLLIN, 0 },
-			[END] = { end_fd, POLLIN, 0 },
+			[LISTEN] = { s->listen_fd, POLLIN, 0 },  [WAKE] = { s->wake_fd, POLLIN, 0 },
+			[SIGNAL] = { signals, POLLIN, 0 },       [END] = { end_fd, POLLIN, 0 },
 			[PRESSURE] = { pressure_fd, POLLIN, 0 },
 		};
 		if (poll(wait, COUNT, next_timeout(s)) < 0 && errno != EINTR)
@@ -291,8 +299,10 @@ static void run(struct supervisor *s, int signals)
 		}
 		if (s->over)
 			break;
-		const char *reason = wait[END].revents ? why_it_ended(s) : wait[SIGNAL].revents ? "killed" :
-				     expired(s) || claim_was_lost(s) ? "ttl" : NULL;
+		const char *reason = wait[END].revents                 ? why_it_ended(s)
+				     : wait[SIGNAL].revents            ? "killed"
+				     : expired(s) || claim_was_lost(s) ? "ttl"
+								       : NULL;
 		if (reason && s->state == CATALOG_POOL)
 			machine_abort(s);
 		else if (reason && !(str_equal(reason, "ttl") && hibernate_on_expiry(s)))

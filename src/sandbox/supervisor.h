@@ -16,7 +16,7 @@
 struct supervisor {
 	struct husk husk; /* paths and catalog of the instance */
 	char *id;
-	char *machine_name;      /* of the cgroup and in the engine: by slot, since a pooled machine may serve another id */
+	char *machine_name; /* of the cgroup and in the engine: by slot, since a pooled machine may serve another id */
 	char *machine_directory; /* the engine's files */
 	uint32_t slot;
 	int listen_fd;
@@ -33,7 +33,7 @@ struct supervisor {
 	/* One lifecycle operation at a time; guards everything below. */
 	pthread_mutex_t lock;
 	enum catalog_state state;
-	bool over; /* nothing is left but to exit */
+	bool over;          /* nothing is left but to exit */
 	int64_t expires_ms; /* wall clock; 0: none. Pool entries expire too */
 	int64_t idle_seconds;
 	bool persistent;

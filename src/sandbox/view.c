@@ -78,7 +78,8 @@ static int copy_environment_names(const char *environment, char ***out)
 static char *egress_mode(const char *text)
 {
 	struct policy *policy = NULL;
-	char *mode = policy_parse(text, &policy, NULL) == 0 ? strdup(policy_mode_name(policy->mode)) : strdup("unknown");
+	char *mode =
+		policy_parse(text, &policy, NULL) == 0 ? strdup(policy_mode_name(policy->mode)) : strdup("unknown");
 
 	policy_free(policy);
 	return mode;

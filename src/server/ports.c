@@ -278,7 +278,8 @@ static int respond_link(struct request *request, const char *id, uint16_t port, 
 
 	if (ports_link(request, id, port, seconds, &url, &expires_ms, err) < 0)
 		return -1;
-	return respond_json(request, 200, json_pack("{s:s, s:o}", "url", url, "expires_at", json_time(expires_ms)), err);
+	return respond_json(request, 200, json_pack("{s:s, s:o}", "url", url, "expires_at", json_time(expires_ms)),
+			    err);
 }
 
 static int handle_link(struct request *request, struct husk_error *err)

@@ -54,16 +54,10 @@ struct head {
 
 static bool is_ours(const char *name)
 {
-	static const char *const names[] = { "Host",
-					     "Content-Length",
-					     "Expect",
-					     "X-Husk-Token",
-					     "E2B-Traffic-Access-Token",
-					     "Forwarded",
-					     "X-Forwarded-For",
-					     "X-Forwarded-Host",
-					     "X-Forwarded-Proto",
-					     "X-Forwarded-Prefix" };
+	static const char *const names[] = {
+		"Host",      "Content-Length",  "Expect",           "X-Husk-Token",      "E2B-Traffic-Access-Token",
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix"
+	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
 		if (strcasecmp(name, names[i]) == 0)

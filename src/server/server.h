@@ -27,21 +27,22 @@ enum route_flags {
 	ROUTE_SOCKET = 1 << 2, /* the handler ends with respond_upgrade */
 	ROUTE_ADMIN = 1 << 3,  /* only for the instance's owner: the unix socket, or a token without a tenant */
 	ROUTE_SIGNED = 1 << 4, /* has {id} and {port}: a signature for that port stands in for a token (ports_signed) */
-	ROUTE_E2B = 1 << 5,      /* of the API that E2B's clients speak, with its errors (e2b.h) */
+	ROUTE_E2B = 1 << 5,    /* of the API that E2B's clients speak, with its errors (e2b.h) */
 	ROUTE_E2B_DATA = 1 << 6, /* … and of one sandbox, which a header names and whose own token opens it */
 	ROUTE_CONNECT = 1 << 7,  /* … and of the Connect protocol, with its errors (connect.h) */
 };
 
 struct route {
 	const char *method; /* "GET"; HEAD is answered by GET's handler; "*": any */
-	const char *path;   /* "/v1/sandboxes/{id}/exec"; a last "{rest*}" takes all that follows, query too, as it came */
+	const char
+		*path; /* "/v1/sandboxes/{id}/exec"; a last "{rest*}" takes all that follows, query too, as it came */
 	int (*handle)(struct request *request, struct husk_error *err);
 	unsigned flags;
 };
 
 /* One table per family, each ended by a route without a method. */
 extern const struct route instance_routes[]; /* instance.c: healthz, metrics, openapi.json, doctor */
-extern const struct route sandbox_routes[];  /* sandboxes.c: create, list, get, delete, ttl, metadata, pause …, fork */
+extern const struct route sandbox_routes[]; /* sandboxes.c: create, list, get, delete, ttl, metadata, pause …, fork */
 extern const struct route snapshot_routes[]; /* snapshots.c */
 extern const struct route volume_routes[];   /* volumes.c */
 extern const struct route template_routes[]; /* templates.c */
@@ -53,7 +54,8 @@ extern const struct route file_routes[];     /* files.c: files, tar, watch */
 extern const struct route egress_routes[];   /* egress.c */
 extern const struct route port_routes[];     /* ports.c: by path, and signing */
 extern const struct route mcp_routes[];      /* mcp.c: the Model Context Protocol */
-extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[], e2b_build_routes[]; /* e2b_*.c */
+extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[],
+	e2b_build_routes[]; /* e2b_*.c */
 extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
 extern const struct route e2b_secret_routes[], e2b_volume_routes[], e2b_watcher_routes[];
 
@@ -66,14 +68,15 @@ const char *request_tenant(const struct request *request); /* the caller's; NULL
 const char *request_id(const struct request *request);     /* in the log and in X-Request-Id */
 const char *request_method(const struct request *request);
 const char *request_target(const struct request *request); /* path and query as they came */
-const char *request_path(const struct request *request, const char *name); /* a {name} of the route, decoded; never NULL */
+const char *request_path(const struct request *request,
+			 const char *name); /* a {name} of the route, decoded; never NULL */
 const char *request_query(const struct request *request, const char *name); /* decoded; NULL: not given, or empty "" */
 const char *request_header(const struct request *request, const char *name);
 /* Calls back for every header; a non-zero return stops. */
 void request_headers(struct request *request, int (*each)(void *data, const char *name, const char *value), void *data);
 const char *request_remote(const struct request *request); /* the client: "127.0.0.1:41234", "[::1]:41234", "unix" */
-bool request_open(const struct request *request);          /* a port that wants no token: Authorization is its program's */
-bool request_secure(const struct request *request);        /* it came over TLS */
+bool request_open(const struct request *request);   /* a port that wants no token: Authorization is its program's */
+bool request_secure(const struct request *request); /* it came over TLS */
 uint16_t request_server_port(const struct request *request); /* where the server listens on TCP; 0: it does not */
 int request_over_fd(const struct request *request); /* readable once the server's patience has ended; not to be read */
 /* The same for every name of the query. */
@@ -83,14 +86,15 @@ void request_queries(struct request *request, int (*each)(void *data, const char
 int request_query_known(struct request *request, const char *const *names, struct husk_error *err);
 int request_query_int(const struct request *request, const char *name, int64_t fallback, int64_t min, int64_t max,
 		      int64_t *out, struct husk_error *err);
-int request_query_bool(const struct request *request, const char *name, bool fallback, bool *out, struct husk_error *err);
+int request_query_bool(const struct request *request, const char *name, bool fallback, bool *out,
+		       struct husk_error *err);
 
 /* The body of a plain route as a JSON object (borrowed); an empty body is an empty object. */
 json_t *request_json(struct request *request, struct husk_error *err);
 /* Streaming routes: the next bytes of the body; 0 at its end, -1 when the client has gone. The body comes before the
  * answer: what is left of it when the answer begins is thrown away. */
 ssize_t request_read(struct request *request, void *bytes, size_t size);
-int64_t request_length(const struct request *request); /* Content-Length; -1: unknown */
+int64_t request_length(const struct request *request);    /* Content-Length; -1: unknown */
 bool request_wants_events(const struct request *request); /* Accept names text/event-stream */
 /* A streaming route whose body is a small JSON document: reads it whole (BODY_MAX), then as request_json. */
 json_t *request_read_json(struct request *request, struct husk_error *err);
@@ -120,7 +124,7 @@ uint64_t fields_size(struct fields *fields, const char *name);
 struct husk_pair *fields_pairs(struct fields *fields, const char *name, size_t *count);
 /* An array of strings, NULL-terminated; the array is the caller's to free. */
 const char **fields_strings(struct fields *fields, const char *name);
-int64_t fields_timeout_ms(struct fields *fields); /* timeout_seconds; 0: none */
+int64_t fields_timeout_ms(struct fields *fields);            /* timeout_seconds; 0: none */
 json_t *fields_any(struct fields *fields, const char *name); /* borrowed; NULL: absent */
 int fields_done(struct fields *fields, struct husk_error *err);
 
@@ -153,8 +157,8 @@ int sse_error(struct request *request, const struct husk_error *failure, struct 
 
 /* ROUTE_SOCKET: answers 101 with the headers added so far and hands the raw byte stream to `run` on a thread of its own;
  * `first` are bytes the client sent already. `run` owns `data`; the descriptor (a blocking one) is closed after it. */
-int respond_upgrade(struct request *request, void (*run)(struct request *request, int fd, const void *first, size_t size,
-							 void *data),
+int respond_upgrade(struct request *request,
+		    void (*run)(struct request *request, int fd, const void *first, size_t size, void *data),
 		    void *data, struct husk_error *err);
 
 /* {"error":{"code","message","field","hint"}} and the status that goes with the code. */
@@ -172,7 +176,8 @@ int websocket_accept(struct request *request, struct husk_error *err);
  * case the request goes to ports_proxy; 0 when not. */
 int ports_match(const char *host, uint16_t *port, char *sandbox, size_t size);
 /* Forwards the request as it is to the port, and the answer back; streaming; upgrades too. */
-int ports_proxy(struct request *request, const char *sandbox, uint16_t port, const char *target, struct husk_error *err);
+int ports_proxy(struct request *request, const char *sandbox, uint16_t port, const char *target,
+		struct husk_error *err);
 /* Whether the request carries a good signature for this port, which stands in for a token. */
 bool ports_signed(struct request *request, const char *sandbox, uint16_t port);
 /* The name below which ports have hosts of their own ("localhost:7820"), as this caller knows us; caller frees. */
@@ -184,10 +189,10 @@ int ports_link(struct request *request, const char *id, uint16_t port, int64_t s
 /* ---- serving ---- */
 
 struct server_options {
-	const char *address;     /* "127.0.0.1:7820", "[::1]:7820"; NULL: only the unix socket */
-	const char *socket_path; /* NULL: <run directory>/huskd.sock */
+	const char *address;           /* "127.0.0.1:7820", "[::1]:7820"; NULL: only the unix socket */
+	const char *socket_path;       /* NULL: <run directory>/huskd.sock */
 	const char *certificate, *key; /* PEM files; NULL: no TLS */
-	int stop_seconds;        /* how long streams may go on after SIGTERM */
+	int stop_seconds;              /* how long streams may go on after SIGTERM */
 	bool json_log;
 };
 /* Serves until SIGTERM or SIGINT. */

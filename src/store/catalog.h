@@ -42,14 +42,14 @@ int catalog_token_revoke(struct catalog *catalog, const char *id_or_name, struct
 /* ---- sandboxes ---- */
 
 /* Beyond the public view: what only the host side needs. */
-enum catalog_state { /* stored as text */
-	CATALOG_PREPARING = 1, /* on its way into the pool */
-	CATALOG_POOL,          /* prepared or restored, waiting to be claimed */
-	CATALOG_CREATING,
-	CATALOG_RUNNING,
-	CATALOG_PAUSED,
-	CATALOG_HIBERNATED,
-	CATALOG_ENDED,
+enum catalog_state {                        /* stored as text */
+		     CATALOG_PREPARING = 1, /* on its way into the pool */
+		     CATALOG_POOL,          /* prepared or restored, waiting to be claimed */
+		     CATALOG_CREATING,
+		     CATALOG_RUNNING,
+		     CATALOG_PAUSED,
+		     CATALOG_HIBERNATED,
+		     CATALOG_ENDED,
 };
 
 struct catalog_sandbox {
@@ -60,13 +60,13 @@ struct catalog_sandbox {
 	bool persistent;
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
-	uint32_t slot;      /* its number in 1..16383 while not ended: uid range, later its network */
-	char *metadata;     /* JSON object of strings */
-	char *environment;  /* JSON object of strings; kept for the processes started later, never shown */
-	char *tenant;       /* as the view it was added through says; what a caller puts here is not looked at */
+	uint32_t slot;     /* its number in 1..16383 while not ended: uid range, later its network */
+	char *metadata;    /* JSON object of strings */
+	char *environment; /* JSON object of strings; kept for the processes started later, never shown */
+	char *tenant;      /* as the view it was added through says; what a caller puts here is not looked at */
 	char *idempotency_key, *request; /* the caller's key for the request that made it, and that request signed */
-	char *egress;       /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
-	char *volumes;      /* JSON array of {id, name, path, read_only}, in the order they are mounted; NULL: none */
+	char *egress;                    /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
+	char *volumes; /* JSON array of {id, name, path, read_only}, in the order they are mounted; NULL: none */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
@@ -125,9 +125,9 @@ struct catalog_snapshot {
 	int64_t created_ms;
 	uint64_t bytes, memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
-	bool ready;      /* false while it is being written, and for what a fork passes through */
+	bool ready; /* false while it is being written, and for what a fork passes through */
 	char *environment, *metadata, *egress, *volumes; /* of the sandbox */
-	char *tenant;    /* as of a sandbox */
+	char *tenant;                                    /* as of a sandbox */
 };
 void catalog_snapshot_free(struct catalog_snapshot *row);
 void catalog_snapshot_list_free(struct catalog_snapshot **list);
@@ -137,7 +137,8 @@ int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t by
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
 			 struct husk_error *err);
 /* With `unready` only those not ready; else only the ready ones; newest first. */
-int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out, struct husk_error *err);
+int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out,
+			  struct husk_error *err);
 int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err);
 /* A further name; the first one when it has none. CONFLICT: another has it. */
 int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *name, struct husk_error *err);
@@ -178,9 +179,11 @@ void catalog_template_list_free(struct catalog_template **list);
 int catalog_template_add(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err);
 /* The current version by name, the tenant's own before the instance's; NOT_FOUND with a suggestion and
  * "(husk template ls)". */
-int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out, struct husk_error *err);
+int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out,
+			 struct husk_error *err);
 /* Those catalog_template_get would give; with_old: every version of everybody's. */
-int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out, struct husk_error *err);
+int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out,
+			  struct husk_error *err);
 /* Drops the name; the versions become old. DENIED when a tenant means the instance's. */
 int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err);
 /* Old versions that no sandbox (not ended) and no snapshot uses; the caller removes their files, then forgets them. */

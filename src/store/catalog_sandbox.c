@@ -251,9 +251,9 @@ static int check_volumes(struct catalog *catalog, const char *volumes, struct hu
 			    "WHERE json_extract(value, '$.id') NOT IN (SELECT id FROM volumes)",
 			    ARGUMENTS(text(volumes)), &gone, err) < 0)
 		return -1;
-	return gone && gone[0] ? husk_fail(err, HUSK_NOT_FOUND, "volume '%s', which this comes with, was removed",
-					   gone[0])
-			       : 0;
+	return gone && gone[0]
+		       ? husk_fail(err, HUSK_NOT_FOUND, "volume '%s', which this comes with, was removed", gone[0])
+		       : 0;
 }
 
 /* What a row must be that is to be the view's: free in name and key, and within the quotas. */
@@ -366,21 +366,21 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 	int result = check_new(catalog, row, err);
 
 	if (result == 0)
-		result = update_live(
-			catalog, row->id,
-			"UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
-			"persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
-			"metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
-			"tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18, volumes = ?19 "
-			"WHERE id = ?1 AND state <> 'ended'",
-			ARGUMENTS(text(row->id), text(row->name), text(row->parent), number(row->expires_ms),
-				  number(row->idle_seconds), number(row->persistent),
-				  number((int64_t)row->memory_bytes), number((int64_t)row->disk_bytes),
-				  number(row->cpu_milli), number(row->pids), text(row->metadata),
-				  text(row->environment), number(row->created_ms), text(catalog_state_name(row->state)),
-				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request),
-				  text(row->egress), text(row->volumes)),
-			err);
+		result = update_live(catalog, row->id,
+				     "UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
+				     "persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
+				     "metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
+				     "tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18, volumes = ?19 "
+				     "WHERE id = ?1 AND state <> 'ended'",
+				     ARGUMENTS(text(row->id), text(row->name), text(row->parent),
+					       number(row->expires_ms), number(row->idle_seconds),
+					       number(row->persistent), number((int64_t)row->memory_bytes),
+					       number((int64_t)row->disk_bytes), number(row->cpu_milli),
+					       number(row->pids), text(row->metadata), text(row->environment),
+					       number(row->created_ms), text(catalog_state_name(row->state)),
+					       text(catalog->view.tenant), text(row->idempotency_key),
+					       text(row->request), text(row->egress), text(row->volumes)),
+				     err);
 	return catalog_finish(catalog, result, err);
 }
 
@@ -408,12 +408,14 @@ static int set_text(struct catalog *catalog, const char *id, const char *sql, co
 
 int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err)
 {
-	return set_text(catalog, id, "UPDATE sandboxes SET metadata = ?2 WHERE id = ?1 AND state <> 'ended'", metadata, err);
+	return set_text(catalog, id, "UPDATE sandboxes SET metadata = ?2 WHERE id = ?1 AND state <> 'ended'", metadata,
+			err);
 }
 
 int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const char *egress, struct husk_error *err)
 {
-	return set_text(catalog, id, "UPDATE sandboxes SET egress = ?2 WHERE id = ?1 AND state <> 'ended'", egress, err);
+	return set_text(catalog, id, "UPDATE sandboxes SET egress = ?2 WHERE id = ?1 AND state <> 'ended'", egress,
+			err);
 }
 
 int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)

@@ -11,8 +11,7 @@ static const struct field template_fields[] = {
 	FIELD(catalog_template, FIELD_TEXT, description),  FIELD(catalog_template, FIELD_TEXT, isolation),
 	FIELD(catalog_template, FIELD_INT64, created_ms),  FIELD(catalog_template, FIELD_UINT64, bytes),
 	FIELD(catalog_template, FIELD_UINT64, disk_bytes), FIELD(catalog_template, FIELD_BOOL, current),
-	FIELD(catalog_template, FIELD_TEXT, tenant),
-	FIELD(catalog_template, FIELD_TEXT, egress),
+	FIELD(catalog_template, FIELD_TEXT, tenant),       FIELD(catalog_template, FIELD_TEXT, egress),
 };
 
 /* What a view may use: the tenant's own, and the instance's where it has none of that name. ?1 is the tenant. */

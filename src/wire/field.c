@@ -13,8 +13,8 @@ int wire_put_bytes(struct buf *message, uint16_t tag, const void *data, size_t s
 		return -1;
 	}
 	uint8_t header[FIELD_HEADER] = {
-		(uint8_t)tag,  (uint8_t)(tag >> 8),  0, 0,
-		(uint8_t)size, (uint8_t)(size >> 8), (uint8_t)(size >> 16), (uint8_t)(size >> 24),
+		(uint8_t)tag,          (uint8_t)(tag >> 8),   0, 0, (uint8_t)size, (uint8_t)(size >> 8),
+		(uint8_t)(size >> 16), (uint8_t)(size >> 24),
 	};
 	if (buf_reserve(message, sizeof(header) + size) < 0)
 		return -1;

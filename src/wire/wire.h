@@ -126,10 +126,10 @@ enum wire_method {
 	METHOD_FILE_READ = 20, /* PATH, OFFSET?, LENGTH? => DATA on STREAM_OUT, EOF, END: SIZE (of the whole file) */
 	METHOD_FILE_WRITE, /* PATH, MODE?, USER?, FLAGS? FILE_APPEND, ATTRIBUTE*. DATA on STREAM_IN, EOF. Written beside and renamed
 				  over the target: nothing changes if the link breaks before EOF. Parents are made. END: SIZE */
-	METHOD_FILE_STAT,  /* PATH, FLAGS? FILE_FOLLOW => END: the fields of an entry (below) */
-	METHOD_FILE_LIST,  /* PATH, DEPTH? (default 1) => MSG per entry */
-	METHOD_FILE_MKDIR, /* PATH, MODE?, USER?: with parents; fine when a directory is there */
-	METHOD_FILE_MOVE,  /* PATH, TARGET */
+	METHOD_FILE_STAT,   /* PATH, FLAGS? FILE_FOLLOW => END: the fields of an entry (below) */
+	METHOD_FILE_LIST,   /* PATH, DEPTH? (default 1) => MSG per entry */
+	METHOD_FILE_MKDIR,  /* PATH, MODE?, USER?: with parents; fine when a directory is there */
+	METHOD_FILE_MOVE,   /* PATH, TARGET */
 	METHOD_FILE_REMOVE, /* PATH: a file, or a tree */
 	METHOD_FILE_CHMOD,  /* PATH, MODE */
 	METHOD_TAR_READ,    /* PATH => tar on STREAM_OUT (entries relative to PATH's parent), EOF, END */
@@ -155,7 +155,7 @@ enum wire_method {
 	METHOD_OOM,    /* memory is short: kill the largest process (by RSS) and mark it OOM. END: PID?, NAME? */
 	METHOD_NETWORK, /* INTERFACE?, NAMESERVER?, CERTIFICATE? with NAME, ENV*: the network part of IDENTITY, for a policy changed later */
 	METHOD_OOM_WATCH, /* => MSG for each process that the guest's own kernel killed for memory: PID, NAME; until CANCEL */
-	METHOD_VOLUME,        /* PATH, FLAGS? VOLUME_READ_ONLY: mounts a FUSE filesystem there, or takes up the one a past life
+	METHOD_VOLUME, /* PATH, FLAGS? VOLUME_READ_ONLY: mounts a FUSE filesystem there, or takes up the one a past life
 				 has there. First an empty MSG when it stands. Then DATA on STREAM_OUT is a FUSE request a frame,
 				 on STREAM_IN an answer a frame, until the host cancels, which leaves the mount dead. MSG in with
 				 FLAGS VOLUME_HOLD: no request is taken from the guest's kernel any more; MSG out once all that

@@ -94,6 +94,7 @@ def test_shell_size_and_resize():
         terminal.expect(r"/dev/pts/\d+")
         terminal.expect(r"40 100")
         terminal.expect("started")
+        terminal.expect(r"[#$] ")  # before it, bash puts back the size it has read
         terminal.resize(33, 77)
         terminal.process.send_signal(signal.SIGWINCH)
         time.sleep(0.5)

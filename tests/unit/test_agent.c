@@ -93,7 +93,8 @@ static void other_user(void **state)
 	struct stat root;
 
 	if (geteuid() != 0 || stat("/", &root) < 0 || !(root.st_mode & S_IXOTH)) {
-		print_message("# not root, or a root directory closed to others: no other user can run a program here\n");
+		print_message(
+			"# not root, or a root directory closed to others: no other user can run a program here\n");
 		skip();
 	}
 	with_string(*state, TAG_USER, "nobody");

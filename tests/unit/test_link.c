@@ -177,11 +177,26 @@ static void send_giant_header(struct pair *pair, uint32_t channel)
 	write_full(pair->to_host, bytes, sizeof(bytes));
 }
 
-static void test_past_credit(void **state) { expect_refusal(*state, send_past_credit); }
-static void test_unknown_channel(void **state) { expect_refusal(*state, send_unknown_channel); }
-static void test_malformed_end(void **state) { expect_refusal(*state, send_malformed_end); }
-static void test_open_from_guest(void **state) { expect_refusal(*state, send_open); }
-static void test_giant_header(void **state) { expect_refusal(*state, send_giant_header); }
+static void test_past_credit(void **state)
+{
+	expect_refusal(*state, send_past_credit);
+}
+static void test_unknown_channel(void **state)
+{
+	expect_refusal(*state, send_unknown_channel);
+}
+static void test_malformed_end(void **state)
+{
+	expect_refusal(*state, send_malformed_end);
+}
+static void test_open_from_guest(void **state)
+{
+	expect_refusal(*state, send_open);
+}
+static void test_giant_header(void **state)
+{
+	expect_refusal(*state, send_giant_header);
+}
 
 static void test_credit_goes_on(void **state)
 {
