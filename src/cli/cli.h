@@ -61,6 +61,8 @@ extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_p
 /* help.c: the page of one command, and the list of them all. */
 void help_command(const struct cli_command *command, FILE *out);
 void help_overview(FILE *out);
+/* The commands that begin with this word ("snapshot"); false: there are none. */
+bool help_family(const char *family, FILE *out);
 /* By its first words: *words says how many of argv named it. NOT_FOUND-like failures suggest the nearest. */
 int help_find(int argc, char *const *argv, const struct cli_command **out, int *words, struct husk_error *err);
 extern const struct option_spec common_options[];

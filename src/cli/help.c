@@ -82,6 +82,31 @@ void help_overview(FILE *out)
 	fputs("\n`husk COMMAND --help` tells more about one; `husk doctor` about this host.\n", out);
 }
 
+/* Is the command `name` one of `family`: "volume ls" of "volume"? */
+static bool is_of(const char *name, const char *family)
+{
+	size_t size = strlen(family);
+
+	return strncmp(name, family, size) == 0 && name[size] == ' ';
+}
+
+bool help_family(const char *family, FILE *out)
+{
+	bool any = false;
+
+	for (size_t i = 0; cli_commands[i]; i++) {
+		if (!is_of(cli_commands[i]->name, family))
+			continue;
+		if (!any)
+			fprintf(out, "usage: husk %s COMMAND [OPTIONS] [ARGUMENTS]\n\ncommands:\n", family);
+		fprintf(out, "  %-18s %s\n", cli_commands[i]->name, cli_commands[i]->summary);
+		any = true;
+	}
+	if (any)
+		fprintf(out, "\n`husk %s COMMAND --help` tells more about one.\n", family);
+	return any;
+}
+
 /* How many words of argv spell this command's name; 0: they do not. */
 static int words_matching(const char *name, int argc, char *const *argv)
 {
@@ -103,8 +128,7 @@ static int fail_in_family(int argc, char *const *argv, struct husk_error *err)
 
 	for (size_t i = 0; cli_commands[i]; i++) {
 		const char *name = cli_commands[i]->name;
-		if (strncmp(name, argv[0], size) == 0 && name[size] == ' ' &&
-		    buf_printf(&members, "%s%s", members.size ? ", " : "", name + size + 1) < 0)
+		if (is_of(name, argv[0]) && buf_printf(&members, "%s%s", members.size ? ", " : "", name + size + 1) < 0)
 			return husk_fail_memory(err);
 	}
 	if (members.size == 0)
@@ -147,6 +171,8 @@ static int help_run(struct cli *cli, void *arguments, int argc, char **argv, str
 		help_overview(stdout);
 		return 0;
 	}
+	if (argc == 1 && help_family(argv[0], stdout))
+		return 0;
 	if (help_find(argc, argv, &command, &words, err) < 0)
 		return -1;
 	help_command(command, stdout);

@@ -90,6 +90,9 @@ static int find_command(struct cli *cli, int *argc, char ***argv, struct husk_er
 		help_overview(cli->help ? stdout : stderr);
 		return cli->help ? 0 : EXIT_USAGE;
 	}
+	if (*argc == 2 && (str_equal((*argv)[1], "--help") || str_equal((*argv)[1], "-h")) &&
+	    help_family((*argv)[0], stdout))
+		return 0;
 	if (help_find(*argc, *argv, &cli->command, &words, err) < 0)
 		return -1;
 	*argc -= words;

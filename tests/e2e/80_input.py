@@ -37,9 +37,25 @@ COMMANDS = [
     "token create",
     "token ls",
     "token rm",
+    "volume create",
+    "volume ls",
+    "volume inspect",
+    "volume rm",
+    "volume files",
+    "volume read",
+    "volume write",
     "doctor",
     "gc",
 ]
+
+
+@test
+def test_help_of_a_family():
+    page = husk("snapshot", "--help").text
+    for command in ("create", "ls", "rm"):
+        assert_in(f"\n  snapshot {command} ", page)
+    assert_equal(husk("help", "snapshot").text, page)
+    assert_equal(husk("snapshot", "-h").text, page)
 
 
 @test
