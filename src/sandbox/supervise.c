@@ -26,7 +26,7 @@
 
 #define STATUS_FD 4
 #define DRAIN_MS 1000                  /* how long the end waits for clients to take their last frames */
-#define RELIEF_PAUSE_MS 200            /* between two kills for memory: the first must have had time to tell */
+#define RELIEF_PAUSE_MS 200            /* after a kill for memory: it must have had time to tell */
 #define ON_EXPIRY_KEY "husk.on-expiry" /* metadata: "hibernate" in place of the end */
 #define EXPIRY_RETRY_SECONDS 60
 #define CLAIM_CHECK_MS 10000 /* how often a pool entry looks whether it was claimed by somebody who died over it */
@@ -265,21 +265,42 @@ static bool hibernate_on_expiry(struct supervisor *s)
 	return true;
 }
 
-/* The machine is gone without our doing: was it memory? */
-static const char *why_it_ended(struct supervisor *s)
+static struct cgroup_use use_now(struct supervisor *s)
 {
 	struct cgroup_use use = { 0 };
 
 	pthread_mutex_lock(&s->lock);
-	bool killed = s->cgroup && cgroup_read(s->cgroup, &use, NULL) == 0 && use.oom_kills;
+	if (s->cgroup && cgroup_read(s->cgroup, &use, NULL) < 0)
+		use = (struct cgroup_use){ 0 };
 	pthread_mutex_unlock(&s->lock);
-	return killed ? "oom" : "crashed";
+	return use;
+}
+
+/* The machine is gone without our doing: was it memory? */
+static const char *why_it_ended(struct supervisor *s)
+{
+	return use_now(s).oom_kills ? "oom" : "crashed";
+}
+
+/* When memory ran short last, and what was in use once a process had been killed for it. */
+struct relief {
+	int64_t at_ms;
+	uint64_t used;
+};
+
+/* Memory is short. The dead need a moment to give theirs back, but take no more of it: where it still grows, others do. */
+static void relieve(struct supervisor *s, struct relief *last)
+{
+	if (time_monotonic_ms() - last->at_ms < RELIEF_PAUSE_MS && use_now(s).memory_bytes <= last->used)
+		return;
+	machine_relieve(s);
+	*last = (struct relief){ time_monotonic_ms(), use_now(s).memory_bytes };
 }
 
 static void run(struct supervisor *s, int signals)
 {
 	enum { LISTEN, WAKE, SIGNAL, END, PRESSURE, COUNT };
-	int64_t relieved_ms = 0;
+	struct relief relieved = { 0 };
 	/* Asked for once: a session may take the machine down at any moment, and then poll says so on the closed ones. */
 	int end_fd = s->engine->end_fd(s->machine), pressure_fd = cgroup_pressure_fd(s->cgroup);
 
@@ -313,10 +334,7 @@ static void run(struct supervisor *s, int signals)
 			break;
 		if (wait[PRESSURE].revents) {
 			cgroup_pressure_clear(s->cgroup);
-			if (time_monotonic_ms() - relieved_ms >= RELIEF_PAUSE_MS) {
-				machine_relieve(s);
-				relieved_ms = time_monotonic_ms();
-			}
+			relieve(s, &relieved);
 		}
 		if (wait[LISTEN].revents & POLLIN) {
 			int fd = accept4(s->listen_fd, NULL, NULL, SOCK_CLOEXEC);

@@ -373,9 +373,10 @@ def test_terminal():
     box = create()
     shell = terminal(box, "?rows=30&columns=100")
     pid = shell.receive()["start"]["pid"]
-    shell.send(b"PS1='go''> '; stty size; echo $TERM\n")
-    # With the prompt: before it, bash puts back the size it has read.
-    assert_in(b"30 100\r\nxterm-256color", shell.read_until(b"go> "))
+    shell.send(b"stty size; echo $TERM\n")
+    shown = shell.read_until(b"30 100\r\nxterm-256color")
+    if b"# " not in shown.rpartition(b"xterm-256color")[2]:
+        shell.read_until(b"# ")  # before the prompt, bash puts back the size it has read
     shell.send({"resize": {"rows": 41, "columns": 121}})
     shell.send(b"stty size\n")
     shell.read_until(b"41 121")
