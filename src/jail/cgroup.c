@@ -427,7 +427,8 @@ int cgroup_set_limits(struct cgroup *group, const struct cgroup_limits *limits, 
 	uint64_t soft = 0, hard = 0;
 
 	if (limits->memory_bytes) {
-		uint64_t reserve = MAX(128 * MIB, limits->memory_bytes / 4);
+		/* What several processes can take while the largest is being killed, on a host that is slow to do so. */
+		uint64_t reserve = MAX(512 * MIB, limits->memory_bytes / 4);
 
 		if (__builtin_add_overflow(limits->memory_bytes, reserve, &hard) || hard > INT64_MAX)
 			return husk_fail(err, HUSK_INVALID, "a memory limit of %llu bytes is out of range",
