@@ -246,7 +246,7 @@ static void test_hard_limit(void **state)
 	if (!has("memory"))
 		skip();
 	group = make("hog", &limits);
-	hog = start(group, work_memory, 400 * MIB);
+	hog = start(group, work_memory, 700 * MIB);
 	assert_false(wait_done(&hog));
 	assert_int_equal(waitpid(hog.pid, NULL, 0), hog.pid);
 	assert_int_equal(cgroup_read(group, &use, NULL), 0);
