@@ -771,6 +771,19 @@ def test_no_rules_no_sandbox():
     assert_in("libnftables", done.stderr)
 
 
+@test
+def test_no_leash_no_sandbox():
+    """A proxy that ends as soon as it is started: the sandbox does not start."""
+    with scratch() as place:
+        program = os.path.join(place, "husk")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\n[ "$1" = leash ] && exit 1\nexec "{HUSK}" "$@"\n')
+        os.chmod(program, 0o755)
+        without = {"HUSK_POOL": "0", "HUSK_BIN": program, "HUSK_LIBDIR": os.path.dirname(HUSK)}
+        assert_in("leash", husk("run", "--allow", "allowed.test", "--", "true", env=without, code=125, timeout=120).error)
+        assert_equal(husk("run", "--", "echo", "no network", env=without).text, "no network\n")
+
+
 # ---- the end ----
 
 
