@@ -37,15 +37,21 @@ static int close_inherited(struct husk_error *err)
 	return 0;
 }
 
-/* The link moves away from 0 and 1, to where a child never looks, and /dev/null takes its place. */
+/* The link on 0 and 1 moves away, to where a child never looks. */
 static int take_link(int *in, int *out, struct husk_error *err)
+{
+	*in = fcntl(0, F_DUPFD_CLOEXEC, 64);
+	*out = fcntl(1, F_DUPFD_CLOEXEC, 64);
+	return *in < 0 || *out < 0 ? husk_fail_errno(err, "cannot take the link") : 0;
+}
+
+/* What a child reads that was given no input, in the place of the link or of a machine's console. */
+static int take_null(struct husk_error *err)
 {
 	cleanup_close int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
-	*in = fcntl(0, F_DUPFD_CLOEXEC, 64);
-	*out = fcntl(1, F_DUPFD_CLOEXEC, 64);
-	if (null < 0 || *in < 0 || *out < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
-		return husk_fail_errno(err, "cannot take the link");
+	if (null < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0)
+		return husk_fail_errno(err, "cannot open /dev/null");
 	return 0;
 }
 
@@ -111,7 +117,7 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	    (boot_root(err) < 0 || boot_process_group(agent, machine, err) < 0))
 		return -1;
 	agent->link.socket = machine;
-	if (machine ? connect_link(&in, &out, err) < 0 : take_link(&in, &out, err) < 0)
+	if ((machine ? connect_link(&in, &out, err) : take_link(&in, &out, err)) < 0 || take_null(err) < 0)
 		return -1;
 	agent->image_environment = environment_load("/.husk/environment", err);
 	if (!agent->image_environment)

@@ -395,6 +395,13 @@ def _clean():
         husk("snapshot", "rm", snapshot, code=None)
 
 
+def _tell():
+    """What the sandboxes of a test that failed have said, machine and all."""
+    for sandbox in _created:
+        for line in husk("logs", sandbox, code=None).text.splitlines()[-40:]:
+            print(f"# {sandbox}: {line}", flush=True)
+
+
 def _run(function):
     name = function.__name__.removeprefix("test_")
     started = time.monotonic()
@@ -410,6 +417,8 @@ def _run(function):
         text = f"{type(error).__name__}: {error}" if not isinstance(error, AssertionError) else str(error)
         line, passed = f"not ok {name}: {where}: {' '.join(text.split())[:1500]}", False
     try:
+        if not passed:
+            _tell()
         _clean()
     except Exception as error:
         line, passed = f"not ok {name}: cleaning up: {' '.join(str(error).split())[:500]}", False
