@@ -36,17 +36,21 @@ struct engine_machine {
 
 /* ---- calls ---- */
 
-static int call_plain(struct engine_machine *machine, enum control_type type, struct husk_error *err)
+static int settle(struct engine_machine *machine, struct husk_error *err)
 {
-	return microvm_call(&machine->process, type, NULL, 0, NULL, NULL, 0, CALL_TIMEOUT_MS, NULL, err);
+	return microvm_settle(&machine->process, CALL_TIMEOUT_MS, NULL, err);
 }
 
-/* Hands a descriptor over, with a value; ours is closed. */
+static int call_plain(struct engine_machine *machine, enum control_type type, struct husk_error *err)
+{
+	return microvm_post(&machine->process, type, NULL, 0, NULL, NULL, 0, err) < 0 ? -1 : settle(machine, err);
+}
+
+/* Hands a descriptor over, with a value; ours is closed. Whether it was taken tells `settle`. */
 static int give(struct engine_machine *machine, enum control_type type, uint64_t value, int fd, struct husk_error *err)
 {
-	int result =
-		fd < 0 ? husk_fail_errno(err, "cannot open a file of machine %s", machine->spec.id)
-		       : microvm_call(&machine->process, type, &value, 1, NULL, &fd, 1, CALL_TIMEOUT_MS, NULL, err);
+	int result = fd < 0 ? husk_fail_errno(err, "cannot open a file of machine %s", machine->spec.id)
+			    : microvm_post(&machine->process, type, &value, 1, NULL, &fd, 1, err);
 
 	base_cleanup_close(&fd);
 	return result;
@@ -54,6 +58,7 @@ static int give(struct engine_machine *machine, enum control_type type, uint64_t
 
 /* ---- prepare ---- */
 
+/* The guest's words go where its monitor's do. */
 static int give_console(struct engine_machine *machine, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/console.log", machine->spec.directory);
@@ -61,7 +66,7 @@ static int give_console(struct engine_machine *machine, struct husk_error *err)
 	if (!path)
 		return husk_fail_memory(err);
 	return give(machine, CONTROL_CONSOLE, CONSOLE_MAX,
-		    open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600), err);
+		    open(path, O_WRONLY | O_APPEND | O_CLOEXEC), err);
 }
 
 /* The guest's agent gets the other end when it connects. */
@@ -82,9 +87,10 @@ static int give_link(struct engine_machine *machine, struct husk_error *err)
 static int start(struct engine_machine *machine, struct husk_error *err)
 {
 	if (microvm_process_start(&machine->spec, &machine->shape, &machine->process, err) < 0 ||
-	    give_console(machine, err) < 0 || give_link(machine, err) < 0)
+	    give_console(machine, err) < 0 || give_link(machine, err) < 0 ||
+	    give(machine, CONTROL_BASE, 0, fcntl(machine->rootfs, F_DUPFD_CLOEXEC, 0), err) < 0)
 		return -1;
-	return give(machine, CONTROL_BASE, 0, fcntl(machine->rootfs, F_DUPFD_CLOEXEC, 0), err);
+	return settle(machine, err);
 }
 
 static void microvm_stop(struct engine_machine *machine)
@@ -199,8 +205,9 @@ static int microvm_boot(struct engine_machine *machine, struct husk_error *err)
 	if (initramfs < 0)
 		return -1;
 	const int fds[] = { kernel, initramfs };
-	return microvm_call(&machine->process, CONTROL_BOOT, NULL, 0, COMMAND_LINE, fds, ARRAY_SIZE(fds),
-			    CALL_TIMEOUT_MS, NULL, err);
+	if (microvm_post(&machine->process, CONTROL_BOOT, NULL, 0, COMMAND_LINE, fds, ARRAY_SIZE(fds), err) < 0)
+		return -1;
+	return settle(machine, err);
 }
 
 /* The image may be of another shape than this host gives new machines: then so is this one. */
@@ -253,7 +260,8 @@ static int take_image(struct engine_machine *machine, const char *image, json_t 
 		return -1;
 	give_prefetch(machine, image);
 	/* The tap last: the restored driver is told that its link has changed. */
-	if (give(machine, CONTROL_RESTORE, 0, open(state, O_RDONLY | O_CLOEXEC), err) < 0 || give_tap(machine, err) < 0)
+	if (give(machine, CONTROL_RESTORE, 0, open(state, O_RDONLY | O_CLOEXEC), err) < 0 || settle(machine, err) < 0 ||
+	    give_tap(machine, err) < 0)
 		return -1;
 	return call_plain(machine, CONTROL_RESUME, err);
 }
@@ -324,8 +332,9 @@ static int save(struct engine_machine *machine, int state, uint64_t done[static 
 	if (disk >= 0 && microvm_pause(machine, err) == 0) {
 		const int fds[] = { state, memory, disk };
 
-		result = microvm_call(&machine->process, CONTROL_SNAPSHOT, NULL, 0, NULL, fds, ARRAY_SIZE(fds),
-				      IMAGE_TIMEOUT_MS, done, err);
+		result = microvm_post(&machine->process, CONTROL_SNAPSHOT, NULL, 0, NULL, fds, ARRAY_SIZE(fds), err);
+		if (result == 0)
+			result = microvm_settle(&machine->process, IMAGE_TIMEOUT_MS, done, err);
 		if (microvm_resume(machine, result == 0 ? err : NULL) < 0)
 			result = -1;
 	}
@@ -388,7 +397,8 @@ static int microvm_learn(struct engine_machine *machine, const char *image, stru
 
 	if (!path)
 		return husk_fail_memory(err);
-	if (give(machine, CONTROL_TOUCHED, 0, open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), err) < 0) {
+	if (give(machine, CONTROL_TOUCHED, 0, open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), err) < 0 ||
+	    settle(machine, err) < 0) {
 		unlink(path);
 		return -1;
 	}

@@ -29,6 +29,7 @@ struct microvm_process {
 	pid_t pid; /* -1: none */
 	int pidfd;
 	int control;
+	unsigned owed; /* replies to what was posted */
 };
 #define MICROVM_PROCESS_INIT                                                                                           \
 	{                                                                                                              \
@@ -37,10 +38,14 @@ struct microvm_process {
 /* Starts it jailed, with the virtual machine made and nothing in it. */
 int microvm_process_start(const struct engine_spec *spec, const struct microvm_shape *shape,
 			  struct microvm_process *out, struct husk_error *err);
-/* One request and its reply, whose values go to `done` (may be NULL). After a failure to talk the process is killed. */
-int microvm_call(struct microvm_process *process, enum control_type type, const uint64_t *values, size_t value_count,
-		 const char *text, const int *fds, size_t fd_count, int timeout_ms, uint64_t done[CONTROL_VALUES],
-		 struct husk_error *err);
+/* A request, without waiting for its reply: handing over ten files should not take ten turns. After a failure to talk,
+ * here and below, the process is killed. */
+int microvm_post(struct microvm_process *process, enum control_type type, const uint64_t *values, size_t value_count,
+		 const char *text, const int *fds, size_t fd_count, struct husk_error *err);
+/* Waits for the replies to all that was posted. The first failure is the result; the values of the last go to `done` (may be
+ * NULL). */
+int microvm_settle(struct microvm_process *process, int timeout_ms, uint64_t done[CONTROL_VALUES],
+		   struct husk_error *err);
 /* Ends it and waits until it is gone; the pidfd stays open. */
 void microvm_process_stop(struct microvm_process *process);
 

@@ -14,7 +14,6 @@
 #include "engine/microvm/microvm.h"
 #include "jail/jail.h"
 
-#define START_TIMEOUT_MS 30000
 #define VCPUS_DEFAULT_MAX 4
 #define MEMORY_STEP (256ull << 20)
 #define MEMORY_LEAST (512ull << 20)
@@ -41,7 +40,7 @@ static int start_program(const struct engine_spec *spec, int control, struct mic
 			 struct husk_error *err)
 {
 	cleanup_free char *program = place_find("husk-vmm");
-	cleanup_free char *log_path = str_format("%s/vmm.log", spec->directory);
+	cleanup_free char *log_path = str_format("%s/console.log", spec->directory);
 	cleanup_free char *id = str_format("%u", spec->uid_base);
 	cleanup_close int log = -1;
 
@@ -75,7 +74,7 @@ int microvm_process_start(const struct engine_spec *spec, const struct microvm_s
 	if (start_program(spec, theirs, out, err) < 0)
 		return -1;
 	close(steal_fd(&theirs)); /* so that its end is seen */
-	return microvm_call(out, CONTROL_SHAPE, values, ARRAY_SIZE(values), NULL, &kvm, 1, START_TIMEOUT_MS, NULL, err);
+	return microvm_post(out, CONTROL_SHAPE, values, ARRAY_SIZE(values), NULL, &kvm, 1, err);
 }
 
 /* ---- calls ---- */
@@ -100,12 +99,10 @@ static int wait_reply(struct microvm_process *process, struct control_reply *rep
 	return got < 0 ? -1 : 0;
 }
 
-int microvm_call(struct microvm_process *process, enum control_type type, const uint64_t *values, size_t value_count,
-		 const char *text, const int *fds, size_t fd_count, int timeout_ms, uint64_t done[CONTROL_VALUES],
-		 struct husk_error *err)
+int microvm_post(struct microvm_process *process, enum control_type type, const uint64_t *values, size_t value_count,
+		 const char *text, const int *fds, size_t fd_count, struct husk_error *err)
 {
 	struct control_request request = { .version = CONTROL_VERSION, .type = type };
-	struct control_reply reply = { 0 };
 
 	if (process->control < 0)
 		return husk_fail(err, HUSK_GONE, "the machine has been stopped");
@@ -115,17 +112,33 @@ int microvm_call(struct microvm_process *process, enum control_type type, const 
 		request.value[i] = values[i];
 	if (text)
 		memcpy(request.text, text, strlen(text));
-	if (control_send(process->control, &request, sizeof(request), fds, fd_count, err) < 0 ||
-	    wait_reply(process, &reply, timeout_ms, err) < 0) {
+	if (control_send(process->control, &request, sizeof(request), fds, fd_count, err) < 0) {
 		microvm_process_stop(process);
 		return -1;
 	}
-	reply.message[sizeof(reply.message) - 1] = '\0';
-	if (reply.code)
-		return husk_fail(err, reply.code, "%s", reply.message);
-	if (done)
-		memcpy(done, reply.value, sizeof(reply.value));
+	process->owed++;
 	return 0;
+}
+
+int microvm_settle(struct microvm_process *process, int timeout_ms, uint64_t done[CONTROL_VALUES],
+		   struct husk_error *err)
+{
+	struct control_reply reply = { 0 };
+	int result = 0;
+
+	while (process->owed > 0) {
+		if (wait_reply(process, &reply, timeout_ms, err) < 0) {
+			microvm_process_stop(process);
+			return -1;
+		}
+		process->owed--;
+		reply.message[sizeof(reply.message) - 1] = '\0';
+		if (reply.code && result == 0)
+			result = husk_fail(err, reply.code, "%s", reply.message);
+	}
+	if (result == 0 && done)
+		memcpy(done, reply.value, sizeof(reply.value));
+	return result;
 }
 
 void microvm_process_stop(struct microvm_process *process)
@@ -138,5 +151,6 @@ void microvm_process_stop(struct microvm_process *process)
 			;
 		process->pid = -1;
 	}
+	process->owed = 0;
 	base_cleanup_close(&process->control);
 }
