@@ -4,6 +4,7 @@
  * and a file lives for as long as anybody needs it. Nothing here ever writes to a layer.
  */
 #include <fcntl.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 
 #include "engine/microvm/microvm.h"
@@ -70,6 +71,46 @@ static char *image_path(const char *image, const char *kind, size_t index)
 	return str_format("%s/%s.%zu", image, kind, index);
 }
 
+/* What is there, at its own place: a layer is mostly holes. */
+static int copy_data(int from, int to)
+{
+	struct stat st;
+	off_t at = 0, end;
+
+	if (fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
+		return -1;
+	while ((at = lseek(from, at, SEEK_DATA)) >= 0) {
+		end = lseek(from, at, SEEK_HOLE);
+		if (end < 0 || lseek(to, at, SEEK_SET) < 0)
+			return -1;
+		while (at < end)
+			if (sendfile(to, from, &at, (size_t)(end - at)) <= 0)
+				return -1;
+	}
+	return errno == ENXIO ? 0 : -1; /* nothing but a hole is left */
+}
+
+/* A second name for a layer; where images are kept on another filesystem, a copy. */
+static int link_layer(const char *from, const char *path)
+{
+	cleanup_close int in = -1, out = -1;
+
+	if (link(from, path) == 0)
+		return 0;
+	if (errno != EXDEV)
+		return -1;
+	in = open(from, O_RDONLY | O_CLOEXEC);
+	out = in < 0 ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (out < 0)
+		return -1;
+	if (copy_data(in, out) == 0)
+		return 0;
+	int error = errno;
+	unlink(path);
+	errno = error;
+	return -1;
+}
+
 int layers_export(const struct microvm_layers *layers, size_t count, const char *image, struct husk_error *err)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -77,7 +118,7 @@ int layers_export(const struct microvm_layers *layers, size_t count, const char 
 
 		if (!path)
 			return husk_fail_memory(err);
-		if (link(layers->paths[i], path) < 0)
+		if (link_layer(layers->paths[i], path) < 0)
 			return husk_fail_errno(err, "cannot put a %s layer into '%s'", layers->kind, image);
 	}
 	return 0;
@@ -90,7 +131,7 @@ int layers_import(struct microvm_layers *layers, const char *image, size_t count
 
 		if (!from || !path)
 			return from ? -1 : husk_fail_memory(err);
-		if (link(from, path) < 0)
+		if (link_layer(from, path) < 0)
 			return husk_fail_errno(err, "cannot take a %s layer from '%s'", layers->kind, image);
 		layers->paths[layers->count++] = steal_pointer(path);
 	}
