@@ -65,8 +65,7 @@ static int give_console(struct engine_machine *machine, struct husk_error *err)
 
 	if (!path)
 		return husk_fail_memory(err);
-	return give(machine, CONTROL_CONSOLE, CONSOLE_MAX,
-		    open(path, O_WRONLY | O_APPEND | O_CLOEXEC), err);
+	return give(machine, CONTROL_CONSOLE, CONSOLE_MAX, open(path, O_WRONLY | O_APPEND | O_CLOEXEC), err);
 }
 
 /* The guest's agent gets the other end when it connects. */
