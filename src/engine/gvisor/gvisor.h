@@ -77,6 +77,8 @@ struct quiet { /* zero it, then set `sandbox`; the rest is quiet.c's */
 	pid_t sandbox, monitor;
 	uint64_t sum, last; /* CPU time of the guest, ns */
 	unsigned still, found, threads;
+	int64_t up, idle; /* of the host, in hundredths of a second, when last looked */
+	bool crowded;
 	enum quiet_level level;
 };
 void quiet_look(struct quiet *quiet); /* every period: makes it as quiet as its guest is */

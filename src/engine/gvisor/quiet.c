@@ -1,5 +1,6 @@
 /*
- * Lets a sandbox in which nothing happens cost nothing. Called by a machine's init (init.c), twice a second at most.
+ * Lets a sandbox in which nothing happens cost nothing, and one that works not stand in its own way. Called by a machine's
+ * init (init.c), twice a second at most.
  *
  * runsc's systrap platform wakes up every 400 microseconds for as long as it lives, to measure latencies that are only
  * of interest while the guest runs (releases from mid-2026 on stop doing so). That is 3 to 8 % of a CPU for each idle
@@ -12,9 +13,17 @@
  * sandboxes slow down the others; work announced by the supervisor interrupts its sleep at once, and a packet from
  * the network may once be answered late by that much.
  *
+ * A sandbox at work passes everything on between threads: system calls and page faults from the guest's to runsc's, and
+ * runsc's own calls to one in the guest's address space, which, when it is done, wakes the other over and over until that
+ * one really waits. On one CPU the woken thread mostly takes the place of the one that woke it, just before that would have
+ * waited, and then turns round for the rest of its time slice: 8 of 20 ms of starting a process. So the threads of
+ * a sandbox are SCHED_BATCH, which push nobody aside when they wake. But when all CPUs have work, to push aside is the
+ * only way to run soon; then they are ordinary ones.
+ *
  * Everything here runs in a fork of a process that may have had threads: async-signal-safe calls only, no allocation.
  */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -122,6 +131,67 @@ static void set_slack(struct quiet *quiet, pid_t thread)
 	close(fd);
 }
 
+/* A number with two digits after its point, in hundredths; moves *at behind it. */
+static int64_t hundredths(const char **at)
+{
+	int64_t value = 0;
+
+	for (; **at && **at != ' ' && **at != '\n'; (*at)++)
+		if (**at >= '0' && **at <= '9')
+			value = value * 10 + (**at - '0');
+	*at += **at == ' ';
+	return value;
+}
+
+/* Whether all CPUs had work lately: of the time since the last look they were idle, together, for less than a quarter. */
+static bool crowded(struct quiet *quiet)
+{
+	char text[64];
+	const char *at = text;
+	int fd = open("/proc/uptime", O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+	if (fd >= 0)
+		close(fd);
+	if (got <= 0)
+		return quiet->crowded;
+	text[got] = '\0';
+	int64_t up = hundredths(&at), idle = hundredths(&at), passed = up - quiet->up;
+	if (passed < QUIET_PERIOD_MS / 20) /* too short a time to tell */
+		return quiet->crowded;
+	bool busy = quiet->up && (idle - quiet->idle) * 4 < passed;
+	quiet->up = up;
+	quiet->idle = idle;
+	return busy;
+}
+
+static void set_policy(struct quiet *quiet, pid_t thread)
+{
+	const struct sched_param none = { 0 };
+
+	(void)!sched_setscheduler(thread, quiet->crowded ? SCHED_OTHER : SCHED_BATCH, &none);
+}
+
+static void set_policies(struct quiet *quiet, pid_t pid)
+{
+	char tasks[64];
+
+	if (pid == 1)
+		return;
+	proc_path(tasks, pid, "/task");
+	each_number(tasks, set_policy, quiet);
+}
+
+static void take_turns(struct quiet *quiet)
+{
+	bool now = crowded(quiet);
+
+	if (now == quiet->crowded)
+		return;
+	quiet->crowded = now;
+	each_number("/proc", set_policies, quiet);
+}
+
 static enum quiet_level judge(struct quiet *quiet)
 {
 	/* A process that ended takes its time out of the sum: a change in either direction is life. */
@@ -156,6 +226,7 @@ void quiet_look(struct quiet *quiet)
 	quiet->sum = 0;
 	each_number("/proc", add_time, quiet);
 	apply(quiet, judge(quiet));
+	take_turns(quiet);
 }
 
 int quiet_period(const struct quiet *quiet)
@@ -169,6 +240,7 @@ void quiet_wake(struct quiet *quiet)
 
 	quiet->still = 0;
 	apply(quiet, QUIET_BUSY);
+	take_turns(quiet);
 	/* A sleep that has begun ends as late as it was allowed to then. This is the signal the Go runtime interrupts itself with. */
 	if (deep && quiet->monitor > 0)
 		syscall(SYS_tgkill, quiet->sandbox, quiet->monitor, SIGURG);
