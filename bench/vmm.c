@@ -104,7 +104,8 @@ static void replies(struct vmm *vmm, int count)
 		world_done(vmm_reply(vmm));
 }
 
-static void start_once(struct series *steps, struct series *whole)
+/* Each step waited for, to see what it takes. */
+static void steps_once(struct series *steps)
 {
 	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC), pipe_ends[2];
 	double at[7];
@@ -130,7 +131,30 @@ static void start_once(struct series *steps, struct series *whole)
 	at[6] = now_us();
 	for (int i = 0; i < 6; i++)
 		add(&steps[i], at[i + 1] - at[i]);
-	add(whole, at[6] - at[0]);
+	vmm_end(&vmm);
+	close(kvm);
+	close(pipe_ends[0]);
+	close(pipe_ends[1]);
+}
+
+/* As the engine does it: waits for what it must know, which is that there is a shell, and that it took the image. */
+static void start_once(struct series *whole)
+{
+	int kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC), pipe_ends[2];
+	struct vmm vmm;
+
+	world_check(kvm >= 0 && pipe2(pipe_ends, O_CLOEXEC) == 0);
+	double begin = now_us();
+	vmm_start(&vmm);
+	vmm_send(&vmm, CONTROL_SHAPE, 1, SMALL, &kvm, 1);
+	equip(&vmm, pipe_ends[1]);
+	replies(&vmm, 4);
+	vmm_send(&vmm, CONTROL_MEMORY, 0, 0, &baked.memory, 1);
+	vmm_send(&vmm, CONTROL_RESTORE, 0, 0, &baked.state, 1);
+	replies(&vmm, 2);
+	vmm_send(&vmm, CONTROL_RESUME, 0, 0, NULL, 0);
+	wait_byte(pipe_ends[0]);
+	add(whole, now_us() - begin);
 	vmm_end(&vmm);
 	close(kvm);
 	close(pipe_ends[0]);
@@ -268,7 +292,8 @@ int main(int argc, char **argv)
 	rounds = (unsigned)MIN(strtoul(argv[2], NULL, 10), (unsigned long)ROUNDS_MAX);
 	bake();
 	for (unsigned i = 0; i < rounds; i++) {
-		start_once(steps, &whole);
+		steps_once(steps);
+		start_once(&whole);
 		pool_once(&pool);
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(steps); i++)

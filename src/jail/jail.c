@@ -264,10 +264,12 @@ int jail_drop_privileges(struct husk_error *err)
 
 	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot clear the ambient capabilities");
-	/* The kernel may know more of them than our headers do. */
-	for (unsigned long capability = 0; prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++)
-		if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0)
-			return husk_fail_errno(err, "cannot give up capability %lu", capability);
+	/* Until there is no such number: the kernel may know more of them than our headers do. */
+	unsigned long capability = 0;
+	while (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
+		capability++;
+	if (errno != EINVAL || capability == 0)
+		return husk_fail_errno(err, "cannot give up capability %lu", capability);
 	if (prctl(PR_SET_SECUREBITS, bits, 0, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot lock the secure bits");
 	return 0;

@@ -137,5 +137,5 @@ int boot_linux(struct vm *vm, int kernel, int initramfs, const char *command_lin
 	if (memory_write(&vm->memory, COMMAND_LINE, command_line, strlen(command_line) + 1) < 0 ||
 	    memory_write(&vm->memory, PARAMETERS, &parameters, sizeof(parameters)) < 0)
 		return husk_fail(err, HUSK_INTERNAL, "no memory for the boot parameters");
-	return vcpu_set_boot(&vm->vcpus[0], entry, PARAMETERS, err);
+	return cpuid_set(vm, err) < 0 ? -1 : vcpu_set_boot(&vm->vcpus[0], entry, PARAMETERS, err);
 }

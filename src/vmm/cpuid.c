@@ -76,7 +76,7 @@ static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t coun
 	}
 }
 
-int cpuid_supported(int kvm, struct cpuid_list *out, struct husk_error *err)
+static int supported(int kvm, struct cpuid_list *out, struct husk_error *err)
 {
 	out->count = CPUID_ENTRIES;
 	if (vm_ioctl(kvm, KVM_GET_SUPPORTED_CPUID, out) < 0)
@@ -88,10 +88,21 @@ int cpuid_supported(int kvm, struct cpuid_list *out, struct husk_error *err)
 	return 0;
 }
 
-void cpuid_make(struct cpuid_list *list, uint32_t index, uint32_t count)
+int cpuid_set(struct vm *vm, struct husk_error *err)
 {
-	for (uint32_t i = 0; i < list->count; i++)
-		adjust(&list->entries[i], index, count);
+	cleanup_free struct cpuid_list *list = calloc(1, sizeof(*list));
+
+	if (!list)
+		return husk_fail_memory(err);
+	if (supported(vm->kvm, list, err) < 0)
+		return -1;
+	for (uint32_t index = 0; index < vm->vcpu_count; index++) {
+		for (uint32_t i = 0; i < list->count; i++) /* of what the vCPU before sees, too */
+			adjust(&list->entries[i], index, vm->vcpu_count);
+		if (vm_ioctl(vm->vcpus[index].fd, KVM_SET_CPUID2, list) < 0)
+			return husk_fail_errno(err, "cannot tell vCPU %u what it can do", index);
+	}
+	return 0;
 }
 
 void cpuid_processor(uint32_t out[static 8])

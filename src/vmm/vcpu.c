@@ -21,7 +21,7 @@ enum { CR0_PROTECTED = 1, CR0_EXTENSION = 1 << 4 };
 
 /* ---- making ---- */
 
-int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, struct cpuid_list *cpuid, struct husk_error *err)
+int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, struct husk_error *err)
 {
 	vcpu->vm = vm;
 	vcpu->index = index;
@@ -33,8 +33,6 @@ int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, struct cpuid_l
 		vcpu->run = NULL;
 		return husk_fail_errno(err, "cannot map vCPU %u", index);
 	}
-	if (vm_ioctl(vcpu->fd, KVM_SET_CPUID2, cpuid) < 0)
-		return husk_fail_errno(err, "cannot tell vCPU %u what it can do", index);
 	return 0;
 }
 

@@ -171,17 +171,9 @@ static int add_interrupts(struct vm *vm, struct husk_error *err)
 
 static int add_vcpus(struct vm *vm, uint32_t count, struct husk_error *err)
 {
-	cleanup_free struct cpuid_list *cpuid = calloc(1, sizeof(*cpuid));
-
-	if (!cpuid)
-		return husk_fail_memory(err);
-	if (cpuid_supported(vm->kvm, cpuid, err) < 0)
-		return -1;
-	for (uint32_t i = 0; i < count; i++) {
-		cpuid_make(cpuid, i, count);
-		if (vcpu_create(vm, &vm->vcpus[i], i, cpuid, err) < 0)
+	for (uint32_t i = 0; i < count; i++)
+		if (vcpu_create(vm, &vm->vcpus[i], i, err) < 0)
 			return -1;
-	}
 	vm->vcpu_count = count;
 	for (uint32_t i = 0; i < count; i++)
 		if (vcpu_start(&vm->vcpus[i], err) < 0)

@@ -102,9 +102,8 @@ int vm_ioctl(int fd, unsigned long request, void *argument);
 
 /* ---- vcpu.c ---- */
 
-struct cpuid_list; /* below */
-/* vCPU `index`, which can do what `cpuid` says. */
-int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, struct cpuid_list *cpuid, struct husk_error *err);
+/* vCPU `index`; what it can do is told when it boots, or by what it is restored from. */
+int vcpu_create(struct vm *vm, struct vcpu *vcpu, uint32_t index, struct husk_error *err);
 int vcpu_start(struct vcpu *vcpu, struct husk_error *err); /* its thread; it parks at once */
 void vcpu_kick(struct vcpu *vcpu);                         /* out of the guest, to where it sees `hold` */
 /* Ready to boot: in long mode at `entry` with the boot parameters at `parameters`. */
@@ -118,10 +117,8 @@ struct cpuid_list { /* struct kvm_cpuid2, with room */
 	struct kvm_cpuid_entry2 entries[CPUID_ENTRIES];
 };
 _Static_assert(offsetof(struct cpuid_list, entries) == sizeof(struct kvm_cpuid2), "as KVM lays it out");
-/* What this host's processor can do. Slow to ask: once for all vCPUs. */
-int cpuid_supported(int kvm, struct cpuid_list *out, struct husk_error *err);
-/* Makes of that what vCPU `index` of `count` sees; of what an earlier one saw, too. */
-void cpuid_make(struct cpuid_list *list, uint32_t index, uint32_t count);
+/* Tells every vCPU what it can do: what this host's processor can, as a machine of its own. Slow to ask. */
+int cpuid_set(struct vm *vm, struct husk_error *err);
 /* Vendor, family and model of the host's processor: a snapshot is good for the same ones only. */
 void cpuid_processor(uint32_t out[static 8]);
 
