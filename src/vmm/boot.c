@@ -117,6 +117,22 @@ static void describe_memory(const struct memory *memory, struct boot_params *par
 		add_range(parameters, MEMORY_HIGH, memory->size - memory->low, ram);
 }
 
+/* No kernel of ours sets up the old interrupt controllers, which KVM wires beside the new ones. Until it has masked them at
+ * its processor's end, an interrupt that a restore raises would reach it as an exception. */
+static int silence_old_controllers(struct vm *vm, struct husk_error *err)
+{
+	for (uint32_t i = KVM_IRQCHIP_PIC_MASTER; i <= KVM_IRQCHIP_PIC_SLAVE; i++) {
+		struct kvm_irqchip chip = { .chip_id = i };
+
+		if (vm_ioctl(vm->fd, KVM_GET_IRQCHIP, &chip) < 0)
+			return husk_fail_errno(err, "cannot read interrupt controller %u", i);
+		chip.chip.pic.imr = 0xff;
+		if (vm_ioctl(vm->fd, KVM_SET_IRQCHIP, &chip) < 0)
+			return husk_fail_errno(err, "cannot set interrupt controller %u", i);
+	}
+	return 0;
+}
+
 int boot_linux(struct vm *vm, int kernel, int initramfs, const char *command_line, struct husk_error *err)
 {
 	struct boot_params parameters = { 0 };
@@ -137,5 +153,7 @@ int boot_linux(struct vm *vm, int kernel, int initramfs, const char *command_lin
 	if (memory_write(&vm->memory, COMMAND_LINE, command_line, strlen(command_line) + 1) < 0 ||
 	    memory_write(&vm->memory, PARAMETERS, &parameters, sizeof(parameters)) < 0)
 		return husk_fail(err, HUSK_INTERNAL, "no memory for the boot parameters");
-	return cpuid_set(vm, err) < 0 ? -1 : vcpu_set_boot(&vm->vcpus[0], entry, PARAMETERS, err);
+	if (silence_old_controllers(vm, err) < 0 || cpuid_set(vm, err) < 0)
+		return -1;
+	return vcpu_set_boot(&vm->vcpus[0], entry, PARAMETERS, err);
 }
