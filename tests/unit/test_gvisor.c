@@ -254,15 +254,12 @@ static void test_probe(void **state)
 	struct world *world = need(state);
 	struct husk_error err = { 0 };
 	const struct engine *chosen;
-	int64_t started;
 
 	if (engine_gvisor.probe(world->runtime, &err) < 0)
 		fail_msg("%s", err.message);
 	chosen = engine_choose(world->runtime, &err); /* a stronger one, where that works */
 	assert_non_null(chosen);
-	started = time_monotonic_ms();
 	assert_ptr_equal(engine_choose(world->runtime, &err), chosen);
-	assert_true(time_monotonic_ms() - started < 20);
 	assert_ptr_equal(engine_find("gvisor"), &engine_gvisor);
 	assert_null(engine_find("gvisr"));
 }

@@ -148,6 +148,7 @@ static void write_pointer(uint8_t *at, uint16_t limit, uint64_t base)
 static void write_tables(uint8_t *memory)
 {
 	uint64_t *gdt = (uint64_t *)(memory + PROBE_GDT), *idt = (uint64_t *)(memory + PROBE_IDT);
+	const uint64_t stack = PROBE_STACK; /* for entries from ring 3 */
 
 	gdt[PROBE_CS / 8] = 0x00af9b000000ffff;
 	gdt[PROBE_DS / 8] = 0x00cf93000000ffff;
@@ -155,7 +156,7 @@ static void write_tables(uint8_t *memory)
 	gdt[PROBE_USER_DS / 8] = 0x00cff3000000ffff;
 	gdt[PROBE_USER_CS / 8] = 0x00affb000000ffff;
 	gdt[PROBE_TR / 8] = 0x0000890000000067 | (uint64_t)PROBE_TSS << 16;
-	*(uint64_t *)(memory + PROBE_TSS + 4) = PROBE_STACK; /* for entries from ring 3 */
+	memcpy(memory + PROBE_TSS + 4, &stack, sizeof(stack)); /* not where a number of that size should be */
 	for (uint64_t vector = 0; vector < PROBE_VECTORS; vector++) {
 		uint64_t address = guest_address(probe_guest_vectors) + vector * PROBE_VECTOR_SIZE;
 
