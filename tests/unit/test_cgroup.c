@@ -280,12 +280,9 @@ static int end_all(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_teardown(test_life, end_all),
-		cmocka_unit_test_teardown(test_names, end_all),
-		cmocka_unit_test_teardown(test_use, end_all),
-		cmocka_unit_test_teardown(test_pressure, end_all),
-		cmocka_unit_test_teardown(test_hard_limit, end_all),
-		cmocka_unit_test_teardown(test_stat_text, end_all),
+		cmocka_unit_test_teardown(test_life, end_all),       cmocka_unit_test_teardown(test_names, end_all),
+		cmocka_unit_test_teardown(test_use, end_all),        cmocka_unit_test_teardown(test_pressure, end_all),
+		cmocka_unit_test_teardown(test_hard_limit, end_all), cmocka_unit_test_teardown(test_stat_text, end_all),
 	};
 
 	end_all(NULL); /* of an earlier run */
