@@ -104,6 +104,14 @@ static void replies(struct vmm *vmm, int count)
 		world_done(vmm_reply(vmm));
 }
 
+static void finish(struct vmm *vmm, int kvm, const int pipe_ends[static 2])
+{
+	vmm_end(vmm);
+	close(kvm);
+	close(pipe_ends[0]);
+	close(pipe_ends[1]);
+}
+
 /* Each step waited for, to see what it takes. */
 static void steps_once(struct series *steps)
 {
@@ -131,10 +139,7 @@ static void steps_once(struct series *steps)
 	at[6] = now_us();
 	for (int i = 0; i < 6; i++)
 		add(&steps[i], at[i + 1] - at[i]);
-	vmm_end(&vmm);
-	close(kvm);
-	close(pipe_ends[0]);
-	close(pipe_ends[1]);
+	finish(&vmm, kvm, pipe_ends);
 }
 
 /* As the engine does it: waits for what it must know, which is that there is a shell, and that it took the image. */
@@ -155,10 +160,7 @@ static void start_once(struct series *whole)
 	vmm_send(&vmm, CONTROL_RESUME, 0, 0, NULL, 0);
 	wait_byte(pipe_ends[0]);
 	add(whole, now_us() - begin);
-	vmm_end(&vmm);
-	close(kvm);
-	close(pipe_ends[0]);
-	close(pipe_ends[1]);
+	finish(&vmm, kvm, pipe_ends);
 }
 
 /* A shell that waits in a pool gets its image and goes: nothing is waited for in between. */
@@ -180,10 +182,7 @@ static void pool_once(struct series *whole)
 	wait_byte(pipe_ends[0]);
 	add(whole, now_us() - begin);
 	replies(&vmm, 3);
-	vmm_end(&vmm);
-	close(kvm);
-	close(pipe_ends[0]);
-	close(pipe_ends[1]);
+	finish(&vmm, kvm, pipe_ends);
 }
 
 /* ---- fork ---- */

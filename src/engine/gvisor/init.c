@@ -229,8 +229,8 @@ static _Noreturn void init_run(void *data)
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);
 	signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
-	(void)!sched_setscheduler(0, SCHED_BATCH,
-				  &(struct sched_param){ 0 }); /* as all that follows (quiet.c says why) */
+	/* For all that it starts; quiet.c says why. */
+	(void)!sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 });
 	launch->creating = signals < 0 ? -1 : _Fork();
 	if (launch->creating < 0)
 		give_up(launch, REPORT_SETUP, errno);

@@ -143,7 +143,7 @@ static int64_t hundredths(const char **at)
 	return value;
 }
 
-/* Whether all CPUs had work lately: of the time since the last look they were idle, together, for less than a quarter. */
+/* Whether all CPUs had work lately: all of them together were idle for less than a quarter of the time since. */
 static bool crowded(struct quiet *quiet)
 {
 	char text[64];

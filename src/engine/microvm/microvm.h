@@ -35,7 +35,7 @@ struct microvm_process {
 	{                                                                                                              \
 		.pid = -1, .pidfd = -1, .control = -1                                                                  \
 	}
-/* Starts it jailed, with the virtual machine made and nothing in it. */
+/* Starts it jailed, and asks for a virtual machine with nothing in it; whether there is one tells microvm_settle. */
 int microvm_process_start(const struct engine_spec *spec, const struct microvm_shape *shape,
 			  struct microvm_process *out, struct husk_error *err);
 /* A request, without waiting for its reply: handing over ten files should not take ten turns. After a failure to talk,
