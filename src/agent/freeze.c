@@ -10,7 +10,7 @@
 #include "agent/guest.h"
 #include "agent/process.h"
 
-#define FREEZE_PATIENCE_MS 3000
+#define FREEZE_PATIENCE_MS 10000
 #define FREEZE_PAUSE_NS 200000
 
 static bool was_stopped_by_us(const struct agent *agent, pid_t pid)
