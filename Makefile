@@ -94,7 +94,7 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
-.PHONY: all run test lab bench install format lint fuzz setup clean help tests fuzzers FORCE
+.PHONY: all run test lab bench bench-lab install format lint fuzz setup clean help tests fuzzers FORCE
 all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(VMM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS)
 fuzzers: $(FUZZERS)
@@ -242,6 +242,9 @@ lab: all $(TESTS) | $(TOP)/.setup-lab ## run the tests on real KVM, in a host un
 bench: all ## measure against peers; writes build/bench.json
 	@HUSK_BUILD=$(BUILD) bench/run
 
+bench-lab: all | $(TOP)/.setup-lab ## measure a restore against QEMU's, on real KVM in the lab
+	@HUSK_BUILD=$(BUILD) bench/run --count 7 --json $(BUILD)/bench-lab.json lab
+
 # ---- installing ------------------------------------------------------------------------------------------------------
 
 ROOT := $(DESTDIR)$(PREFIX)
@@ -280,7 +283,7 @@ clean: ## remove everything that was built
 	rm -rf $(TOP)
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
 		printf '  make %-9s %s\n' "$$target" "$$text"; done
 
 # ---- dependencies the compiler found ---------------------------------------------------------------------------------

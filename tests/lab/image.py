@@ -241,7 +241,7 @@ def prepare(say=lambda text: None):
     for program in ("qemu-system-x86_64", "apt-get", "mkfs.erofs", "mke2fs"):
         if not shutil.which(program):
             raise Unavailable(f"{program} is not installed; run: scripts/setup lab")
-    names = sorted({*PACKAGES, *linked_libraries(programs())})
+    names = sorted({*PACKAGES, *linked_libraries(programs()), *os.environ.get("LAB_PACKAGES", "").split()})
     folder = CACHE / identity(names)
     with locked():
         if folder.exists() and time.time() - folder.stat().st_mtime < FRESH_SECONDS:
