@@ -1,6 +1,6 @@
 """What the end-to-end tests share: calling the real husk, sandboxes that go away again, and telling what came of it.
 
-A script says which functions are tests with @test and ends with main(). Each prints one line: `ok NAME (TIME)`,
+A script says which functions are tests with @test and ends with main(). Each prints one line: `ok NAME`,
 `not ok NAME: why` or `skip NAME: reason`. Every call of husk has a time limit, no test asserts how long anything took,
 and whatever a test made is removed whether it passed or not.
 
@@ -404,7 +404,6 @@ def _tell():
 
 def _run(function):
     name = function.__name__.removeprefix("test_")
-    started = time.monotonic()
     try:
         function()
         line, passed = f"ok {name}", True
@@ -422,8 +421,7 @@ def _run(function):
         _clean()
     except Exception as error:
         line, passed = f"not ok {name}: cleaning up: {' '.join(str(error).split())[:500]}", False
-    took = f" ({time.monotonic() - started:.1f} s)" if line.startswith("ok") else ""
-    print(line + took, flush=True)
+    print(line, flush=True)
     return passed
 
 
