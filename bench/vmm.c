@@ -1,8 +1,8 @@
 /*
  * What husk-vmm costs, natively: a real husk-vmm in its jail, with a tiny guest. Started by bench/vmm.py with a directory
  * for layer files and a count; prints a line for each figure: its name and one number for each round (microseconds, pages,
- * bytes). The clock starts before the process is made and stops at the first byte the guest prints, which is a little
- * after it first ran.
+ * bytes). The clock starts before the process is made and stops when husk-vmm says that it has let the vCPU go, which is
+ * when that enters KVM_RUN for the first time; the last step goes on to the first byte that the guest prints.
  */
 #include <sys/stat.h>
 
@@ -157,9 +157,9 @@ static void start_once(struct series *whole)
 	vmm_send(&vmm, CONTROL_MEMORY, 0, 0, &baked.memory, 1);
 	vmm_send(&vmm, CONTROL_RESTORE, 0, 0, &baked.state, 1);
 	replies(&vmm, 2);
-	vmm_send(&vmm, CONTROL_RESUME, 0, 0, NULL, 0);
-	wait_byte(pipe_ends[0]);
+	world_done(vmm_ask(&vmm, CONTROL_RESUME, 0, 0, NULL, 0));
 	add(whole, now_us() - begin);
+	wait_byte(pipe_ends[0]); /* it did run */
 	finish(&vmm, kvm, pipe_ends);
 }
 
@@ -179,9 +179,9 @@ static void pool_once(struct series *whole)
 	vmm_send(&vmm, CONTROL_MEMORY, 0, 0, &baked.memory, 1);
 	vmm_send(&vmm, CONTROL_RESTORE, 0, 0, &baked.state, 1);
 	vmm_send(&vmm, CONTROL_RESUME, 0, 0, NULL, 0);
-	wait_byte(pipe_ends[0]);
-	add(whole, now_us() - begin);
 	replies(&vmm, 3);
+	add(whole, now_us() - begin);
+	wait_byte(pipe_ends[0]);
 	finish(&vmm, kvm, pipe_ends);
 }
 
