@@ -1,9 +1,9 @@
 /*
- * The agent's first answer, for bench/lab: of a machine of ours, or of one that another monitor runs. Run inside the lab.
+ * The agent's first answer, for bench/lab.py: of a machine of ours, or of one that another monitor runs. Run inside the lab.
  *
  *     lab ours IMAGE ROOTFS DISK_BYTES DIRECTORY    starts husk-vmm, restores, asks; prints the milliseconds from the start
- *     lab bake                                      a guest of another monitor boots: waits for its greeting, freezes it,
- *                                                   says "frozen" and waits to be killed
+ *     lab bake                                      a guest of another monitor boots: says "listening", waits for its
+ *                                                   greeting, freezes it, says "frozen", waits to be killed
  *     lab answer                                    one that is restored: says "listening", waits for its call, asks,
  *                                                   prints the clock (CLOCK_MONOTONIC, milliseconds)
  */
@@ -73,14 +73,14 @@ static int ours(char **argv, struct husk_error *err)
 
 /* ---- the other monitor's ---- */
 
-static int hear_call(const char *say, struct husk_error *err)
+static int hear_call(struct husk_error *err)
 {
 	const struct sockaddr_vm here = { .svm_family = AF_VSOCK, .svm_port = PORT, .svm_cid = VMADDR_CID_ANY };
 	int listener = socket(AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
 
 	if (listener < 0 || bind(listener, (const struct sockaddr *)&here, sizeof(here)) < 0 || listen(listener, 4) < 0)
 		return husk_fail_errno(err, "cannot listen for the guest");
-	printf("%s\n", say);
+	printf("listening\n");
 	fflush(stdout);
 	fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	return fd < 0 ? husk_fail_errno(err, "no call of the guest") : fd;
@@ -89,7 +89,7 @@ static int hear_call(const char *say, struct husk_error *err)
 static int bake(struct husk_error *err)
 {
 	struct link *link = NULL;
-	int fd = hear_call("listening", err);
+	int fd = hear_call(err);
 
 	if (fd < 0 || link_start(fd, fd, true, &link, err) < 0 || link_wait_hello(link, TIMEOUT_MS, err) < 0 ||
 	    link_call(link, METHOD_FREEZE, NULL, NULL, TIMEOUT_MS, err) < 0)
@@ -102,7 +102,7 @@ static int bake(struct husk_error *err)
 
 static int answer(struct husk_error *err)
 {
-	int fd = hear_call("listening", err);
+	int fd = hear_call(err);
 
 	if (fd < 0 || ask(fd, fd, err) < 0)
 		return -1;

@@ -58,8 +58,8 @@ class Peer:
             drives += ["-drive", f"id={name},if=none,format=raw,file={path},readonly={readonly}",
                        "-device", f"virtio-blk-device,drive={name},bus=virtio-mmio-bus.{number}"]
         command = ["qemu-system-x86_64", "-M", "microvm", "-accel", "kvm", "-cpu", "host",
-                   "-global", "virtio-mmio.force-legacy=false", "-smp", str(self.cpus), "-m", f"{self.memory >> 20}M", "-nodefaults", "-no-user-config",
-                   "-display", "none", "-no-reboot", "-kernel", TOP / "build/kernel/vmlinuz", "-initrd",
+                   "-global", "virtio-mmio.force-legacy=false", "-smp", str(self.cpus), "-m", f"{self.memory >> 20}M",
+                   "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-kernel", TOP / "build/kernel/vmlinuz", "-initrd",
                    self.work / "initramfs", "-append", COMMAND_LINE, "-serial", f"file:{self.work}/console", *drives,
                    "-device", "vhost-vsock-device,guest-cid=3,bus=virtio-mmio-bus.3",
                    "-qmp", f"unix:{self.work}/qmp,server=on,wait=off", *more]
