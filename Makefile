@@ -10,6 +10,10 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+LIBDIR ?= $(PREFIX)/lib
+# Programs find their files beside themselves; this is where they look next. (Packages are installed with a PREFIX of their
+# own from the same build.)
+BUILD_PREFIX ?= $(PREFIX)
 WERROR ?= -Werror
 ifeq ($(origin CC),default)
 CC := gcc
@@ -34,7 +38,7 @@ MAKEFLAGS += --no-builtin-rules
 TOP := build
 BUILD := $(TOP)
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wconversion -Wno-sign-conversion $(WERROR)
-CPPFLAGS := -Iinclude -Isrc -D_GNU_SOURCE -DHUSK_PREFIX='"$(PREFIX)"' $(EXTRA_CPPFLAGS)
+CPPFLAGS := -Iinclude -Isrc -D_GNU_SOURCE -DHUSK_PREFIX='"$(BUILD_PREFIX)"' $(EXTRA_CPPFLAGS)
 LANGUAGE := -std=gnu17 -g -fno-strict-aliasing -MMD -MP $(WARNINGS)
 HARDENING := -fstack-protector-strong -fstack-clash-protection
 CFLAGS := $(LANGUAGE) -O2 -fPIC -D_FORTIFY_SOURCE=2 $(HARDENING) $(EXTRA_CFLAGS)
@@ -52,6 +56,8 @@ CFLAGS := $(LANGUAGE) -O1 -fPIC -fno-omit-frame-pointer -fsanitize=address,undef
 LDFLAGS += -fsanitize=address,undefined
 # There is no sanitizer run-time for musl; traps need none.
 AGENT_CFLAGS += -fsanitize=undefined -fsanitize-undefined-trap-on-error
+# Limits of the tests are for programs without them, which take a third of the time.
+export HUSK_TEST_SLOW ?= 3
 endif
 
 # ---- what is built ---------------------------------------------------------------------------------------------------
@@ -63,14 +69,16 @@ KIT_SOURCES := $(call sources,src/base src/wire)
 # What husk-vmm is made of; its messages and the form of its disks are the engine's too.
 VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
-LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/jail src/net src/engine src/engine/* src/store src/volume src/sandbox) \
+LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/remote src/jail src/net src/engine src/engine/* src/store src/registry src/volume src/link) \
+	$(call sources,src/instance src/supervisor src/client) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 MCP_SOURCES := $(call sources,src/mcp)
-CLI_SOURCES := $(call sources,src/cli) $(JSON_SOURCES) $(MCP_SOURCES)
-SERVER_SOURCES := $(call sources,src/server) $(JSON_SOURCES) $(MCP_SOURCES)
+CLI_SOURCES := $(call sources,src/cli src/config) $(JSON_SOURCES) $(MCP_SOURCES)
+SERVER_SOURCES := $(call sources,src/config src/server src/server/dialects src/server/dialects/*) $(JSON_SOURCES) $(MCP_SOURCES)
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
+ADVERSARY_SOURCES := $(wildcard tests/adversary/*.c)
 TEST_SOURCES := $(wildcard tests/unit/test_*.c)
 FUZZ_SOURCES := $(wildcard tests/fuzz/fuzz_*.c)
 EXAMPLE_SOURCES := $(wildcard examples/*.c)
@@ -90,13 +98,14 @@ KERNEL := $(BUILD)/kernel/version
 GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%)
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZERS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
+ADVERSARY := $(BUILD)/adversary/husk-agent
 EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
-.PHONY: all run test lab bench bench-lab install format lint fuzz setup clean help tests fuzzers FORCE
-all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so $(AGENT) $(VMM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
-tests: $(TESTS)
+.PHONY: all coverage release-check run test sanitized soak lab bench bench-lab runsc install uninstall format house lint fuzz setup clean help tests fuzzers deb dist deb-test FORCE
+all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so.0 $(AGENT) $(VMM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
+tests: $(TESTS) $(ADVERSARY)
 fuzzers: $(FUZZERS)
 
 # ---- packages --------------------------------------------------------------------------------------------------------
@@ -118,6 +127,11 @@ $(BUILD)/kernel/version: scripts/kernel | $(TOP)/.setup
 	@mkdir -p $(@D)
 	@[ '$(KERNEL_FETCH)' = 0 ] || scripts/kernel $(@D) || echo 'make: no guest kernel: virtual machines will not work'
 	@touch $@
+
+# A current gVisor beside Debian's, which is years old; husk takes it when it is there. Only when asked for.
+runsc: $(TOP)/runsc ## build the current gVisor from its Go module; husk prefers it to Debian's
+$(TOP)/runsc: scripts/runsc scripts/gvisor/go.mod scripts/gvisor/go.sum
+	@scripts/runsc $@
 
 setup: $(TOP)/.setup ## install the Debian packages that are missing
 
@@ -155,6 +169,10 @@ $(BUILD)/libhusk.so: $(LIB_OBJECTS) src/libhusk.map
 	$(Q)$(CC) -shared -Wl,-soname,libhusk.so.0 -Wl,--version-script=src/libhusk.map $(LDFLAGS) \
 		$(LIB_OBJECTS) $(LIBRARIES) -o $@
 
+# By this name a program linked with `-Lbuild -lhusk` looks for it (LD_LIBRARY_PATH=build).
+$(BUILD)/libhusk.so.0: $(BUILD)/libhusk.so
+	$(Q)ln -sfn libhusk.so $@
+
 $(BUILD)/husk: $(CLI_OBJECTS) $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS) $^ $(LIBRARIES) -o $@
@@ -190,6 +208,12 @@ $(BUILD)/husk-agent: $(AGENT_OBJECTS)
 	$(call say,LD,$@)
 	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) $^ -o $@
 
+# The hostile agent of the tests: the real one, with a man in the middle of its link.
+$(ADVERSARY): $(AGENT_OBJECTS) $(call objects,guest-side,$(ADVERSARY_SOURCES))
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) -Wl,--wrap=uplink_open $^ -o $@
+
 $(BUILD)/guest/%: $(BUILD)/guest-side/guest/%.o
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
@@ -224,17 +248,28 @@ $(BUILD)/fuzzers/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/all.a
 	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined $^ $(LIBRARIES) -o $@
 
 FUZZ_SECONDS ?= 60
-fuzz: $(FUZZERS) ## fuzz each target (FUZZ_SECONDS=60 each)
-	@HUSK_BUILD=$(BUILD) tests/run --fuzz-seconds $(FUZZ_SECONDS) fuzz/
+fuzz: $(FUZZERS) ## fuzz each target (FUZZ_SECONDS=60 each), and keep new inputs in tests/fuzz/corpus
+	@HUSK_BUILD=$(BUILD) tests/run --fuzz-seconds $(FUZZ_SECONDS) --grow fuzz/
 
 # ---- running ---------------------------------------------------------------------------------------------------------
 
 run: ## set up, build, bake the default template, run a first command in a sandbox
 	+@BUILD=$(BUILD) MAKE='$(MAKE) --no-print-directory SANITIZE=$(SANITIZE)' scripts/first-run
 
-test: all $(TESTS) $(FUZZERS) | $(TOP)/.setup-test ## run every test (TESTS_ONLY='unit/test_base e2e/files')
-	-@scripts/setup lab # without them one test is skipped, and says so
+# $(call wanted,KIND): is this kind of test among those asked for? (Without the lab's packages one e2e test is skipped.)
+wanted = $(if $(TESTS_ONLY),$(filter-out $(filter-out $(1)/%,unit/% asan/% fuzz/% e2e/% current/%),$(TESTS_ONLY)),all)
+
+test: all $(TESTS) $(ADVERSARY) $(if $(call wanted,asan),sanitized) $(if $(call wanted,fuzz),$(FUZZERS)) | $(TOP)/.setup-test ## run every test (TESTS_ONLY='unit/test_base e2e/20_files')
+	$(if $(call wanted,e2e),-@scripts/setup lab)
 	@HUSK_BUILD=$(BUILD) tests/run $(TESTS_ONLY)
+
+# The unit tests with ASan and UBSan, into a build folder of their own.
+sanitized: | $(TOP)/.setup-test
+	+@[ '$(SANITIZE)' = 1 ] || $(MAKE) --no-print-directory SANITIZE=1 tests
+
+SOAK_MINUTES ?= 60
+soak: all | $(TOP)/.setup-test ## lives, forks, sleeps and kills at random for SOAK_MINUTES=60; then looks for what is left
+	@HUSK_BUILD=$(BUILD) tests/run --soak $(SOAK_MINUTES)
 
 lab: all $(TESTS) | $(TOP)/.setup-lab ## run the tests on real KVM, in a host under QEMU (TESTS_ONLY='e2e/10_')
 	@HUSK_BUILD=$(BUILD) tests/lab/suite $(TESTS_ONLY)
@@ -248,39 +283,99 @@ bench-lab: all | $(TOP)/.setup-lab ## measure a restore against QEMU's, on real 
 # ---- installing ------------------------------------------------------------------------------------------------------
 
 ROOT := $(DESTDIR)$(PREFIX)
+VERSION = $(shell sed -n 's/^.define HUSK_VERSION "\(.*\)"/\1/p' include/husk.h)
 install: all ## install under PREFIX (/usr/local), staged in DESTDIR
-	install -d '$(ROOT)/bin' '$(ROOT)/lib/husk/guest' '$(ROOT)/share/husk/templates' '$(ROOT)/include'
+	install -d '$(ROOT)/bin' '$(ROOT)/lib/husk/guest' '$(ROOT)/share/husk' '$(ROOT)/include' '$(DESTDIR)$(LIBDIR)/pkgconfig'
 	install -m 755 $(BUILD)/husk '$(ROOT)/bin/husk'
 	install -m 755 $(BUILD)/huskd '$(ROOT)/bin/huskd'
 	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
 	install -m 755 $(BUILD)/husk-vmm '$(ROOT)/lib/husk/husk-vmm'
+	[ ! -f $(TOP)/runsc ] || install -m 755 $(TOP)/runsc '$(ROOT)/lib/husk/runsc'
 	cp -R $(BUILD)/kernel '$(ROOT)/lib/husk/'
 	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
-	cp -R templates/. '$(ROOT)/share/husk/templates/'
+	rm -rf '$(ROOT)/share/husk/templates'
+	cp -R templates '$(ROOT)/share/husk/templates'
 	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'
-	install -m 644 $(BUILD)/libhusk.a '$(ROOT)/lib/libhusk.a'
-	install -m 755 $(BUILD)/libhusk.so '$(ROOT)/lib/libhusk.so.0'
-	ln -sfn libhusk.so.0 '$(ROOT)/lib/libhusk.so'
+	install -m 644 $(BUILD)/libhusk.a '$(DESTDIR)$(LIBDIR)/libhusk.a'
+	install -m 755 $(BUILD)/libhusk.so '$(DESTDIR)$(LIBDIR)/libhusk.so.0'
+	ln -sfn libhusk.so.0 '$(DESTDIR)$(LIBDIR)/libhusk.so'
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBRARIES@|$(LIBRARIES)|' \
+		contrib/libhusk.pc.in >'$(DESTDIR)$(LIBDIR)/pkgconfig/libhusk.pc'
 	install -d '$(ROOT)/lib/systemd/system'
-	sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/huskd.service >'$(ROOT)/lib/systemd/system/huskd.service'
-	install -D -m 644 docs/husk.1 '$(ROOT)/share/man/man1/husk.1'
-	install -D -m 644 completion/husk.bash '$(ROOT)/share/bash-completion/completions/husk'
+	for unit in $(UNITS); do \
+		sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/$$unit >'$(ROOT)/lib/systemd/system/'$$unit; done
+	install -D -m 644 contrib/huskd.sysusers '$(ROOT)/lib/sysusers.d/huskd.conf'
+	install -D -m 644 contrib/huskd.tmpfiles '$(ROOT)/lib/tmpfiles.d/huskd.conf'
+	for page in husk huskd; do install -D -m 644 docs/$$page.1 '$(ROOT)/share/man/man1/'$$page.1; done
+	install -d $(COMPLETIONS:%='$(ROOT)/share/%')
+	$(BUILD)/husk completion bash >'$(ROOT)/share/bash-completion/completions/husk'
+	$(BUILD)/husk completion zsh >'$(ROOT)/share/zsh/vendor-completions/_husk'
+	$(BUILD)/husk completion fish >'$(ROOT)/share/fish/vendor_completions.d/husk.fish'
+	install -D -m 644 AGENTS.md '$(ROOT)/share/doc/husk/AGENTS.md'
+	[ -n '$(DESTDIR)' ] || ldconfig
+
+UNITS := huskd.service huskd.socket husk-recover.service husk-recover.timer
+COMPLETIONS := bash-completion/completions zsh/vendor-completions fish/vendor_completions.d
+
+uninstall: ## remove what `make install` installed; sandboxes and templates stay (husk uninstall --data, before it)
+	rm -rf '$(ROOT)/lib/husk' '$(ROOT)/share/husk' '$(ROOT)/share/doc/husk'
+	rm -f '$(ROOT)/bin/husk' '$(ROOT)/bin/huskd' '$(ROOT)/include/husk.h' '$(ROOT)/include/husk_error.h'
+	rm -f '$(DESTDIR)$(LIBDIR)/'libhusk.a '$(DESTDIR)$(LIBDIR)/'libhusk.so '$(DESTDIR)$(LIBDIR)/'libhusk.so.0 \
+		'$(DESTDIR)$(LIBDIR)/'pkgconfig/libhusk.pc
+	rm -f $(UNITS:%='$(ROOT)/lib/systemd/system/%') '$(ROOT)/lib/sysusers.d/huskd.conf' '$(ROOT)/lib/tmpfiles.d/huskd.conf'
+	rm -f '$(ROOT)/share/man/man1/husk.1' '$(ROOT)/share/man/man1/huskd.1'
+	rm -f $(COMPLETIONS:%='$(ROOT)/share/%/husk') '$(ROOT)/share/zsh/vendor-completions/_husk' \
+		'$(ROOT)/share/fish/vendor_completions.d/husk.fish'
+	[ -n '$(DESTDIR)' ] || ldconfig
+
+# ---- packages ----------------------------------------------------------------------------------------------------------
+
+deb: all | $(TOP)/.setup-package ## Debian packages husk, huskd and libhusk-dev in build/deb
+	@scripts/deb $(TOP) $(BUILD)/deb
+
+dist: all | $(TOP)/.setup-package ## a tarball that needs no compiler, the wheel and the npm package of the SDKs, in build/dist
+	@scripts/dist $(TOP) $(BUILD)/dist
+
+deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, upgrade, purge; needs the network
+	@scripts/deb-test $(BUILD)/deb $(SUITE)
 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
 HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c scripts/filters.c $(CLI_SOURCES) $(SERVER_SOURCES))
-C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES)
-H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h guest/*.h)
+C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
+	$(ADVERSARY_SOURCES)
+H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h src/*/*/*/*.h guest/*.h tests/adversary/*.h)
 
 format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHECK=1: only tell)
 	clang-format $(if $(CHECK),--dry-run -Werror,-i) $(C_FILES) $(H_FILES)
 
-# gcc's analyzer on each host-side file, and clang-tidy's bug finders; each file bounded in time.
-lint: | $(TOP)/.setup-tools ## static analysis: gcc -fanalyzer and clang-tidy
-	@scripts/lint '$(CC)' $(HOST_SOURCES) $(AGENT_SOURCES)
+# First what takes seconds (scripts/house.py, which is also a test). Then gcc's analyzer and clang-tidy's bug finders on each
+# file, once for each change of the file or of a header that it uses. `make -k lint` shows the findings of all files.
+LINTED := $(patsubst %.c,$(BUILD)/lint/%.ok,$(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES))
+lint: house $(LINTED) ## is the house in order (scripts/house.py), and static analysis: gcc -fanalyzer and clang-tidy
+house: | $(TOP)/.setup-tools
+	@scripts/house.py
+
+$(BUILD)/lint/%.ok: %.c scripts/lint scripts/lint.h .clang-tidy | $(TOP)/.setup-tools
+	$(call say,LINT,$<)
+	@mkdir -p $(@D)
+	$(Q)scripts/lint '$(CC)' $< $@
+
+# The unit tests with gcov, into a build folder of their own. End-to-end tests are not counted.
+COVERAGE := $(TOP)-coverage
+coverage: | $(TOP)/.setup-tools $(TOP)/.setup-test ## line coverage of the unit tests: build-coverage/report/index.html
+	+@$(MAKE) --no-print-directory TOP=$(COVERAGE) KERNEL_FETCH=0 EXTRA_CFLAGS='-O0 --coverage' EXTRA_LDFLAGS=--coverage WERROR= all tests
+	@find $(COVERAGE) -name '*.gcda' -delete
+	@HUSK_BUILD=$(COVERAGE) tests/run unit/
+	@lcov -q -c -d $(COVERAGE)/host/src -o $(COVERAGE)/lines --no-external -b .
+	@genhtml -q $(COVERAGE)/lines -o $(COVERAGE)/report
+	@lcov --summary $(COVERAGE)/lines 2>&1 | grep lines
+
+release-check: all ## what a machine can check before a release (docs/contributing/release.md)
+	@scripts/release-check
 
 clean: ## remove everything that was built
-	rm -rf $(TOP)
+	rm -rf $(TOP) $(TOP)-asan $(COVERAGE)
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
@@ -289,5 +384,6 @@ help: ## this list
 # ---- dependencies the compiler found ---------------------------------------------------------------------------------
 
 -include $(patsubst %.o,%.d,$(call objects,host,$(HOST_SOURCES)) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
--include $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
+-include $(ADVERSARY_SOURCES:%.c=$(BUILD)/guest-side/%.d) $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
+-include $(LINTED:.ok=.d)
 .SECONDARY:

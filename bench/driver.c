@@ -118,7 +118,8 @@ static int do_leash(char *words, char *made, size_t size, struct husk_error *err
 	if (!words)
 		return fail(err, "leash TEMPLATE RULE N");
 	make_rules(&rules, rule, strtoul(words, NULL, 10));
-	const struct husk_create_options options = { .template_name = template, .memory_bytes = UINT64_C(2) << 30,
+	const struct husk_create_options options = { .template_name = template,
+						     .memory_bytes = UINT64_C(2) << 30,
 						     .egress = &rules.egress };
 	if (husk_create(husk, &options, &sandbox, err) < 0)
 		return -1;
@@ -367,7 +368,8 @@ static int do_lag(char *words, char *made, size_t size, struct husk_error *err)
 	const char *id = strsep(&words, " ");
 	char line[256];
 	snprintf(line, sizeof(line),
-		 "exec python3 -c 'import time\nfor i in range(%ld): print(time.time_ns(), flush=True); time.sleep(0.05)'",
+		 "exec python3 -c 'import time\nfor i in range(%ld): print(time.time_ns(), flush=True); "
+		 "time.sleep(0.05)'",
 		 words ? strtol(words, NULL, 10) : 1);
 	const struct husk_exec_options options = { .shell = line };
 	struct husk_process *process = NULL;

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #include "engine/engine.h"
-#include "sandbox/link.h"
+#include "link/link.h"
 
 #define PORT 1024
 #define TIMEOUT_MS 300000

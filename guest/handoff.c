@@ -164,7 +164,7 @@ static struct handoff_request *request_new(char **argv)
 	describe_process(request);
 	at = strings_put((char *)(request + 1), argv);
 	at = strings_put(at, environ);
-	strcpy(at, directory);
+	memcpy(at, directory, strlen(directory) + 1);
 	return request;
 }
 

@@ -1,7 +1,8 @@
-// Runs the user's JavaScript for kernel_relay.py: node's own REPL evaluator, which has top-level await and keeps
-// const and let from call to call. Requests come as JSON lines on descriptor 3, events go out as JSON lines on
-// descriptor 4; descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is printed,
-// never fatal.
+// Runs the user's JavaScript or TypeScript for kernel_relay.py: node's own REPL evaluator, which has top-level await and
+// keeps const and let from call to call. TypeScript is stripped of its types first (by the `typescript` package, which
+// does not check them). Requests come as lines on descriptor 3, events go out as JSON lines on descriptor 4 (the protocol
+// is in kernel_relay.py); descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is
+// printed, never fatal.
 'use strict';
 
 const fs = require('fs');
@@ -10,6 +11,7 @@ const { PassThrough, Writable } = require('stream');
 const repl = require('repl');
 const util = require('util');
 
+const typescript = process.argv[2] === 'typescript' ? require('typescript') : null;
 const JSON_LIMIT = 1 << 20;
 const DISPLAY = Symbol.for('Jupyter.display');
 
@@ -160,14 +162,33 @@ function rewriteImports(code) {
 		});
 }
 
+// What of it is JavaScript. Imports stay, since a later cell may use them.
+function stripTypes(code) {
+	const { ModuleKind, ScriptTarget, flattenDiagnosticMessageText } = typescript;
+	const { outputText, diagnostics } = typescript.transpileModule(code, {
+		fileName: 'cell.ts',
+		reportDiagnostics: true,
+		compilerOptions: {
+			target: ScriptTarget.ES2022, module: ModuleKind.ESNext, isolatedModules: true, preserveValueImports: true,
+		},
+	});
+	if (diagnostics.length) {
+		const [{ messageText, file, start }] = diagnostics;
+		const { line } = file.getLineAndCharacterOfPosition(start);
+		throw new SyntaxError(`${flattenDiagnosticMessageText(messageText, ' ')} (line ${line + 1})`);
+	}
+	return outputText.replace(/^export \{\};\n?/m, '');
+}
+
 function isImportError(error) {
 	return error instanceof SyntaxError && /import statement/.test(error.message);
 }
 
-async function run(code) {
+async function run(source) {
 	running = true;
 	cells += 1;
 	try {
+		const code = typescript ? stripTypes(source) : source;
 		const value = await evaluate(code).catch((error) => {
 			if (!isImportError(error)) {
 				throw error;
@@ -184,6 +205,30 @@ async function run(code) {
 	}
 	running = false;
 	fail = null;
+}
+
+function change(name, value) {
+	if (value === undefined) {
+		delete process.env[name];
+	} else {
+		process.env[name] = value;
+	}
+}
+
+// A request: the file with the code, then variables, with names and values in hexadecimal.
+async function answer(line) {
+	const [file, ...words] = line.split(' ');
+	const before = new Map();
+	for (const word of words) {
+		const [, kind, ...pair] = /^(set|unset|env):([0-9a-f]*)=?([0-9a-f]*)$/.exec(word);
+		const [name, value] = pair.map((text) => Buffer.from(text, 'hex').toString());
+		if (kind === 'env') {
+			before.set(name, process.env[name]);
+		}
+		change(name, kind === 'unset' ? undefined : value);
+	}
+	await run(fs.readFileSync(file, 'utf8'));
+	before.forEach((value, name) => change(name, value));
 	emit({ type: 'end' });
 }
 
@@ -194,8 +239,7 @@ new net.Socket({ fd: 3, readable: true, writable: false }).on('data', (chunk) =>
 	for (let end; (end = chunk.indexOf(10, start)) >= 0; start = end + 1) {
 		const line = Buffer.concat([...partial, chunk.subarray(start, end)]).toString();
 		partial = [];
-		const { code } = JSON.parse(line);
-		pending = pending.then(() => run(code));
+		pending = pending.then(() => answer(line));
 	}
 	partial.push(chunk.subarray(start));
 }).on('end', () => process.exit(0));

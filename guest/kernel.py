@@ -1,8 +1,11 @@
-"""The process behind `run_code`: python3 /.husk/guest/kernel.py LANGUAGE (python, javascript or bash).
+"""The process behind `run_code`: python3 /.husk/guest/kernel.py LANGUAGE (python, javascript, typescript, bash, r, java).
 
-The guest agent starts it with stdin kept open. Each request is one JSON line on stdin, {"id", "code"}; each event one
-JSON line on stdout. This file owns that protocol and the capture of descriptors 1 and 2, which the user's code and all
-its child processes write to; what running code means is in kernel_python.py and kernel_relay.py.
+The guest agent starts it with stdin kept open. Each request is one JSON line on stdin, {"id", "code", "env"}; each event
+one JSON line on stdout. This file owns that protocol and the capture of descriptors 1 and 2, which the user's code and
+all its child processes write to; what running code means is in kernel_python.py (IPython) and kernel_relay.py (the rest).
+
+"env" is set for this one request. The sandbox's own variables may change under a running kernel (it was baked into the
+template before the sandbox was created): the agent keeps them in a file, and each request begins with what changed.
 
 It must run on any Python from 3.9 on with the standard library alone, and must never let the user's output reach the
 descriptor the events go out on.
@@ -20,6 +23,46 @@ import termios
 import threading
 
 CHUNK = 1 << 16
+VARIABLES = "/run/husk/environment"  # of the sandbox: NUL-terminated KEY=VALUE, written by the agent
+
+
+class Variables:
+    """The sandbox's variables, and what of them changed since the last look."""
+
+    def __init__(self):
+        self.stamp = None
+        self.known = {}
+        self.changes()  # this process was started with those of today
+
+    def changes(self):
+        """Name to value, None for one that is gone; {} while the file stays as it was."""
+        try:
+            status = os.stat(VARIABLES)
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if stamp == self.stamp:
+                return {}
+            with open(VARIABLES, "rb") as file:
+                pairs = os.fsdecode(file.read()).split("\0")
+        except OSError:
+            return {}
+        self.stamp = stamp
+        old, self.known = self.known, dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+        changed = {name: value for name, value in self.known.items() if old.get(name) != value}
+        changed.update((name, None) for name in old if name not in self.known)
+        return changed
+
+
+class Request:
+    """One snippet to run: its code, the variables that hold for it alone, and those that changed for good."""
+
+    def __init__(self, document, changes):
+        self.code = document["code"]
+        self.env = document.get("env") or {}
+        self.changes = changes
+        if not isinstance(self.code, str):
+            raise TypeError("code is not a string")
+        if not isinstance(self.env, dict) or not all(isinstance(value, str) for value in self.env.values()):
+            raise TypeError("env is not an object of strings")
 
 
 class Kernel:
@@ -28,10 +71,10 @@ class Kernel:
     def __init__(self):
         self.lock = threading.RLock()
         self.current = None  # id of the request being run
-        self.runs = 0  # requests that were run
         self.busy = False  # the main thread runs the user's code: an interrupt may be raised there
         self.guarded = 0  # > 0: the main thread is half-way through an event; an interrupt has to wait
         self.interrupted = False
+        self.variables = Variables()
         self.requests = os.fdopen(self._move(0), "rb", 1 << 20)
         self.events = self._move(1)
         self.streams = {}
@@ -60,12 +103,16 @@ class Kernel:
 
     # ---- interrupts
 
-    def _on_interrupt(self, _number, _frame):
+    def _on_interrupt(self, _number, frame):
         if not self.busy:
             return
         if self.guarded:
             self.interrupted = True
             return
+        self.interrupt(frame)
+
+    def interrupt(self, _frame):
+        """Stops the user's code, which stands at this frame; replaced where there is more to it."""
         raise KeyboardInterrupt
 
     def __enter__(self):
@@ -134,37 +181,55 @@ class Kernel:
 
     # ---- the loop
 
-    def serve(self, language, run):
-        """Answers requests until stdin ends; `run(code)` executes one."""
+    def begin(self, line):
+        """The request in this line; None when it is none, which has been told then."""
+        self.current = None
+        try:
+            document = json.loads(line)
+            request = Request(document, self.variables.changes())
+            self.current = document.get("id")
+            return request
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            self._write({"id": None, "type": "error", "name": "ProtocolError", "value": str(problem), "traceback": ""})
+            self._write({"id": None, "type": "end"})
+            return None
+
+    def finish(self, count):
+        """The end of the request; `count` is its number, from 1 on."""
+        self.busy = self.interrupted = False
+        self.emit({"type": "end", "count": count})
+        with self.lock:
+            self.current = None
+
+    def ready(self, language):
         self._write({"type": "ready", "language": language})
+
+    def serve(self, language, run):
+        """Answers requests until stdin ends; `run(request)` executes one."""
+        runs = 0
+        self.ready(language)
         for line in self.requests:
-            try:
-                request = json.loads(line)
-                code, self.current = request["code"], request.get("id")
-                if not isinstance(code, str):
-                    raise TypeError("code is not a string")
-            except (ValueError, KeyError, TypeError) as problem:
-                self._write({"id": None, "type": "error", "name": "ProtocolError", "value": str(problem),
-                             "traceback": ""})
-                self._write({"id": None, "type": "end"})
+            request = self.begin(line)
+            if request is None:
                 continue
-            run(code)
-            self.busy = self.interrupted = False
-            self.runs += 1
-            self.emit({"type": "end", "count": self.runs})
-            with self.lock:
-                self.current = None
+            run(request)
+            runs += 1
+            self.finish(runs)
 
 
 def main():
     language = sys.argv[1] if len(sys.argv) > 1 else "python"
     sys.path[0] = os.path.dirname(os.path.abspath(__file__))
     if language == "python":
+        try:
+            import IPython  # noqa: F401
+        except ImportError:
+            sys.exit("IPython is not installed; `apt-get install python3-ipython` adds it")
         import kernel_python as implementation
-    elif language in ("javascript", "bash"):
-        import kernel_relay as implementation
     else:
-        sys.exit("kernel: unknown language '%s' (python, javascript, bash)" % language)
+        import kernel_relay as implementation
+
+        implementation.check(language)
     kernel = Kernel()
     implementation.main(kernel, language)
 

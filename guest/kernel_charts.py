@@ -1,13 +1,15 @@
 """What a matplotlib figure or a pandas table shows, as plain data: for programs that draw it again instead of showing the
-picture. Called by kernel_python.py for each result; a figure of a kind that is not known here has no data, and that is all.
+picture. Called by kernel_python.py for each result.
 
-The shapes (line, scatter, bar, pie, box_and_whisker, several of them as superchart) are the ones that E2B's code
-interpreter gives, so that programs written for it find what they expect.
+The shapes (line, scatter, bar, pie, box_and_whisker, several of them as superchart, anything else as unknown) are the ones
+that E2B's code interpreter gives, so that programs written for it find what they expect.
 """
 
+import importlib.util
 import json
 import math
 import re
+import sys
 
 CHART = "application/vnd.husk.chart+json"
 DATA = "application/vnd.husk.data+json"
@@ -38,9 +40,9 @@ def bounded(document):
 
 
 def unit(label):
-    """The unit in "speed (m/s)", or None."""
-    match = re.search(r"\((.*?)\)\s*$", label or "")
-    return match.group(1) if match else None
+    """The unit in "speed (m/s)" or "speed [m/s]", or None."""
+    match = re.search(r"\((.*?)\)\s*$|\[(.*?)\]\s*$", label or "")
+    return (match.group(1) or match.group(2)) if match else None
 
 
 def scale(axis, name):
@@ -68,7 +70,7 @@ def ticks(axis, kind):
 def frame(axes, kind):
     return {
         "type": kind,
-        "title": axes.get_title(),
+        "title": axes.get_title() or None,
         "x_label": axes.get_xlabel() or None,
         "y_label": axes.get_ylabel() or None,
         "x_unit": unit(axes.get_xlabel()),
@@ -138,7 +140,7 @@ def bar_chart(axes, bars):
             label = names.get(near) if near is not None and abs(near - at) < 0.5 else None
             chart["elements"].append({
                 "label": label or str(plain(at)),
-                "value": str(plain(bar.get_width() if flat else bar.get_height())),
+                "value": plain(bar.get_width() if flat else bar.get_height()),
                 "group": group if not group.startswith("_container") else str(number),
             })
     return chart
@@ -147,7 +149,7 @@ def bar_chart(axes, bars):
 def pie_chart(axes, wedges):
     return {
         "type": "pie",
-        "title": axes.get_title(),
+        "title": axes.get_title() or None,
         "elements": [
             {
                 "label": str(wedge.get_label()),
@@ -177,6 +179,10 @@ def box_chart(axes, boxes):
     return chart
 
 
+def unknown_chart(axes):
+    return {"type": "unknown", "title": axes.get_title() or None, "elements": []}
+
+
 def axes_chart(axes):
     from matplotlib import collections, container, patches
 
@@ -192,14 +198,14 @@ def axes_chart(axes):
         return bar_chart(axes, bars)
     if dots:
         return scatter_chart(axes, dots)
-    return line_chart(axes) if axes.get_lines() else None
+    # An image, a filled contour or a polygon may come with lines that say little about it.
+    known = not axes.images and not axes.collections and not axes.patches
+    return line_chart(axes) if axes.get_lines() and known else unknown_chart(axes)
 
 
-def remember_boxes():
+def remember_boxes(axes_type):
     """A box plot leaves nothing behind but lines: its figures are kept when it is drawn."""
-    from matplotlib.axes import Axes
-
-    draw = Axes.bxp
+    draw = axes_type.bxp
     if getattr(draw, "husk", False):
         return
 
@@ -208,19 +214,47 @@ def remember_boxes():
         return draw(self, bxpstats, *arguments, **options)
 
     bxp.husk = True
-    Axes.bxp = bxp
+    axes_type.bxp = bxp
+
+
+class AxesWatch:
+    """An entry of sys.meta_path: remember_boxes in the moment that matplotlib's axes are imported."""
+
+    @classmethod
+    def find_spec(cls, name, _path=None, _target=None):
+        if name != "matplotlib.axes._axes":
+            return None
+        sys.meta_path.remove(cls)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                remember_boxes(module.Axes)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def watch_boxes():
+    loaded = sys.modules.get("matplotlib.axes._axes")
+    if loaded is not None:
+        remember_boxes(loaded.Axes)
+    else:
+        sys.meta_path.insert(0, AxesWatch)
 
 
 def figure_chart(figure):
-    """The figure's data; None when there is none to tell. Never raises: a picture needs no data."""
+    """The figure's data; None for one without axes. Never raises: a picture needs no data."""
     try:
-        charts = [chart for chart in map(axes_chart, figure.axes) if chart]
-        if len(charts) == 1:
-            return bounded(charts[0])
-        title = figure._suptitle.get_text() if figure._suptitle else ""
-        return bounded({"type": "superchart", "title": title, "elements": charts}) if charts else None
+        charts = [axes_chart(axes) for axes in figure.axes]
+        if len(charts) <= 1:
+            return bounded(charts[0]) if charts else None
+        title = figure._suptitle.get_text() if figure._suptitle else None
+        return bounded({"type": "superchart", "title": title or None, "elements": charts})
     except Exception:
-        return None
+        return {"type": "unknown", "title": None, "elements": []}
 
 
 # ---- tables
@@ -228,7 +262,7 @@ def figure_chart(figure):
 
 def table_data(value):
     """Columns of a pandas table by name; None for anything else, or when it is too large."""
-    if type(value).__name__ != "DataFrame" or not type(value).__module__.startswith("pandas."):
+    if type(value).__name__ != "DataFrame" or type(value).__module__.partition(".")[0] != "pandas":
         return None
     try:
         if value.size * 2 > LIMIT:

@@ -1,285 +1,307 @@
-"""Runs the user's Python for kernel.py: one namespace for all calls, top-level await, the value of the last expression
-as the main result, rich representations, and matplotlib figures as PNG.
+"""Runs the user's Python for kernel.py: IPython's InteractiveShell in this process, with its results, displays, pages and
+errors sent as events of the kernel. What a cell means (magics, !commands, await, In and Out, representations, figures) is
+IPython's own business and as in Jupyter.
 
-Called by kernel.py with the Kernel whose descriptors are captured already. User code runs in the main thread, so that
-an interrupt reaches it; nothing it raises may leave this module.
+Cells run in the main thread, inside an event loop that goes on between them: an interrupt reaches them, tasks they
+leave behind live on, and asyncio sees a running loop as it does in Jupyter. Nothing a cell raises may leave this module.
 """
 
-import ast
+import asyncio
 import base64
 import builtins
-import importlib.util
+import getpass
 import json
-import linecache
 import os
-import re
-import subprocess
 import sys
-import traceback
-import types
+
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import StdinNotImplementedError
+from IPython.core.formatters import BaseFormatter
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import ObjectName, Type, Unicode
+from traitlets.config import Config
 
 import kernel_charts
 
-REPRESENTATIONS = (
-    ("_repr_html_", "text/html"),
-    ("_repr_markdown_", "text/markdown"),
-    ("_repr_latex_", "text/latex"),
-    ("_repr_svg_", "image/svg+xml"),
-    ("_repr_png_", "image/png"),
-    ("_repr_jpeg_", "image/jpeg"),
-    ("_repr_pdf_", "application/pdf"),
-    ("_repr_json_", "application/json"),
-    ("_repr_javascript_", "application/javascript"),
-)
 HERE = os.path.dirname(os.path.abspath(__file__))
 JSON_LIMIT = 1 << 20  # a larger list or dict is given as text only
-COROUTINE = 0x80  # inspect.CO_COROUTINE, without importing inspect
+INLINE = "module://matplotlib_inline.backend_inline"
+
+
+# ---- representations beyond IPython's
+
+
+class ChartFormatter(BaseFormatter):
+    """A matplotlib figure as the data it shows."""
+
+    format_type = Unicode(kernel_charts.CHART)
+    print_method = ObjectName("_repr_husk_chart_")
+    _return_type = dict
+
+    def __call__(self, value):
+        figure = sys.modules.get("matplotlib.figure")
+        if figure is not None and isinstance(value, getattr(figure, "Figure", ())):
+            return kernel_charts.figure_chart(value)
+        return None
+
+
+class TableFormatter(BaseFormatter):
+    """A pandas table as its columns."""
+
+    format_type = Unicode(kernel_charts.DATA)
+    print_method = ObjectName("_repr_husk_data_")
+    _return_type = dict
+
+    def __call__(self, value):
+        return kernel_charts.table_data(value)
+
+
+def plain_json(value):
+    """A list or dict as JSON; None when it is not plain data, or large."""
+    try:
+        if len(json.dumps(value, allow_nan=False)) <= JSON_LIMIT:
+            return value
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return None
+
+
+def encoded(bundle):
+    """The bundle as it goes out: bytes as base64, what JSON cannot hold as text."""
+    out = {}
+    for mime, data in bundle.items():
+        if isinstance(data, (bytes, bytearray)):
+            data = base64.b64encode(data).decode("ascii")
+        elif not isinstance(data, str):
+            try:
+                json.dumps(data)
+            except (TypeError, ValueError, RecursionError):
+                data = str(data)
+        out[mime] = data
+    return out
+
+
+# ---- IPython's ends
+
+
+def flush():
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError, OSError):
+            pass  # the user's code closed or replaced it
+
+
+def send(shell, bundle, main):
+    bundle = encoded(bundle)
+    flush()
+    shell.kernel.emit({"type": "result", "main": main, "text": str(bundle.get("text/plain", "")), "bundle": bundle})
+
+
+class ResultHook(DisplayHook):
+    """The value of a cell's last expression."""
+
+    def write_output_prompt(self):
+        pass
+
+    def write_format_data(self, format_dict, md_dict=None):
+        send(self.shell, format_dict, True)
+
+    def finish_displayhook(self):
+        pass
+
+
+class Publisher(DisplayPublisher):
+    """display(), and everything that ends up there. An update replaces what was shown: of all of one call only the last
+    is sent, at the end of the cell."""
+
+    updates = {}
+
+    def publish(self, data, metadata=None, source=None, *, transient=None, update=False, **_options):
+        if update and (transient or {}).get("display_id"):
+            self.updates[transient["display_id"]] = data
+        else:
+            send(self.shell, data, False)
+
+    def clear_output(self, wait=False):
+        pass  # what was sent is sent
+
+    def send_updates(self):
+        updates, self.updates = self.updates, {}
+        for data in updates.values():
+            send(self.shell, data, False)
+
+
+class Shell(InteractiveShell):
+    displayhook_class = Type(ResultHook)
+    display_pub_class = Type(Publisher)
+    kernel = None
+    traceback = None  # of the error that was shown last
+
+    def init_display_formatter(self):
+        super().init_display_formatter()
+        formatters = self.display_formatter.formatters
+        formatters[kernel_charts.CHART] = ChartFormatter(parent=self.display_formatter)
+        formatters[kernel_charts.DATA] = TableFormatter(parent=self.display_formatter)
+        for kind in (dict, list):
+            formatters["application/json"].for_type(kind, plain_json)
+
+    def enable_gui(self, gui=None):
+        pass  # there is no window to show
+
+    def ask_exit(self):
+        print("exit() leaves the context as it is; restart it for a fresh one", file=sys.stderr)
+
+    def system(self, cmd):
+        # Straight to the captured descriptors: no terminal in between that would merge stdout and stderr.
+        flush()
+        self.system_raw(cmd)
+
+    def _get_exc_info(self, exc_tuple=None):
+        """Without the frames of this kernel: an interrupt is raised by one, and input() by another."""
+        kind, value, trace = super()._get_exc_info(exc_tuple)
+        at = trace
+        while at is not None and at.tb_next is not None:
+            if os.path.dirname(at.tb_next.tb_frame.f_code.co_filename) == HERE:
+                at.tb_next = at.tb_next.tb_next
+            else:
+                at = at.tb_next
+        return kind, value, trace
+
+    def _showtraceback(self, etype, evalue, stb):
+        self.traceback = "\n".join(stb) + "\n"
+
+
+def refuse_input(_prompt="", *_arguments, **_options):
+    raise StdinNotImplementedError("input() was called, but nobody can answer here: assign the value in the code instead")
+
+
+# ---- cells
 
 
 class Python:
     def __init__(self, kernel):
         self.kernel = kernel
-        self.cells = 0
-        self.loop = None
-        self.shown = set()  # figures already given as a result of this call
-        module = types.ModuleType("__main__")
-        module.__dict__["__builtins__"] = builtins
-        module.display = self.display
-        # Pickle, dataclasses and multiprocessing look the user's names up here.
-        sys.modules["__main__"] = module
-        self.namespace = module.__dict__
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+        self.task = None  # the cell that runs
+        self.input = b""
+        kernel.interrupt = self.interrupt
+        Shell.kernel = kernel
+        # History stays in memory: its database would bring a thread and a file that every fork shares.
+        config = Config({"HistoryManager": {"enabled": False}})
+        self.shell = Shell.instance(config=config, colors="NoColor", autoindent=False, display_page=True, quiet=True)
+        builtins.input = getpass.getpass = refuse_input
 
-    # ---- results
+    def interrupt(self, frame):
+        """Raised where the cell's own code runs; a cell that waits for something is cancelled."""
+        while frame is not None:
+            if frame.f_code is Python.run_cell.__code__:
+                raise KeyboardInterrupt
+            frame = frame.f_back
+        if self.task is not None:
+            self.loop.call_soon_threadsafe(self.task.cancel)
 
-    def bundle(self, value):
-        """Representations of a value by MIME type; always one in text/plain."""
-        if isinstance(value, type):
-            return {"text/plain": repr(value)}
-        bundle = {}
-        method = getattr(value, "_repr_mimebundle_", None)
-        if callable(method):
-            given = method()
-            given = given[0] if isinstance(given, tuple) else given
-            bundle.update((key, self._data(item)) for key, item in (given or {}).items())
-        for name, mime in REPRESENTATIONS:
-            method = getattr(value, name, None)
-            if mime not in bundle and callable(method):
-                data = method()
-                data = data[0] if isinstance(data, tuple) else data
-                if data is not None:
-                    bundle[mime] = self._data(data)
-        if self._is_figure(value):
-            bundle["image/png"] = self._png(value)
-            self.shown.add(id(value))
-            self._add(bundle, kernel_charts.CHART, kernel_charts.figure_chart(value))
-        elif isinstance(value, (dict, list)) and "application/json" not in bundle:
-            self._add_json(bundle, value)
-        else:
-            self._add(bundle, kernel_charts.DATA, kernel_charts.table_data(value))
-        if "text/plain" not in bundle:
-            bundle["text/plain"] = repr(value)
-        return bundle
-
-    @staticmethod
-    def _data(data):
-        return base64.b64encode(data).decode("ascii") if isinstance(data, (bytes, bytearray)) else data
-
-    @staticmethod
-    def _add(bundle, mime, data):
-        if data is not None:
-            bundle[mime] = data
-
-    @staticmethod
-    def _add_json(bundle, value):
+    async def run_cell(self, code):
+        """IPython's own result of the cell."""
+        shell, problem = self.shell, None
         try:
-            if len(json.dumps(value, allow_nan=False)) <= JSON_LIMIT:
-                bundle["application/json"] = value
-        except (TypeError, ValueError, RecursionError):
-            pass  # not plain data: text is what there is
-
-    def result(self, value, main):
-        bundle = self.bundle(value)
-        self.kernel.emit({"type": "result", "main": main, "text": bundle["text/plain"], "bundle": bundle})
-
-    def display(self, *values):
-        """Shows values now, in their richest form."""
-        for value in values:
-            self.flush()
-            self.result(value, False)
-
-    # ---- matplotlib
-
-    @staticmethod
-    def _is_figure(value):
-        figure = sys.modules.get("matplotlib.figure")
-        return figure is not None and isinstance(value, getattr(figure, "Figure", ()))
-
-    def _png(self, figure):
-        import io
-
-        file = io.BytesIO()
-        figure.savefig(file, format="png", bbox_inches="tight")
-        return base64.b64encode(file.getvalue()).decode("ascii")
-
-    def show_figures(self):
-        """plt.show(), and the end of every call: open figures become results and are closed."""
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot is None or not hasattr(pyplot, "get_fignums"):
-            return
-        for number in pyplot.get_fignums():
-            figure = pyplot.figure(number)
-            if id(figure) not in self.shown:
-                self.flush()
-                self.result(figure, False)
-            pyplot.close(figure)
-
-    def take_over_show(self, pyplot):
-        # A function of its own: pyplot sets attributes on it, which a method does not take.
-        pyplot.show = lambda *arguments, **options: self.show_figures()
-        kernel_charts.remember_boxes()
-
-    def find_spec(self, name, _path=None, _target=None):
-        """As an entry of sys.meta_path: takes over pyplot.show the moment pyplot is imported."""
-        if name != "matplotlib.pyplot":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module):
-                execute(module)
-                self.take_over_show(module)
-
-            spec.loader.exec_module = exec_module
-        return spec
-
-    # ---- running
-
-    def flush(self):
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (AttributeError, ValueError, OSError):
-                pass  # the user's code closed or replaced it
-
-    def compile(self, code, filename):
-        """The statements, and the last expression apart (or None)."""
+            transformed = shell.transform_cell(code)
+        except Exception:
+            transformed, problem = code, sys.exc_info()
+        if not shell.should_run_async(code, transformed_cell=transformed, preprocessing_exc_tuple=problem):
+            return shell.run_cell(code, store_history=True)
         try:
-            tree = ast.parse(code, filename)
-        except SyntaxError:
-            rewritten = rewrite_magics(code)
-            if rewritten == code:
-                raise
-            tree = ast.parse(rewritten, filename)
-        last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not code.rstrip().endswith(";"):
-            last = ast.Expression(tree.body.pop().value)
-        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        return (
-            compile(tree, filename, "exec", flags),
-            compile(last, filename, "eval", flags) if last is not None else None,
-        )
+            result = await shell.run_cell_async(
+                code, store_history=True, transformed_cell=transformed, preprocessing_exc_tuple=problem)
+        finally:
+            shell.events.trigger("post_execute")
+        shell.events.trigger("post_run_cell", result)
+        return result
 
-    def evaluate(self, compiled):
-        value = eval(compiled, self.namespace)
-        if not compiled.co_flags & COROUTINE:
-            return value
-        import asyncio
-
-        if self.loop is None or self.loop.is_closed():
-            self.loop = asyncio.new_event_loop()
-            asyncio.set_event_loop(self.loop)
-        task = self.loop.create_task(value)
+    async def run(self, code):
+        shell = self.shell
+        shell.traceback = None
+        self.task = self.loop.create_task(self.run_cell(code))
         try:
-            return self.loop.run_until_complete(task)
-        except KeyboardInterrupt:
-            task.cancel()
-            try:
-                self.loop.run_until_complete(task)
-            except BaseException:
-                pass  # it was told to stop; how it ended is the interrupt's business
-            raise
+            self.kernel.busy = True
+            result = await self.task
+            error = result.error_before_exec or result.error_in_exec
+        except BaseException as problem:  # an interrupt in the moment before or after the cell's own code
+            error = problem
+        finally:
+            self.kernel.busy = False
+            self.task = None
+        shell.display_pub.send_updates()
+        flush()
+        if error is not None:
+            self.report(error)
+        elif shell.traceback:
+            sys.stderr.write(shell.traceback)  # of something beside the cell: a callback, a hook
+            flush()
 
-    def run_cell(self, code, filename):
-        statements, last = self.compile(code, filename)
-        self.evaluate(statements)
-        value = self.evaluate(last) if last is not None else None
-        self.flush()
-        if value is not None:
-            self.namespace["_"] = value
-            self.result(value, True)
-        self.show_figures()
-
-    def run(self, code):
-        self.cells += 1
-        filename = "<cell %d>" % self.cells
-        linecache.cache[filename] = (len(code), None, code.splitlines(True), filename)
-        self.shown.clear()
-        self.kernel.interrupted = False
+    def report(self, error):
+        if isinstance(error, asyncio.CancelledError):
+            error = KeyboardInterrupt("interrupted while it waited")
         try:
-            try:
-                self.kernel.busy = True
-                self.run_cell(code, filename)
-            finally:
-                self.kernel.busy = False
-        except SystemExit as request:
-            if request.code not in (None, 0):
-                self.kernel.error("SystemExit", str(request.code), "SystemExit: %s\n" % (request.code,))
-        except BaseException as problem:
-            self.report(problem)
-        self.flush()
-
-    def report(self, problem):
-        """The error with its traceback as the user should see it: frames of the kernel are left out."""
-        self.flush()
-        try:
-            value = str(problem)
-            report = traceback.TracebackException.from_exception(problem)
-            if len(report.stack) and report.stack[-1].filename == ast.__file__:
-                report.stack.clear()  # code that does not parse: the message itself says where
-            report.stack[:] = [frame for frame in report.stack if os.path.dirname(frame.filename) != HERE]
-            text = "".join(report.format())
+            value = str(error)
         except Exception as worse:
             value = "<%s while it was being printed>" % type(worse).__name__
-            text = type(problem).__name__
-        self.kernel.error(type(problem).__name__, value, text)
+        name = type(error).__name__
+        self.kernel.error(name, value, self.shell.traceback or "%s: %s\n" % (name, value))
+
+    # ---- requests
+
+    async def line(self):
+        """The next line of the requests; b"" at their end. Read only when it is asked for."""
+        fd = self.kernel.requests.fileno()
+        while b"\n" not in self.input:
+            readable = self.loop.create_future()
+            self.loop.add_reader(fd, lambda: readable.done() or readable.set_result(None))
+            try:
+                await readable
+            finally:
+                self.loop.remove_reader(fd)
+            data = os.read(fd, 1 << 20)
+            if not data:
+                return b""
+            self.input += data
+        line, _, self.input = self.input.partition(b"\n")
+        return line + b"\n"
+
+    async def serve(self, language):
+        self.kernel.ready(language)
+        while True:
+            line = await self.line()
+            if not line:
+                return
+            request = self.kernel.begin(line)
+            if request is None:
+                continue
+            change(request.changes)
+            before = {name: os.environ.get(name) for name in request.env}
+            change(request.env)
+            count = self.shell.execution_count
+            await self.run(request.code)
+            change(before)
+            self.kernel.finish(count)
 
 
-def shell(command):
-    """What a line that starts with ! does."""
-    status = subprocess.call(command, shell=True, executable="/bin/bash" if os.path.exists("/bin/bash") else None)
-    if status:
-        print("exit status %d" % status, file=sys.stderr)
-
-
-def change_directory(path):
-    os.chdir(os.path.expanduser(path))
-
-
-def rewrite_magics(code):
-    """Notebook habits that are not Python: !command, %%bash, %pip, %cd, %matplotlib. For code that does not parse."""
-    if code.lstrip().startswith("%%bash"):
-        return "__import__('kernel_python').shell(%r)" % code.lstrip().partition("\n")[2]
-    lines = []
-    for line in code.split("\n"):
-        match = re.match(r"(\s*)(!|%)\s*(.+)$", line)
-        if match:
-            indent, mark, rest = match.groups()
-            word, _, argument = rest.partition(" ")
-            if mark == "!" or word in ("pip", "pip3"):
-                rest = rest if mark == "!" else "python3 -m pip " + argument
-                line = "%s__import__('kernel_python').shell(%r)" % (indent, rest)
-            elif word == "cd":
-                line = "%s__import__('kernel_python').change_directory(%r)" % (indent, argument.strip() or "~")
-            elif word == "matplotlib":
-                line = indent + "pass"
-        lines.append(line)
-    return "\n".join(lines)
+def change(variables):
+    """Into the environment of this process and its children; None takes a variable away."""
+    for name, value in variables.items():
+        try:
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        except ValueError:
+            pass  # a name that no environment can hold
 
 
 def main(kernel, language):
-    os.environ.setdefault("MPLBACKEND", "agg")
+    os.environ["MPLBACKEND"] = INLINE
     sys.argv = [""]
     sys.path[0] = ""
     # A whole line is sent on as soon as it is printed.
@@ -288,8 +310,7 @@ def main(kernel, language):
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", closefd=False)
     python = Python(kernel)
-    if "matplotlib.pyplot" in sys.modules:
-        python.take_over_show(sys.modules["matplotlib.pyplot"])
-    else:
-        sys.meta_path.insert(0, python)
-    kernel.serve(language, python.run)
+    kernel_charts.watch_boxes()
+    if "matplotlib.pyplot" in sys.modules:  # imported by the zygote, for another backend
+        python.shell.enable_matplotlib("inline")
+    python.loop.run_until_complete(python.serve(language))

@@ -1,13 +1,17 @@
-"""Runs bash and JavaScript for kernel.py, in an interpreter of their own that lives from call to call.
+"""Runs every language but Python for kernel.py, in an interpreter of its own that lives from call to call: bash, node (for
+JavaScript and TypeScript), R, and Java's jshell.
 
 The interpreter's descriptors 1 and 2 are the ones kernel.py captures; it is spoken to on descriptors of its own. An
 interrupt goes to the whole process group, so it reaches the interpreter by itself: here it is only waited out. When the
 code ends the interpreter, the call reports that as an error and a new one is started, with fresh state.
 """
 
+import base64
 import fcntl
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +32,8 @@ def ending(status):
 
 class Interpreter:
     """A child with its requests on one pipe and its answers on another."""
+
+    name = None  # what it is called in messages
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -58,17 +64,30 @@ class Interpreter:
         except BrokenPipeError:
             pass  # it ended; the answer that never comes says so
 
-    def ended(self, what):
+    def ended(self):
         """Reports the end of the interpreter, and clears it away."""
         words = ending(self.child.wait())
         self.requests.close()
         self.answers.close()
         self.child = None
-        self.kernel.error("Exit", words, "%s ended (%s); the next call starts a new one\n" % (what, words))
+        self.kernel.error("Exit", words, "%s ended (%s); the next call starts a new one\n" % (self.name, words))
+
+    def run(self, request):
+        # What changed for good is also what a new interpreter starts with.
+        for name, value in request.changes.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self.ensure()
+        self.execute(request)
 
 
 class Bash(Interpreter):
     """An interactive bash on a pipe: that way an interrupt or a syntax error abandons the code and not the shell."""
+
+    name = "the shell"
+    NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
     def ensure(self):
         if self.child is not None:
@@ -79,47 +98,113 @@ class Bash(Interpreter):
         self.send(b"set +m +o history; unset PROMPT_COMMAND; exec 2>/proc/%d/fd/2; printf '0\\n' >&3\n" % os.getpid())
         self.answers.readline()
 
-    def run(self, code):
-        self.ensure()
+    def before(self, request):
+        """Commands that set the variables, those of this one call with what they were put aside."""
+        for name, value in request.changes.items():
+            if self.NAME.match(name):
+                yield "unset %s" % name if value is None else "export %s=%s" % (name, shlex.quote(value))
+        for name, value in request.env.items():
+            if self.NAME.match(name):
+                yield '[ -z "${%s+x}" ] || __husk_%s="$%s"; export %s=%s' % (name, name, name, name, shlex.quote(value))
+
+    def after(self, request):
+        for name in request.env:
+            if self.NAME.match(name):
+                yield ('if [ -n "${__husk_%s+x}" ]; then export %s="$__husk_%s"; else unset %s; fi; unset __husk_%s'
+                       % (name, name, name, name, name))
+
+    def execute(self, request):
         with tempfile.NamedTemporaryFile("w", prefix="cell-", suffix=".sh", encoding="utf-8",
                                          errors="surrogateescape") as file:
-            file.write(code)
+            file.write(request.code)
             file.flush()
-            # Two lines: an interrupt throws away the rest of the line it came in.
-            self.send(("\n. %s </dev/null 3>&-\nprintf '%%s\\n' \"$?\" >&3\n" % file.name).encode())
+            # Lines of their own: an interrupt throws away the rest of the line it came in.
+            lines = ["", *self.before(request), ". %s </dev/null 3>&-" % file.name, "__husk_status=$?",
+                     *self.after(request), "printf '%s\\n' \"$__husk_status\" >&3; (exit $__husk_status)", ""]
+            self.send("\n".join(lines).encode("utf-8", "surrogateescape"))
             answer = self.answers.readline()
         if not answer:
-            self.ended("the shell")
+            self.ended()
         elif answer.strip() != b"0":
             status = answer.decode("ascii", "replace").strip()
             self.kernel.error("KeyboardInterrupt" if status == "130" else "ExitStatus", status, "")
 
 
-class Node(Interpreter):
-    """node running kernel.js: requests and events are the kernel's own, a line of JSON each."""
+class Lines(Interpreter):
+    """An interpreter that has a kernel of its own in this directory. A request is a line to its descriptor 3: the file that
+    holds the code, then words "set:NAME=VALUE", "unset:NAME" and "env:NAME=VALUE" (for this call alone), names and values in
+    hexadecimal. Its events are the kernel's, a line of JSON each from its descriptor 4, up to "end"; a result may name
+    files that hold more of its representations, which are this side's to remove."""
+
+    command = ()
 
     def ensure(self):
         if self.child is None:
-            self.start(["node", os.path.join(HERE, "kernel.js")], dict(os.environ), 3, 4,
+            self.start([word.replace("{here}", HERE) for word in self.command], dict(os.environ), 3, 4,
                        stdin=subprocess.DEVNULL)
             self.answers.readline()
 
-    def run(self, code):
-        self.ensure()
-        self.send((json.dumps({"code": code}) + "\n").encode())
-        while True:
-            answer = self.answers.readline()
-            if not answer:
-                self.ended("node")
-                return
-            event = json.loads(answer)
-            if event.get("type") == "end":
-                return
-            self.kernel.emit(event)
+    def execute(self, request):
+        with tempfile.NamedTemporaryFile("w", prefix="cell-", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(request.code)
+            file.flush()
+            self.send((" ".join([file.name, *self.variables(request)]) + "\n").encode())
+            while True:
+                answer = self.answers.readline()
+                if not answer:
+                    self.ended()
+                    return
+                event = json.loads(answer)
+                if event.get("type") == "end":
+                    return
+                for mime, path in event.pop("files", {}).items():
+                    with open(path, "rb") as picture:
+                        event["bundle"][mime] = base64.b64encode(picture.read()).decode("ascii")
+                    os.unlink(path)
+                self.kernel.emit(event)
+
+    @staticmethod
+    def variables(request):
+        def word(text):
+            return text.encode("utf-8", "surrogateescape").hex()
+
+        for name, value in request.changes.items():
+            yield "unset:%s" % word(name) if value is None else "set:%s=%s" % (word(name), word(value))
+        for name, value in request.env.items():
+            yield "env:%s=%s" % (word(name), word(value))
+
+
+class JavaScript(Lines):
+    name = "node"
+    command = ("node", "{here}/kernel.js")
+
+
+class TypeScript(Lines):
+    name = "node"
+    command = ("node", "{here}/kernel.js", "typescript")
+
+
+class R(Lines):
+    name = "R"
+    command = ("R", "--vanilla", "--no-echo", "--file={here}/kernel.R")
+
+
+class Java(Lines):
+    name = "the Java machine"
+    # Quick to start and small rather than quick at length: the machine would take its first heap from the host's memory.
+    command = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms16m", "-Xshare:auto", "{here}/kernel.java")
+
+
+LANGUAGES = {"javascript": JavaScript, "typescript": TypeScript, "bash": Bash, "r": R, "java": Java}
+
+
+def check(language):
+    if language not in LANGUAGES:
+        sys.exit("kernel: unknown language '%s' (python, %s)" % (language, ", ".join(LANGUAGES)))
 
 
 def main(kernel, language):
-    interpreter = Bash(kernel) if language == "bash" else Node(kernel)
+    interpreter = LANGUAGES[language](kernel)
     try:
         interpreter.ensure()
     except FileNotFoundError as problem:

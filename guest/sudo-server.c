@@ -26,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define USAGE "usage: sudo [-u user] [-E] [-i | -s] command [argument]..."
 #define SAFE_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 struct order {
@@ -326,7 +327,7 @@ static _Noreturn void run(struct order *order)
 	if (plan.nothing && !plan.command[0])
 		_exit(0);
 	if (!plan.command[0] && !plan.login && !plan.shell)
-		refuse("usage: sudo [-u user] [-E] [-i | -s] command [argument]...", NULL);
+		refuse(USAGE, NULL);
 	target = plan.user[0] == '#' ? getpwuid((uid_t)strtoul(plan.user + 1, NULL, 10)) : getpwnam(plan.user);
 	if (!target)
 		refuse("unknown user", plan.user);
@@ -337,6 +338,8 @@ static _Noreturn void run(struct order *order)
 		putenv(plan.command[0]);
 	if (plan.login || plan.shell)
 		run_shell(target, &plan);
+	if (!plan.command[0])
+		refuse(USAGE, NULL);
 	execvp(plan.command[0], plan.command);
 	dprintf(2, "sudo: %s: %s\n", plan.command[0], errno == ENOENT ? "command not found" : strerror(errno));
 	_exit(errno == ENOENT ? 127 : 126);
@@ -348,11 +351,12 @@ static int ended; /* the write end of a pipe: the child's end makes the other en
 
 static void on_child(int number)
 {
-	int saved = errno;
+	/* clang-tidy takes errno for a function that a handler may not call; POSIX allows errno there. */
+	int saved = errno; /* NOLINT(bugprone-signal-handler) */
 
 	(void)number;
 	(void)!write(ended, "", 1);
-	errno = saved;
+	errno = saved; /* NOLINT(bugprone-signal-handler) */
 }
 
 /* Signals from the client to the command's group, until one of the two ends. */

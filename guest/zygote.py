@@ -29,6 +29,7 @@ import site
 import socket
 import struct
 import threading
+import time
 import types
 
 PATH = "/run/husk/python.sock"
@@ -141,6 +142,7 @@ class Zygote:
         try:
             connection, _address = self.listener.accept()
         except OSError:
+            time.sleep(0.01)  # out of descriptors: it passes, and is not to be spun on
             return
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -533,7 +535,16 @@ def load(names):
     return ctypes.CDLL(None)
 
 
+def close_files():
+    """Those that a module keeps open for itself. A child has none of our descriptors: to close such a file there would fail, or
+    hit a file of the caller's."""
+    for thing in gc.get_objects():
+        if type(thing) is io.TextIOWrapper and not thing.closed and thing.fileno() > 2:
+            thing.close()
+
+
 LIBC = load(sys.argv[1:])
+close_files()
 SITES = {folder: set(os.listdir(folder)) if os.path.isdir(folder) else set() for folder in site.getsitepackages()}
 LOADED = set(sys.modules)
 gc.collect()

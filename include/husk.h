@@ -1,8 +1,9 @@
 /*
  * libhusk: throwaway computers from C.
  *
- * No daemon is needed. A `struct husk` is a handle on one Husk instance of this host (its state directory); each sandbox
- * is looked after by a small process of its own, so it outlives the program that made it, until its TTL.
+ * No daemon is needed. A `struct husk` is a handle on one Husk instance: of this host (its state directory), or behind a
+ * server, by its URL. Each sandbox is looked after by a small process of its own, so it outlives the program that made it,
+ * until its TTL.
  *
  * Every call blocks, may be made from any thread, and returns 0 on success or -1 with the reason in `err` (which may be
  * NULL). Strings inside returned structures belong to the structure; free it with the function named beside it.
@@ -26,17 +27,33 @@ extern "C" {
 
 struct husk;
 
-/* `home` NULL: $HUSK_HOME, else /var/lib/husk (with /run/husk for what lives until reboot). Opening it also clears what
- * killed supervisors left behind, and says so in the events. */
+/* A URL ("unix:/run/husk/huskd.sock", "http://host:port", "https://host") opens the instance of that server, as
+ * husk_open_host with $HUSK_TOKEN and $HUSK_CA. Anything else is the directory of an instance of this host, for root.
+ * NULL: $HUSK_HOST if that is set, else $HUSK_HOME if that is set; else the server on /run/husk/huskd.sock if the caller is
+ * not root, else /var/lib/husk (with /run/husk for what lives until reboot). Opening a directory also clears what killed
+ * supervisors left behind, and says so in the events. */
 int husk_open(const char *home, struct husk **out, struct husk_error *err);
 void husk_close(struct husk *husk);
+
+struct husk_host {
+	const char *url;
+	const char *
+		token; /* from husk token create; NULL: none. On a unix socket the server knows the caller without one */
+	const char *ca_file; /* https: certificates in PEM that vouch for the server; NULL: the host's trust store */
+};
+/* Every call goes over the server's API. Nothing is connected yet: a server that is not there is UNAVAILABLE at the first
+ * call. What the server's host alone can do (husk_sign, husk_as, builds from local directories …) is UNAVAILABLE too. */
+int husk_open_host(const struct husk_host *host, struct husk **out, struct husk_error *err);
+/* The URL of the server behind the handle; NULL: it is an instance of this host. */
+const char *husk_url(struct husk *husk);
 
 /* ---- tenants ---- */
 
 /* A token opens the instance to one tenant. Only a hash of its secret is kept. */
 struct husk_token {
 	char *id, *name;
-	char *tenant;                   /* NULL: the instance itself, with everything in it */
+	char *tenant;                   /* NULL with `admin`, and only then */
+	bool admin;                     /* the instance itself, with everything in it */
 	int64_t created_ms, expires_ms; /* expires_ms 0: never */
 	bool revoked;
 	/* Quotas of the tenant, checked when this token is used; 0: none. */
@@ -119,8 +136,10 @@ struct husk_create_options {
 	/* A create that repeats the key of an earlier one (of the same tenant, within a day) gives that sandbox again, and
 	 * CONFLICT when it asks for something else; NULL: none. */
 	const char *idempotency_key;
-	int64_t ttl_seconds;   /* 0: 3600. Ignored when persistent */
+	int64_t ttl_seconds;   /* 0: 3600; a fork ends with its parent then. Ignored when persistent */
 	bool persistent;       /* not reaped by TTL or idle time */
+	const char *on_expiry; /* NULL or "kill": it ends with its TTL; "hibernate": it sleeps then, without an end, and
+				* has an hour when it wakes */
 	int64_t idle_seconds;  /* hibernate after this long without a call; 0: never */
 	uint64_t memory_bytes; /* 0: 1 GiB */
 	uint64_t disk_bytes;   /* 0: the template's (8 GiB unless it says otherwise) */
@@ -151,6 +170,7 @@ struct husk_sandbox {
 	int64_t created_ms, expires_ms, ended_ms; /* wall clock; expires_ms 0: persistent */
 	int64_t idle_seconds;
 	bool persistent;
+	const char *on_expiry; /* "kill" or "hibernate" */
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
 	struct husk_pair *metadata; /* environment values are never given back, only their names */
@@ -175,12 +195,15 @@ struct husk_filter {
 	const char *template_name; /* NULL: any */
 	const char *after;         /* newest first, those that follow this id; NULL: from the newest */
 	size_t limit;              /* 0: all */
+	bool with_builds;          /* also those that only build templates: their metadata has "husk.build" */
 };
 int husk_list(struct husk *husk, const struct husk_filter *filter, struct husk_sandbox ***out, struct husk_error *err);
 int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* New TTL counted from now; `persistent` takes it off the clock. */
 int husk_extend(struct husk *husk, const char *sandbox, int64_t ttl_seconds, bool persistent, int64_t *expires_ms,
 		struct husk_error *err);
+/* Another idle time: hibernate after so many seconds without a call, counted from now; 0: never. */
+int husk_set_idle(struct husk *husk, const char *sandbox, int64_t idle_seconds, struct husk_error *err);
 int husk_set_metadata(struct husk *husk, const char *sandbox, const struct husk_pair *pairs, size_t count,
 		      struct husk_error *err);
 int husk_pause(struct husk *husk, const char *sandbox, struct husk_error *err);
@@ -188,7 +211,7 @@ int husk_resume(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_hibernate(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* `count` children from one pause of the parent. `options` may be NULL; of it name (count 1 only), ttl, persistent,
- * idle, memory, cpu, pids, metadata, environment and egress count, the rest is inherited. All or none. */
+ * on_expiry, idle, memory, cpu, pids, metadata, environment and egress count, the rest is inherited. All or none. */
 int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
 	      struct husk_sandbox ***out, struct husk_error *err);
 
@@ -269,6 +292,10 @@ struct husk_snapshot {
 	int64_t created_ms;
 	uint64_t bytes; /* on disk */
 	uint64_t memory_bytes, disk_bytes;
+	uint32_t cpu_milli;
+	struct husk_pair *metadata; /* of the sandbox it was taken from */
+	size_t metadata_count;
+	bool shared; /* husk_snapshot_share */
 };
 void husk_snapshot_free(struct husk_snapshot *snapshot);
 void husk_snapshot_list_free(struct husk_snapshot **list);
@@ -278,18 +305,62 @@ int husk_snapshot_list(struct husk *husk, struct husk_snapshot ***out, struct hu
 int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_error *err);
 /* A further name, by which it is found as by its own; whatever had that name loses it, as by husk_snapshot_untag. */
 int husk_snapshot_tag(struct husk *husk, const char *snapshot, const char *name, struct husk_error *err);
+/* A shared snapshot is for every tenant to create from, as "tenant/name" ("husk/name" when it is the instance's own). It
+ * gives its environment away. CONFLICT: it has volumes. */
+#define HUSK_SHARER "husk"
+int husk_snapshot_share(struct husk *husk, const char *snapshot, bool shared, struct husk_error *err);
 /* Takes this name off the snapshot that has it, which is removed with the last of its names. */
 int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *err);
+
+/* ---- checkpoints: numbered points of one sandbox, kept with it and removed with it ---- */
+
+struct husk_checkpoint {
+	int64_t number; /* from 1 on */
+	char *label;    /* NULL: none */
+	int64_t parent; /* the checkpoint that the sandbox was at before; 0: none */
+	int64_t created_ms;
+	uint64_t bytes; /* on disk */
+	bool current;   /* the one that the sandbox took or went back to last */
+};
+void husk_checkpoint_free(struct husk_checkpoint *checkpoint);
+void husk_checkpoint_list_free(struct husk_checkpoint **list);
+/* Keeps the running sandbox as it is now; it goes on. `label` (NULL: none) follows the rule of names and is not a number.
+ * At most 256 of a sandbox. */
+int husk_checkpoint(struct husk *husk, const char *sandbox, const char *label, struct husk_checkpoint **out,
+		    struct husk_error *err);
+/* By number. None of an ended sandbox. */
+int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
+/* `point`: its number or label. CONFLICT: the sandbox sleeps at it. */
+int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *point, struct husk_error *err);
+
+/* What a rewind did, and what it could not take back. */
+struct husk_rewound {
+	int64_t number;                   /* of the checkpoint */
+	char *label;                      /* NULL: none */
+	size_t dropped;                   /* later checkpoints, removed */
+	struct husk_egress_traffic *left; /* what left the machine since the checkpoint, by destination */
+	size_t left_count;
+	char **volumes; /* names of those it can write to, which are as they are; NULL: none */
+};
+void husk_rewound_free(struct husk_rewound *rewound);
+/* The same sandbox (id, name, TTL, volumes) goes on from a checkpoint: memory, processes and disk. `point`: number or label;
+ * NULL: the current one. Running, paused or hibernated before, it runs afterwards. Calls under way end with GONE. Later
+ * checkpoints stay, so that it can go forward again, unless `drop_later`. `out` may be NULL. */
+int husk_rewind(struct husk *husk, const char *sandbox, const char *point, bool drop_later, struct husk_rewound **out,
+		struct husk_error *err);
 
 /* ---- processes ---- */
 
 struct husk_exec_options {
 	const char *const *argv; /* NULL-terminated; or */
 	const char *shell;       /* a string for /bin/sh -c */
+	/* Run what the container image that the sandbox is from would (ENTRYPOINT and CMD). Where there is none: argv or shell,
+	 * if given, else INVALID. */
+	bool image_command;
 	const struct husk_pair *environment;
 	size_t environment_count;
-	const char *cwd;    /* NULL: the user's home, or / */
-	const char *user;   /* NULL: root */
+	const char *cwd;    /* NULL: the WORKDIR of its image, else the user's home, or / */
+	const char *user;   /* NULL: the USER of its image, else root */
 	const char *label;  /* shown in the process list */
 	int64_t timeout_ms; /* 0: none; on expiry its whole process group is killed */
 	bool keep_stdin;    /* else it reads /dev/null */
@@ -312,6 +383,9 @@ struct husk_process_event {
 	int64_t duration_ms;
 };
 
+/* A program that cannot be executed is a process that ends with 126 or 127. Detached, nobody would see that, so it is a
+ * failure: NOT_FOUND or INVALID, with this field. */
+#define HUSK_FIELD_PROGRAM "program"
 int husk_exec(struct husk *husk, const char *sandbox, const struct husk_exec_options *options,
 	      struct husk_process **out, int64_t *pid, struct husk_error *err);
 struct husk_attach_options {
@@ -395,12 +469,23 @@ void husk_file_list_free(struct husk_file *list, size_t count);
 
 int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset,
 		   uint64_t length /* 0: all */, husk_sink sink, void *data, struct husk_error *err);
-int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode /* 0: 0644 */,
-		    const char *user, husk_source source, void *data, struct husk_error *err);
-/* The same with attributes ("key=value", NULL-terminated; at most 4 KiB) that the file keeps until it is written again:
- * extended attributes "user.e2b.key". */
-int husk_file_write_with(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
-			 char *const *attributes, husk_source source, void *data, struct husk_error *err);
+/* All or nothing: readers see the old content until the whole new one is there. Symbolic links are followed. A file that
+ * exists keeps its mode (mode 0) and its owner (user NULL); a new one has mode 0644 and belongs to root. */
+int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
+		    husk_source source, void *data, struct husk_error *err);
+struct husk_write_options {
+	uint32_t mode;    /* 0: as it is; 0644 for a new file */
+	const char *user; /* NULL: as it is; root for a new file */
+	/* "key=value", NULL-terminated, at most 4 KiB: the file keeps them until it is written again, as extended
+	 * attributes "user.e2b.key". */
+	char *const *attributes;
+	/* Into the file itself, as a program in the sandbox would: hard links stay, `user` is of new files only, a watcher
+	 * sees one write. A transfer that breaks off leaves what has arrived. */
+	bool in_place;
+};
+int husk_file_write_with(struct husk *husk, const char *sandbox, const char *path,
+			 const struct husk_write_options *options, husk_source source, void *data,
+			 struct husk_error *err);
 int husk_file_stat(struct husk *husk, const char *sandbox, const char *path, bool follow, struct husk_file *out,
 		   struct husk_error *err);
 int husk_file_list(struct husk *husk, const char *sandbox, const char *path, uint32_t depth, struct husk_file **out,
@@ -437,6 +522,10 @@ void husk_watch_free(struct husk_watcher *watcher);
 /* A connected stream to a TCP port inside the sandbox, as a socket the caller closes. */
 int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err);
 
+/* For servers that give libhusk's callers elsewhere a way to the sandbox: a socket on which the wire protocol is spoken
+ * (src/wire/wire.h, HELLO done), limited to what the guest's agent answers. A hibernated sandbox is woken. */
+int husk_tunnel(struct husk *husk, const char *sandbox, struct husk_error *err);
+
 /* ---- volumes: directories that outlive sandboxes ---- */
 
 /* A sandbox gets one at its create (husk_mount); several may have the same one at a time and see each other's changes. It
@@ -463,6 +552,7 @@ int husk_volume_remove(struct husk *husk, const char *volume, struct husk_error 
 #define HUSK_KEEP UINT32_MAX
 struct husk_file_attributes { /* HUSK_KEEP: as it is; for something new, the default (root's, 0644 or 0755) */
 	uint32_t mode, uid, gid;
+	bool fresh; /* of a write: CONFLICT when there is a file already */
 };
 int husk_volume_file_stat(struct husk *husk, const char *volume, const char *path, struct husk_file *out,
 			  struct husk_error *err);
@@ -485,11 +575,13 @@ int husk_volume_file_remove(struct husk *husk, const char *volume, const char *p
 /* ---- code ---- */
 
 struct husk_code_options {
-	const char *language; /* python (default), javascript, bash */
+	const char *language; /* python (default), javascript, typescript, bash, r, java */
 	const char *context;  /* NULL: "default"; state lasts between calls of one context */
 	const char *code;
 	const struct husk_pair *environment; /* only when this call starts the context */
 	size_t environment_count;
+	const struct husk_pair *variables; /* for this call alone; the context has its own again afterwards */
+	size_t variable_count;
 	const char *cwd;
 	int64_t timeout_ms; /* 0: none; on expiry the context is interrupted, then restarted */
 	/* How to wait for output; NULL: poll(2). 1: `fd` is readable; 0: timeout_ms (-1: no limit) passed; -1: the caller
@@ -525,11 +617,13 @@ int husk_code_remove(struct husk *husk, const char *sandbox, const char *context
 /* ---- templates ---- */
 
 struct husk_template {
-	char *name, *digest, *description;
+	char *name, *description;
+	char *digest; /* of the version: "<digest of the content>-<build>" */
 	char *tenant; /* NULL: the instance's, for every tenant to use */
 	int64_t created_ms;
 	uint64_t bytes, disk_bytes;
-	char *isolation; /* of the baked snapshot */
+	char *isolation;     /* of the baked snapshot */
+	size_t old_versions; /* earlier ones that are kept, because sandboxes or snapshots of them are there */
 };
 void husk_template_list_free(struct husk_template **list);
 int husk_template_list(struct husk *husk, struct husk_template ***out, struct husk_error *err);
@@ -546,7 +640,8 @@ struct husk_build_options {
 	void (*progress)(void *data, const char *line);
 	void *data;
 };
-/* Does nothing when the same content is baked already (*fresh says which). */
+/* Makes a new version and points the name at it; does nothing when the same content is baked already (*fresh says which), unless
+ * forced. Earlier versions are not touched: they go when no sandbox and no snapshot is left that was made from them. */
 int husk_template_build(struct husk *husk, const struct husk_build_options *options, struct husk_template **out,
 			bool *fresh, struct husk_error *err);
 /* The container image of that name ("python:3.12") among those in the instance's folder <home>/images: its path and its
@@ -554,6 +649,60 @@ int husk_template_build(struct husk *husk, const struct husk_build_options *opti
 int husk_image_find(struct husk *husk, const char *name, char **path, char **reference, struct husk_error *err);
 int husk_template_remove(struct husk *husk, const char *name, struct husk_error *err);
 void husk_template_free(struct husk_template *value);
+
+/* ---- images of registries ---- */
+
+struct husk_image_layer {
+	char *digest; /* "sha256:…" */
+	uint64_t bytes;
+};
+struct husk_image {
+	char *name;          /* whole: "docker.io/library/python:3.12" */
+	char *digest;        /* of its manifest: "sha256:…" */
+	char *template_name; /* what sandboxes of it are made from, once it is built */
+	bool built;
+	int64_t pulled_ms;
+	uint64_t bytes; /* of its layers as they are kept; other images may share some */
+	struct husk_image_layer *layers;
+	size_t layer_count;
+	char **command;              /* ENTRYPOINT and CMD; NULL: none */
+	char **environment;          /* NULL: none */
+	char *user, *cwd;            /* NULL: root; the user's home */
+	size_t sandboxes, snapshots; /* that were made from it and are there */
+};
+void husk_image_free(struct husk_image *image);
+void husk_image_list_free(struct husk_image **list);
+
+struct husk_pull_progress {
+	size_t layers, layers_done;
+	uint64_t bytes, bytes_done; /* of the layers that were not here */
+};
+struct husk_pull_options {
+	const char *name; /* [HOST[:PORT]/]NAME[:TAG|@DIGEST], as Docker has it */
+	/* Called from several threads, one at a time; non-zero ends the pull with GONE. May be NULL. */
+	int (*progress)(void *data, const struct husk_pull_progress *progress);
+	void *data;
+};
+/* Whether a word can only be an image's name, not a template's: it has a tag, a digest or a folder. */
+bool husk_image_is_name(const char *word);
+/* Whether the registry of an image is among `registries` (hosts, separated by commas; "*": all). A server asks this before it
+ * pulls for a client: the client chooses which host is asked, and the server's logins are shown to it. */
+bool husk_image_allowed(const char *name, const char *registries);
+/* Fetches an image from its registry into <home>/images/pulled: what is not there yet, each byte checked. It is not built:
+ * husk_image_build does that. The owner's. NOT_FOUND, DENIED (log in), LIMIT (no space), UNAVAILABLE, PROTOCOL. */
+int husk_image_pull(struct husk *husk, const struct husk_pull_options *options, struct husk_image **out,
+		    struct husk_error *err);
+/* Makes the template of a pulled image, as husk_template_build does; `options` say the isolation and who hears of the
+ * progress. */
+int husk_image_build(struct husk *husk, const char *name, const struct husk_build_options *options,
+		     struct husk_template **out, bool *fresh, struct husk_error *err);
+int husk_image_list(struct husk *husk, struct husk_image ***out, struct husk_error *err);
+int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **out, struct husk_error *err);
+/* Removes the image with its template, and layers that no other image has. CONFLICT while sandboxes or snapshots of it are
+ * there. */
+int husk_image_remove(struct husk *husk, const char *name, struct husk_error *err);
+/* Removes all images that no sandbox and no snapshot was made from; *count of them, *bytes of disk. */
+int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);
 
 /* ---- the instance ---- */
 
@@ -568,8 +717,18 @@ void husk_event_list_free(struct husk_event *list, size_t count);
 int husk_events(struct husk *husk, const char *sandbox, int64_t after, size_t limit, int wait_ms,
 		struct husk_event **out, size_t *count, struct husk_error *err);
 
-/* What the supervisor and the engine of a sandbox logged (also after its end); caller frees. */
-int husk_logs(struct husk *husk, const char *sandbox, char **out, struct husk_error *err);
+enum husk_log_source {
+	HUSK_LOG_SUPERVISOR, /* what Husk's own processes logged for the sandbox, a line each, with time and level */
+	HUSK_LOG_CONSOLE,    /* what the guest wrote on its console: kernel, agent, crashes */
+};
+/* Where a reader stands, for the next call. Zeroed: at the beginning. */
+struct husk_log_position {
+	uint64_t file, offset;
+};
+/* A log or console of a sandbox as text, also after its end; the caller frees. With `position`, what has come since the
+ * call before; without (NULL), the newest MiB. The text is UTF-8 without control characters but newline and tab. */
+int husk_logs(struct husk *husk, const char *sandbox, enum husk_log_source source, struct husk_log_position *position,
+	      char **out, struct husk_error *err);
 
 struct husk_check {
 	char *name;
@@ -581,12 +740,21 @@ void husk_check_list_free(struct husk_check *list, size_t count);
 int husk_doctor(struct husk *husk, struct husk_check **out, size_t *count, struct husk_error *err);
 /* Processes, mounts, cgroups, directories and sockets of this instance that belong to no live sandbox: one check each. */
 int husk_leaks(struct husk *husk, struct husk_check **out, size_t *count, struct husk_error *err);
+/* What a server or a timer does every half minute: clears up after supervisors that were killed, and ends hibernated
+ * sandboxes whose time is over. Waits for no sandbox. *changed: how many there were. */
+int husk_tend(struct husk *husk, size_t *changed, struct husk_error *err);
+/* Ends the machines that are kept ready for creates, and says how many; the next create starts new ones. The owner's: 0 for
+ * a tenant. */
+size_t husk_pool_drain(struct husk *husk);
 struct husk_gc_result {
 	size_t sandboxes, snapshots, templates, pool;
 	uint64_t bytes;
 };
 /* Clears remains, expired hibernated sandboxes, unused template versions; with `all` also the pool and old events. */
 int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk_error *err);
+/* Removes the instance: its home and run directory with snapshots, volumes, templates and tokens. CONFLICT, and nothing is
+ * removed, while a server serves it or a sandbox is awake. Afterwards the handle is only good for husk_close. */
+int husk_erase(struct husk *husk, struct husk_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,10 @@
 #!/bin/sh
 # Run by mmdebstrap as root, outside the new root ($1) but with its /proc, /sys and /dev mounted: adds to a freshly
 # installed Debian what a template definition asks for beyond packages. src/store/debian.c starts it and passes
-# HUSK_DEFINITION (the directory), HUSK_NPM, HUSK_KEEP_NPM, HUSK_USERS, HUSK_SCRIPTS and HUSK_EXCLUDE.
+# HUSK_DEFINITION (the directory), HUSK_NPM, HUSK_KEEP_NPM, HUSK_PIP, HUSK_KEEP_PIP, HUSK_USERS, HUSK_SCRIPTS and HUSK_EXCLUDE.
 #
-# Nothing of the host may stay in the root: its npm configuration and certificates are there only while they are needed.
+# Nothing of the host may stay in the root: its settings of npm and pip and its certificates are there only while they are
+# needed.
 set -eu
 root=$1
 build=/.husk-build # inside the root, and gone at the end
@@ -25,24 +26,28 @@ add_user() {
 	chmod 440 "$root/etc/sudoers.d/$1"
 }
 
-# The host's npm settings (registry, proxy, credentials) and certificates, for one command inside the root.
-with_npm() {
-	user=${NPM_CONFIG_USERCONFIG:-$HOME/.npmrc}
-	[ ! -r "$user" ] || cp "$user" "$root$build/npmrc"
-	[ ! -r /etc/npmrc ] || cp /etc/npmrc "$root$build/npmrc-global"
+# The host's way to the servers (certificates, proxies), for one command inside the root.
+with_host() {
 	[ ! -r /etc/ssl/certs/ca-certificates.crt ] || cp /etc/ssl/certs/ca-certificates.crt "$root$build/certificates"
-	registry=${NPM_CONFIG_REGISTRY:-${npm_config_registry:-}}
-	set -- npm_config_userconfig="$build/npmrc" npm_config_globalconfig="$build/npmrc-global" \
-		npm_config_cache="$build/npm" npm_config_prefix=/usr/local npm_config_update_notifier=false \
-		HOME="$build" "$@"
-	[ ! -e "$root$build/certificates" ] ||
-		set -- npm_config_cafile="$build/certificates" NODE_EXTRA_CA_CERTS="$build/certificates" "$@"
-	[ -z "$registry" ] || set -- npm_config_registry="$registry" "$@"
 	for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 		eval "value=\${$name:-}"
 		[ -z "$value" ] || set -- "$name=$value" "$@"
 	done
-	inside "$@"
+	inside HOME="$build" "$@"
+}
+
+# The same with the host's npm settings (registry, credentials).
+with_npm() {
+	user=${NPM_CONFIG_USERCONFIG:-$HOME/.npmrc}
+	[ ! -r "$user" ] || cp "$user" "$root$build/npmrc"
+	[ ! -r /etc/npmrc ] || cp /etc/npmrc "$root$build/npmrc-global"
+	registry=${NPM_CONFIG_REGISTRY:-${npm_config_registry:-}}
+	set -- npm_config_userconfig="$build/npmrc" npm_config_globalconfig="$build/npmrc-global" \
+		npm_config_cache="$build/npm" npm_config_prefix=/usr/local npm_config_update_notifier=false "$@"
+	[ ! -r /etc/ssl/certs/ca-certificates.crt ] ||
+		set -- npm_config_cafile="$build/certificates" NODE_EXTRA_CA_CERTS="$build/certificates" "$@"
+	[ -z "$registry" ] || set -- npm_config_registry="$registry" "$@"
+	with_host "$@"
 }
 
 install_npm() {
@@ -52,6 +57,18 @@ install_npm() {
 	# It records where each package was fetched from.
 	rm -f "$root/usr/local/lib/node_modules/.package-lock.json"
 	[ -n "$HUSK_KEEP_NPM" ] || inside apt-get -qq -y purge --auto-remove npm >&2
+}
+
+# Packages of PyPI, these and no others: each is pinned, and so is the template.
+install_pip() {
+	say "installing from PyPI: $*"
+	[ ! -r /etc/pip.conf ] || cp /etc/pip.conf "$root$build/pip.conf"
+	set -- PIP_CONFIG_FILE="$build/pip.conf" PIP_CACHE_DIR="$build/pip" \
+		python3 -m pip install --quiet --no-input --no-deps --break-system-packages --root-user-action=ignore "$@"
+	[ ! -r /etc/ssl/certs/ca-certificates.crt ] || set -- PIP_CERT="$build/certificates" "$@"
+	[ -z "${PIP_INDEX_URL:-}" ] || set -- PIP_INDEX_URL="$PIP_INDEX_URL" "$@"
+	with_host "$@" >&2 || fail "pip could not install from PyPI; is it reachable from here? (pip download)"
+	[ -n "$HUSK_KEEP_PIP" ] || inside apt-get -qq -y purge --auto-remove python3-pip >&2
 }
 
 run_script() {
@@ -70,6 +87,8 @@ printf '%s' "$HUSK_USERS" | while read -r name option; do add_user "$name" "$opt
 	tar -C "$HUSK_DEFINITION/files" --owner=0 --group=0 -cf - . | tar -C "$root" --no-overwrite-dir -xpf -
 # shellcheck disable=SC2086 # a list of words
 [ -z "$HUSK_NPM" ] || install_npm $HUSK_NPM
+# shellcheck disable=SC2086 # a list of words
+[ -z "$HUSK_PIP" ] || install_pip $HUSK_PIP
 printf '%s' "$HUSK_SCRIPTS" | while read -r script; do run_script "$script"; done
 
 # What came from this host or was needed only here. Credentials in the address of a mirror stay on the host.

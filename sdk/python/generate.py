@@ -26,6 +26,7 @@ WORDS = [
     (r"\baclose\b", "close"),
     (r"\bAwaitable\[(\w+)\]", r"\1"),
     (r", Awaitable\b", ""),
+    (r"\bAwaitable, ", ""),
     (r"\bAsync(?=[A-Z])", ""),
     (r"One task may", "One thread may"),
 ]

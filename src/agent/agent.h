@@ -9,6 +9,7 @@
 #ifndef HUSK_AGENT_H
 #define HUSK_AGENT_H
 
+#include "agent/limits.h"
 #include "base/base.h"
 #include "wire/wire.h"
 
@@ -40,15 +41,17 @@ void loop_run(struct agent *agent);
 
 /* ---- uplink.c: frames and channels ----------------------------------------------------------------------------- */
 
-/* The arguments of a call: well-formed fields, checked on arrival. */
+/* The arguments of a call: well-formed fields, and those that the method takes are as methods.def says (wire_check). */
 struct request {
 	const char *data;
 	size_t size;
 };
 
 int64_t request_int(const struct request *request, uint16_t tag, int64_t fallback);
-/* A path argument, absolute and without NUL, that the caller frees. */
-int request_path(const struct request *request, uint16_t tag, char **out, struct husk_error *err);
+/* A text argument that the caller frees; NULL when it was not given. */
+int request_string(const struct request *request, uint16_t tag, char **out, struct husk_error *err);
+/* A text argument that may repeat, as a list that the caller frees; NULL when out of memory. */
+char **request_strings(const struct request *request, uint16_t tag, struct husk_error *err);
 
 struct channel_ops {
 	/* Bytes on STREAM_IN. They count as consumed (and are credited) when channel_consumed says so. NULL: discarded.
@@ -130,12 +133,18 @@ struct method {
 };
 const struct method *method_find(int64_t number);
 
+/* ---- the methods: exec.c, attach.c, process.c, files.c, list.c, remove.c, tar_pack.c, tar_unpack.c, watch.c, dial.c,
+ * guest.c, memory.c, identity.c, network.c, interface.c, connections.c, freeze.c ---- */
+
 int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int attach_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int process_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int process_signal_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int process_forget_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+/* How the name of a file begins that is being written, and how many random characters follow. */
+#define FILE_TEMPORARY ".husk-write-"
+#define FILE_TEMPORARY_RANDOM 12
 int file_write_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int file_stat_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_mkdir_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
@@ -162,6 +171,28 @@ int interface_apply(const struct request *request, bool fresh, struct husk_error
 int connections_cut(bool moved, struct husk_error *err);
 int freeze_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int thaw_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+
+/* ---- writes.c: files that the agent itself writes in place, which watches report once ------------------------- */
+
+#define WRITES_MAX 64
+struct stat;
+
+struct own_write {
+	uint64_t number; /* 0: never used */
+	uint64_t ended;  /* on the clock of `struct writes`; 0: still going on */
+	uint64_t device, inode;
+};
+struct writes {
+	uint64_t clock; /* of beginnings and ends */
+	struct own_write list[WRITES_MAX];
+};
+
+/* The number of the write; 0 when too many are going on, and watches report each piece of this one. */
+uint64_t writes_begin(struct agent *agent, const struct stat *status);
+void writes_end(struct agent *agent, uint64_t number); /* 0 is fine */
+/* The write that a change of this path may come from, for a watch that has read all changes up to `seen` on the clock;
+ * NULL: none. */
+const struct own_write *writes_find(const struct agent *agent, const char *path, uint64_t seen);
 
 /* ---- worker.c: long file work in a forked child ---------------------------------------------------------------- */
 
@@ -190,7 +221,7 @@ void carrier_take_link(struct agent *agent);
 /* ---- boot.c ---------------------------------------------------------------------------------------------------- */
 
 /* PID 1 in a template image: makes the writable root and moves into it. */
-int boot_root(struct husk_error *err);
+int boot_root(struct agent *agent, struct husk_error *err);
 /* The group that holds the workload, so that a process limit binds it and never the agent. In a virtual machine
  * (`machine`) it limits memory too. */
 int boot_process_group(struct agent *agent, bool machine, struct husk_error *err);
@@ -218,7 +249,13 @@ void memory_give_back(void);
 /* Lets go what the freeze stopped, children first, and takes the frames that waited. */
 void freeze_end(struct agent *agent);
 
-/* ---- the agent itself ------------------------------------------------------------------------------------------ */
+/* ---- main.c: the agent itself ------------------------------------------------------------------------------------------ */
+
+/* What a process is unless its call says otherwise (image.h); NULL: nothing is said. */
+struct image_process {
+	char *user, *cwd;
+	char **argv;
+};
 
 struct agent {
 	int epoll;
@@ -233,11 +270,15 @@ struct agent {
 	struct source kernel_log; /* -1: there is none of ours */
 	int64_t oom_expected_ms;  /* a process whose child was killed for memory ends about now */
 
+	struct image_process image;  /* of the container image that the root is from */
 	char **image_environment;    /* K=V of the template */
 	char **identity_environment; /* K=V of this sandbox */
 	int64_t memory_limit;        /* 0: unknown */
+	struct limits limits;        /* as the guest sees them */
 
 	struct carrier *carrier; /* NULL: no volume was ever mounted */
+	struct writes writes;
+	const char *stage; /* where files are written before they are renamed into place, with '/'; NULL: beside them */
 
 	bool frozen;
 	int64_t frozen_at_ms;

@@ -1,11 +1,9 @@
 /*
- * The channels of EXEC and ATTACH: output to the host from each one's own offset, input and signals to the process, and
- * the END when it is over; and the small methods on processes. Detaching (CANCEL, a dropped channel) must never touch
- * the process: it lives on, and another ATTACH continues.
+ * METHOD_ATTACH, and the channels that follow a process, of EXEC and ATTACH alike. Such a channel sends output from its own
+ * offset, passes input and signals on to the process, and sends END when the process is over. Detaching (CANCEL, or a
+ * dropped channel) must never touch the process: the process runs on, and a later ATTACH continues.
  */
-#include <signal.h>
-
-#include "agent/process.h"
+#include "agent/attach.h"
 
 static void attachment_data(struct agent *agent, struct channel *channel, const char *bytes, size_t size)
 {
@@ -31,14 +29,15 @@ static void attachment_message(struct agent *agent, struct channel *channel, con
 	struct process *process = ((struct attachment *)channel)->process;
 	struct wire_field field;
 	struct husk_error err;
-	int failed = 0;
 
 	(void)agent;
-	if (wire_find(request->data, request->size, TAG_SIGNAL, &field))
+	/* Of EXEC, also for a channel of ATTACH: both follow a process. */
+	int failed = wire_check(METHOD_EXEC, WIRE_MSG, request->data, request->size, &err);
+	if (!failed && wire_find(request->data, request->size, TAG_SIGNAL, &field))
 		failed = process_signal(process, request_int(request, TAG_SIGNAL, 0), &err);
-	if (wire_find(request->data, request->size, TAG_ROWS, &field))
-		failed |= process_resize(process, request_int(request, TAG_ROWS, 0),
-					 request_int(request, TAG_COLUMNS, 0), &err);
+	if (!failed && wire_find(request->data, request->size, TAG_ROWS, &field))
+		failed = process_resize(process, request_int(request, TAG_ROWS, 0),
+					request_int(request, TAG_COLUMNS, 0), &err);
 	/* A message has no answer; a signal that crosses the end of its process is nobody's fault. */
 	if (failed)
 		log_line(LOG_DEBUG, "%s", err.message);
@@ -129,8 +128,8 @@ static const struct channel_ops attachment_ops = {
 	.release = attachment_release,
 };
 
-static struct attachment *attachment_new(struct agent *agent, uint32_t number, struct process *process, bool feeds,
-					 struct husk_error *err)
+struct attachment *attachment_new(struct agent *agent, uint32_t number, struct process *process, bool feeds,
+				  struct husk_error *err)
 {
 	struct attachment *at = calloc(1, sizeof(*at));
 
@@ -146,42 +145,14 @@ static struct attachment *attachment_new(struct agent *agent, uint32_t number, s
 	return at;
 }
 
-/* ---- methods ---- */
-
-int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
-{
-	cleanup_buf struct buf message = { 0 };
-	struct process *process = process_start(agent, request, err);
-
-	if (!process)
-		return -1;
-	if (!(process->flags & EXEC_DETACH))
-		return attachment_new(agent, number, process, process->input.fd >= 0, err) ? 0 : -1;
-	if (wire_put_int(&message, TAG_PID, process->pid) < 0)
-		return husk_fail_memory(err);
-	uplink_send(agent, number, WIRE_MSG, 0, message.data, message.size);
-	uplink_end(agent, number, NULL, &message);
-	return 0;
-}
-
-static struct process *request_process(struct agent *agent, const struct request *request, struct husk_error *err)
-{
-	int64_t pid = request_int(request, TAG_PID, 0);
-	struct process *process = process_find(agent, pid);
-
-	if (!process)
-		husk_fail(err, HUSK_NOT_FOUND,
-			  "no process %lld was started here, or it is long over (see the process list)",
-			  (long long)pid);
-	return process;
-}
+/* ---- ATTACH ---- */
 
 /* Where an ATTACH starts: what it asked for, as far as it is still held. */
 static int attachment_seek(struct attachment *at, int index, int64_t wanted, struct husk_error *err)
 {
 	const struct ring *ring = &at->process->output[index].ring;
 
-	if (wanted < -1 || (wanted > 0 && (uint64_t)wanted > ring->end))
+	if (wanted > 0 && (uint64_t)wanted > ring->end)
 		return husk_fail(err, HUSK_INVALID, "offset %lld is past the %llu bytes written so far",
 				 (long long)wanted, (unsigned long long)ring->end);
 	uint64_t from = wanted < 0 ? 0 : (uint64_t)wanted;
@@ -192,7 +163,7 @@ static int attachment_seek(struct attachment *at, int index, int64_t wanted, str
 
 int attach_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
 {
-	struct process *process = request_process(agent, request, err);
+	struct process *process = process_named(agent, request, err);
 	bool feeds = request_int(request, TAG_FLAGS, 0) & EXEC_STDIN;
 
 	if (!process)
@@ -209,65 +180,5 @@ int attach_open(struct agent *agent, uint32_t number, const struct request *requ
 	at->from_attach = true;
 	memcpy(at->offset, probe.offset, sizeof(at->offset));
 	memcpy(at->dropped, probe.dropped, sizeof(at->dropped));
-	return 0;
-}
-
-int process_signal_answer(struct agent *agent, const struct request *request, struct buf *results,
-			  struct husk_error *err)
-{
-	struct process *process = request_process(agent, request, err);
-
-	(void)results;
-	return process ? process_signal(process, request_int(request, TAG_SIGNAL, 0), err) : -1;
-}
-
-int process_forget_answer(struct agent *agent, const struct request *request, struct buf *results,
-			  struct husk_error *err)
-{
-	struct process *process = request_process(agent, request, err);
-
-	(void)results;
-	if (!process)
-		return -1;
-	if (process->running && kill(-process->pid, SIGKILL) < 0)
-		return husk_fail_errno(err, "cannot kill process %d", process->pid);
-	process->forgotten = true;
-	return 0;
-}
-
-static int process_put_entry(const struct process *process, struct buf *message)
-{
-	if (process_put_end(process, message) < 0 || wire_put_string(message, TAG_NAME, process->name) < 0 ||
-	    wire_put_string(message, TAG_CWD, process->cwd) < 0 ||
-	    wire_put_string(message, TAG_USER, process->user) < 0 ||
-	    wire_put_int(message, TAG_STARTED_MS, process->started_ms) < 0 ||
-	    (!process->running && wire_put_int(message, TAG_RUNNING, 0) < 0) ||
-	    wire_put_int(message, TAG_OFFSET_OUT, (int64_t)process->output[0].ring.end) < 0 ||
-	    wire_put_int(message, TAG_OFFSET_ERR, (int64_t)process->output[1].ring.end) < 0 ||
-	    wire_put_int(message, TAG_FLAGS, process->flags) < 0)
-		return -1;
-	if (process->terminal && (wire_put_int(message, TAG_ROWS, process->rows) < 0 ||
-				  wire_put_int(message, TAG_COLUMNS, process->columns) < 0))
-		return -1;
-	for (char **argument = process->argv; *argument; argument++) {
-		/* A command line of nearly a whole frame is cut short rather than lost with the rest. */
-		if (wire_put_string(message, TAG_ARG, *argument) < 0)
-			break;
-	}
-	return 0;
-}
-
-int process_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
-{
-	(void)request;
-	for (const struct process *process = agent->processes; process; process = process->next) {
-		cleanup_buf struct buf message = { 0 };
-		if (process->forgotten)
-			continue;
-		if (process_put_entry(process, &message) < 0)
-			return husk_fail_memory(err);
-		uplink_send(agent, number, WIRE_MSG, 0, message.data, message.size);
-	}
-	uplink_end(agent, number, NULL, NULL);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
- * What PID 1 does before anything else: the template's read-only root gets its writable layer, the agent moves into it,
- * and the workload gets a group whose size can be limited. Called once by main. After it nothing of the bare image must
- * be reachable but through the layer.
+ * The first work of PID 1: gives the template's read-only root a writable layer, moves into it, and makes the control group
+ * whose size can be limited. Called once, by main. Afterwards the bare image must be reachable only through the writable
+ * layer.
  */
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -12,6 +12,8 @@
 
 #define NEW_ROOT "/.husk/root"
 #define DISK "/.husk/disk"
+#define DATA "/.husk/disk/data"   /* there where the disk is a directory of the host's */
+#define STAGE "/.husk/writes/"    /* in the writable layer: files are renamed from there to anywhere in it */
 #define GROUP_MOUNT "/.husk/root" /* an empty directory again once the old root is gone */
 
 static int make_directory(const char *path, mode_t mode, struct husk_error *err)
@@ -35,13 +37,18 @@ static int carry_over(const char *name, struct husk_error *err)
 	return 0;
 }
 
-int boot_root(struct husk_error *err)
+int boot_root(struct agent *agent, struct husk_error *err)
 {
 	static const char *const carried[] = { "proc", "sys", "dev" };
 
-	if (make_directory(DISK "/upper", 0755, err) < 0 || make_directory(DISK "/work", 0755, err) < 0)
+	const char *disk = access(DATA, F_OK) == 0 ? DATA : DISK;
+	char upper[64], work[64], options[192];
+	snprintf(upper, sizeof(upper), "%s/upper", disk);
+	snprintf(work, sizeof(work), "%s/work", disk);
+	snprintf(options, sizeof(options), "lowerdir=/,upperdir=%s,workdir=%s", upper, work);
+	if (make_directory(upper, 0755, err) < 0 || make_directory(work, 0755, err) < 0)
 		return -1;
-	if (mount("overlay", NEW_ROOT, "overlay", 0, "lowerdir=/,upperdir=" DISK "/upper,workdir=" DISK "/work") < 0)
+	if (mount("overlay", NEW_ROOT, "overlay", 0, options) < 0)
 		return husk_fail_errno(err, "cannot mount the writable layer");
 	for (size_t i = 0; i < ARRAY_SIZE(carried); i++) {
 		if (carry_over(carried[i], err) < 0)
@@ -53,6 +60,9 @@ int boot_root(struct husk_error *err)
 	if (umount2(NEW_ROOT, MNT_DETACH) < 0)
 		return husk_fail_errno(err, "cannot let go of the bare image");
 
+	if (make_directory(STAGE, 0700, err) < 0)
+		return -1;
+	agent->stage = STAGE;
 	if (make_directory("/tmp", 01777, err) < 0 || make_directory("/dev/shm", 01777, err) < 0)
 		return -1;
 	if (chmod("/tmp", 01777) < 0)
@@ -62,12 +72,23 @@ int boot_root(struct husk_error *err)
 	return 0;
 }
 
+/* gVisor has groups of the second version where its runsc offers them: there the limit of processes is exact. */
+static int mount_group(bool machine, struct husk_error *err)
+{
+	static const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+
+	if (!machine && mount("cgroup", GROUP_MOUNT, "cgroup2", flags, NULL) == 0)
+		return 0;
+	/* A virtual machine has more memory than the sandbox may use; the limit is held here, page cache included. */
+	if (mount("cgroup", GROUP_MOUNT, "cgroup", flags, machine ? "pids,memory" : "pids") == 0)
+		return 0;
+	return husk_fail_errno(err, "cannot mount the process group");
+}
+
 int boot_process_group(struct agent *agent, bool machine, struct husk_error *err)
 {
-	/* A virtual machine has more memory than the sandbox may use; the limit is held here, page cache included. */
-	if (mount("cgroup", GROUP_MOUNT, "cgroup", MS_NOSUID | MS_NODEV | MS_NOEXEC, machine ? "pids,memory" : "pids") <
-	    0)
-		return husk_fail_errno(err, "cannot mount the process group");
+	if (mount_group(machine, err) < 0)
+		return -1;
 	if (make_directory(GROUP_MOUNT "/workload", 0755, err) < 0)
 		return -1;
 	agent->group_tasks = open(GROUP_MOUNT "/workload/cgroup.procs", O_WRONLY | O_CLOEXEC);

@@ -1,12 +1,13 @@
 /*
- * VOLUME: directories of the host's, mounted here by FUSE. The requests of the guest's kernel travel over the link, a
- * frame each, and the answers come back the same way; what they mean is between the kernel and the supervisor.
+ * METHOD_VOLUME: directories of the host, mounted in the guest by FUSE. Each request of the guest's kernel travels over the
+ * link as one frame, and its answer comes back the same way. The agent does not interpret requests: they are between kernel
+ * and supervisor.
  *
- * The agent itself may wait for such an answer: a file to be read lies in a volume, or a process is to start there. So the
- * frames of volumes cannot pass through its loop. Once there is a volume, a second thread, the carrier, has the link: it
- * serves the volumes' channels itself and passes everything else on, frame by frame, over a socket pair on which the loop
- * goes on as before. The carrier must never wait for the loop: what the loop does not take yet is kept, bounded by
- * the credit that the host has on each channel. And it must touch nothing of the agent's but `struct carrier`.
+ * The agent may itself wait for such an answer, for example when it reads a file in a volume. So these frames cannot pass
+ * through the agent's event loop. Once a volume is mounted, a second thread, the carrier, owns the link. The carrier serves
+ * the channels of volumes and passes all other frames to the event loop over a socket pair. The carrier must never wait for
+ * the loop: frames that the loop has not read are queued, bounded by the host's credit on each channel. The carrier touches
+ * `struct carrier` and no other state of the agent.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -22,6 +23,7 @@
 #define REQUEST_MAX (132u * 1024u) /* of the kernel: 128 KiB of data, and what describes it */
 #define REQUESTS_PER_TURN 16
 #define FRAME_MAX (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)
+#define REQUEST_MIN 40u /* a header: u32 size, u32 opcode, u64 number, … */
 #define OPCODE_FORGET 2u
 #define OPCODE_BATCH_FORGET 42u
 
@@ -30,7 +32,8 @@ struct mounted {
 	int fd;           /* of /dev/fuse; -1: dead */
 	uint32_t channel; /* 0: of a past life, nobody answers yet */
 	uint32_t credit, consumed;
-	uint32_t waiting; /* requests without an answer */
+	uint64_t *asked; /* the numbers of requests without an answer */
+	size_t waiting, room;
 	bool held, hold_asked;
 };
 
@@ -79,15 +82,41 @@ static void link_frame(struct carrier *carrier, uint32_t channel, enum wire_type
 
 static void volume_kill(struct mounted *volume)
 {
-	base_cleanup_close(&volume->fd); /* its kernel side fails every call from now on */
+	fd_close(&volume->fd); /* its kernel side fails every call from now on */
 	volume->fd = -1;
 	volume->channel = 0;
+}
+
+static void volume_refuse(struct mounted *volume, uint64_t number)
+{
+	struct {
+		uint32_t size;
+		int32_t error;
+		uint64_t number;
+	} answer = { sizeof(answer), -EIO, number };
+
+	(void)!write(volume->fd, &answer, sizeof(answer)); /* who asked may be gone */
+}
+
+/* Nobody answers any more. gVisor leaves those who wait for an answer waiting when the descriptor is closed. */
+static void volume_refuse_all(struct carrier *carrier, struct mounted *volume)
+{
+	char *request = carrier->frame + WIRE_HEADER_SIZE;
+	uint64_t number;
+
+	while (volume->waiting)
+		volume_refuse(volume, volume->asked[--volume->waiting]);
+	while (read(volume->fd, request, REQUEST_MAX) >= (ssize_t)REQUEST_MIN) {
+		memcpy(&number, request + 8, sizeof(number));
+		volume_refuse(volume, number);
+	}
 }
 
 static void volume_end(struct carrier *carrier, struct mounted *volume)
 {
 	cleanup_buf struct buf status = { 0 };
 
+	volume_refuse_all(carrier, volume);
 	if (wire_put_int(&status, TAG_STATUS, HUSK_OK) < 0)
 		agent_die("out of memory for an answer");
 	link_frame(carrier, volume->channel, WIRE_END, 0, status.data, status.size);
@@ -102,22 +131,49 @@ static void volume_tell_held(struct carrier *carrier, struct mounted *volume)
 	}
 }
 
+static void volume_await(struct mounted *volume, uint64_t number)
+{
+	if (volume->waiting == volume->room) {
+		volume->room = MAX(volume->room * 2, 64u);
+		volume->asked = reallocarray(volume->asked, volume->room, sizeof(*volume->asked));
+		if (!volume->asked)
+			agent_die("out of memory for a volume");
+	}
+	volume->asked[volume->waiting++] = number;
+}
+
+static void volume_answered(struct mounted *volume, const char *answer, size_t size)
+{
+	uint64_t number = 0;
+
+	if (size >= 16)
+		memcpy(&number, answer + 8, sizeof(number));
+	for (size_t i = 0; i < volume->waiting; i++) {
+		if (volume->asked[i] == number) {
+			volume->asked[i] = volume->asked[--volume->waiting];
+			return;
+		}
+	}
+}
+
 /* A request to the host. False: there is none now, or it may not go yet. */
 static bool volume_take_request(struct carrier *carrier, struct mounted *volume)
 {
 	char *request = carrier->frame + WIRE_HEADER_SIZE;
 	uint32_t opcode;
+	uint64_t number;
 
 	if (!volume->channel || volume->held || volume->credit < REQUEST_MAX)
 		return false;
 	ssize_t size = read(volume->fd, request, REQUEST_MAX);
 	if (size < 0 && errno == ENODEV) /* unmounted */
 		volume_end(carrier, volume);
-	if (size < 8)
+	if (size < (ssize_t)REQUEST_MIN)
 		return size < 0 && (errno == EINTR || errno == ENOENT); /* ENOENT: it was taken back meanwhile */
 	memcpy(&opcode, request + 4, sizeof(opcode));
+	memcpy(&number, request + 8, sizeof(number));
 	if (opcode != OPCODE_FORGET && opcode != OPCODE_BATCH_FORGET)
-		volume->waiting++;
+		volume_await(volume, number);
 	volume->credit -= (uint32_t)size;
 	const struct wire_header header = { (uint32_t)size, volume->channel, WIRE_DATA, STREAM_OUT };
 	wire_header_encode(&header, (uint8_t *)carrier->frame);
@@ -130,8 +186,7 @@ static void volume_take_answer(struct carrier *carrier, struct mounted *volume, 
 	/* Who asked may be gone, and then the kernel will not have it: nobody's loss. */
 	if (write(volume->fd, answer, size) < 0 && errno != ENOENT && errno != EINVAL)
 		log_line(LOG_WARN, "volume '%s': an answer was refused: %s", volume->path, strerror(errno));
-	if (volume->waiting)
-		volume->waiting--;
+	volume_answered(volume, answer, size);
 	volume->consumed += (uint32_t)size;
 	if (volume->consumed >= WIRE_WINDOW / 4) {
 		uint32_t given = volume->consumed;
@@ -238,8 +293,8 @@ static void carrier_renew(struct carrier *carrier)
 		shutdown(carrier->loop, SHUT_RDWR); /* and the loop ends, and the agent with it */
 		pause();
 	}
-	close(carrier->in);
-	close(carrier->out);
+	fd_close(&carrier->in);
+	fd_close(&carrier->out);
 	carrier->in = kernel_connect(&err);
 	carrier->out = carrier->in < 0 ? -1 : fcntl(carrier->in, F_DUPFD_CLOEXEC, 64);
 	if (carrier->out < 0 || fd_set_nonblocking(carrier->in, true) < 0)
@@ -323,8 +378,8 @@ void carrier_take_link(struct agent *agent)
 		agent_die("cannot start the carrier: %s", strerror(errno));
 	int in = fcntl(pair[0], F_DUPFD_CLOEXEC, 64), out = fcntl(pair[0], F_DUPFD_CLOEXEC, 64);
 	carrier->loop = fcntl(pair[1], F_DUPFD_CLOEXEC, 64);
-	close(pair[0]);
-	close(pair[1]);
+	fd_close(&pair[0]);
+	fd_close(&pair[1]);
 	/* What was queued goes first, whole; what was received of the next frame goes with the link. */
 	link_write(carrier, link->queue.data + link->sent, link->queue.size - link->sent);
 	link->queue.size = link->sent = 0;
@@ -389,6 +444,7 @@ static struct mounted *volume_at(struct carrier *carrier, char *path, bool read_
 		return NULL;
 	struct mounted *volume = &carrier->volumes[place];
 	free(volume->path);
+	free(volume->asked);
 	*volume = (struct mounted){ .path = strdup(path), .fd = fd };
 	if (!volume->path)
 		agent_die("out of memory for a volume");
@@ -401,7 +457,7 @@ int volume_open(struct agent *agent, uint32_t number, const struct request *requ
 	bool first = !agent->carrier, read_only = request_int(request, TAG_FLAGS, 0) & VOLUME_READ_ONLY;
 	cleanup_free char *path = NULL;
 
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
 	if (first && !(agent->carrier = calloc(1, sizeof(*agent->carrier))))
 		return husk_fail_memory(err);
@@ -415,7 +471,8 @@ int volume_open(struct agent *agent, uint32_t number, const struct request *requ
 	if (volume) {
 		volume->channel = number;
 		volume->credit = WIRE_WINDOW;
-		volume->consumed = volume->waiting = 0;
+		volume->consumed = 0;
+		volume->waiting = 0;
 		volume->held = volume->hold_asked = false;
 	}
 	pthread_mutex_unlock(&carrier->lock);

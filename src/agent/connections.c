@@ -1,7 +1,7 @@
 /*
- * Ends the connections a machine brought along from the life it was copied from: the other end of each is another
- * machine's now, and whoever waits for an answer on one would wait for ever. Called when a virtual machine gets its
- * IDENTITY, while every process stands still. Loopback and listeners stay as they are.
+ * Ends TCP connections that a restored machine inherited from the machine it was copied from. Their other ends belong to
+ * that machine, so a program that waits for an answer would wait for ever. Called on IDENTITY, while every process is
+ * stopped. Loopback connections and listening sockets stay open.
  */
 #include <netinet/in.h>
 #include <sys/socket.h>

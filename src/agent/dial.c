@@ -1,6 +1,6 @@
 /*
- * DIAL: a TCP port of the guest, as a byte stream both ways. Called by the method table. The agent only ever connects
- * to the guest's own loopback address.
+ * METHOD_DIAL: a TCP port of the guest as a byte stream in both directions. The agent connects only to the guest's loopback
+ * address.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -189,15 +189,12 @@ static const struct channel_ops dial_ops = {
 
 int dial_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
 {
-	int64_t port = request_int(request, TAG_PORT, 0);
-
-	if (port < 1 || port > UINT16_MAX)
-		return husk_fail(err, HUSK_INVALID, "port %lld is not within 1 to 65535", (long long)port);
 	struct dial *dial = calloc(1, sizeof(*dial));
+
 	if (!dial)
 		return husk_fail_memory(err);
 	dial->source.fd = -1;
-	dial->port = (uint16_t)port;
+	dial->port = (uint16_t)request_int(request, TAG_PORT, 0);
 	if (dial_connect(agent, dial, err) < 0) {
 		free(dial);
 		return -1;

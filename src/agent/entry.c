@@ -1,6 +1,6 @@
 /*
- * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. It reads one link target or a bounded list
- * of attributes and nothing else: an entry must cost the same whatever the file holds.
+ * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. An entry must cost the same whatever the
+ * file holds, so only a link target and a bounded list of attributes are read.
  */
 #include <limits.h>
 #include <sys/xattr.h>

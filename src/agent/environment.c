@@ -1,10 +1,13 @@
 /*
- * Builds environments out of their four layers. Called for every process start and at boot. It must never let anything
- * of the agent's own environment (which is the engine's) through.
+ * Builds the environment of a process from four layers: defaults, template, sandbox, call. Called at boot and for every
+ * start of a process. No variable of the agent's own environment, which is the engine's, may get through.
  */
 #include "agent/environment.h"
 
+#include <sys/stat.h>
+
 #define ENVIRONMENT_FILE_MAX (256u * 1024u)
+#define ENVIRONMENT_PUBLISHED "/run/husk/environment"
 
 static size_t key_length(const char *pair)
 {
@@ -74,16 +77,6 @@ const char *environment_get(char *const *list, const char *key)
 	return NULL;
 }
 
-int environment_check(char *const *pairs, struct husk_error *err)
-{
-	for (; pairs && *pairs; pairs++) {
-		size_t length = key_length(*pairs);
-		if (length == 0 || (*pairs)[length] != '=')
-			return husk_fail(err, HUSK_INVALID, "environment '%.80s' does not read KEY=VALUE", *pairs);
-	}
-	return 0;
-}
-
 char **environment_load(const char *path, struct husk_error *err)
 {
 	cleanup_strv char **list = calloc(1, sizeof(*list));
@@ -111,4 +104,27 @@ char **environment_load(const char *path, struct husk_error *err)
 		}
 	}
 	return steal_pointer(list);
+}
+
+/* NUL-terminated, because a value may have lines. Without the file a kernel only keeps what it was started with. */
+static void environment_publish(char *const *pairs)
+{
+	cleanup_buf struct buf text = { 0 };
+	struct husk_error why = { 0 };
+
+	for (; pairs && *pairs; pairs++)
+		if (buf_append(&text, *pairs, strlen(*pairs) + 1) < 0)
+			return;
+	if ((mkdir("/run/husk", 0755) < 0 && errno != EEXIST) ||
+	    file_write_atomic(ENVIRONMENT_PUBLISHED, text.data ? text.data : "", text.size, 0600, &why) < 0)
+		log_line(LOG_WARN, "'%s' is not written: %s", ENVIRONMENT_PUBLISHED,
+			 why.code ? why.message : strerror(errno));
+}
+
+void environment_adopt(struct agent *agent, char **pairs)
+{
+	strv_free(agent->identity_environment);
+	agent->identity_environment = pairs;
+	if (getpid() == 1)
+		environment_publish(pairs);
 }

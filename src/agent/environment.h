@@ -12,9 +12,10 @@ char **environment_build(const struct agent *agent, const struct user *user, cha
 			 struct husk_error *err);
 /* The value of a variable in a list, or NULL. */
 const char *environment_get(char *const *list, const char *key);
-/* Each pair must read KEY=VALUE. */
-int environment_check(char *const *pairs, struct husk_error *err);
 /* The lines of a file that read KEY=VALUE; blank lines and # comments are skipped. An absent file is an empty list. */
 char **environment_load(const char *path, struct husk_error *err);
+/* Takes over the sandbox's pairs, for processes started from now on. A kernel of `run_code` may have been started before the
+ * sandbox was created: the pairs are also left in a file that only root reads, where it looks for them. */
+void environment_adopt(struct agent *agent, char **pairs);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * From the arguments of an EXEC to a running process: user, environment, terminal or pipes, start. Called by the EXEC
- * method in attach.c. Whatever fails here must leave no descriptor and no child behind.
+ * METHOD_EXEC: turns the arguments of a call into a running process (user, environment, terminal or pipes), and attaches
+ * the channel to the process (attach.c) unless the caller detaches. A failure must leave no descriptor and no child behind.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -8,7 +8,9 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 
+#include "agent/attach.h"
 #include "agent/environment.h"
+#include "agent/image.h"
 #include "agent/process.h"
 #include "agent/spawn.h"
 
@@ -27,11 +29,10 @@ struct launch {
 
 static void launch_cleanup(struct launch *launch)
 {
-	for (int i = 0; i < 3; i++) {
-		if (launch->child[i] >= 0 && (i == 0 || launch->child[i] != launch->child[0]))
-			close(launch->child[i]);
-		if (launch->agent[i] >= 0)
-			close(launch->agent[i]);
+	for (int i = 2; i >= 0; i--) { /* the first last: it may stand for all of them */
+		if (i == 0 || launch->child[i] != launch->child[0])
+			fd_close(&launch->child[i]);
+		fd_close(&launch->agent[i]);
 	}
 	strv_free(launch->argv);
 	strv_free(launch->pairs);
@@ -39,17 +40,27 @@ static void launch_cleanup(struct launch *launch)
 	free(launch->cwd);
 }
 
-static int launch_argv(struct launch *launch, const struct request *request, struct husk_error *err)
+/* The words of the image's own command. */
+static int launch_image(const struct agent *agent, struct launch *launch, struct husk_error *err)
 {
-	struct wire_field field;
+	for (char **word = agent->image.argv; *word; word++)
+		if (strv_add(&launch->argv, *word) < 0)
+			return husk_fail_memory(err);
+	return 0;
+}
 
-	launch->argv = wire_get_strings(request->data, request->size, TAG_ARG);
-	if (!launch->argv)
-		return husk_fail(err, HUSK_INVALID, "an argument of the command holds a NUL byte");
-	if (wire_find(request->data, request->size, TAG_SHELL, &field)) {
-		cleanup_free char *line = wire_get_string(request->data, request->size, TAG_SHELL);
-		if (!line)
-			return husk_fail(err, HUSK_INVALID, "the shell command holds a NUL byte");
+static int launch_argv(const struct agent *agent, struct launch *launch, const struct request *request,
+		       struct husk_error *err)
+{
+	cleanup_free char *line = NULL;
+	bool of_image = (request_int(request, TAG_FLAGS, 0) & EXEC_IMAGE) != 0;
+
+	if (of_image && agent->image.argv)
+		return launch_image(agent, launch, err);
+	launch->argv = request_strings(request, TAG_ARG, err);
+	if (!launch->argv || request_string(request, TAG_SHELL, &line, err) < 0)
+		return -1;
+	if (line) {
 		if (launch->argv[0])
 			return husk_fail(err, HUSK_INVALID, "give a command or a shell string, not both");
 		if (strv_add(&launch->argv, "/bin/sh") < 0 || strv_add(&launch->argv, "-c") < 0 ||
@@ -57,21 +68,9 @@ static int launch_argv(struct launch *launch, const struct request *request, str
 			return husk_fail_memory(err);
 	}
 	if (!launch->argv[0] || launch->argv[0][0] == '\0')
-		return husk_fail(err, HUSK_INVALID, "the command is empty");
+		return husk_fail(err, HUSK_INVALID, "the command is %s",
+				 of_image ? "missing, and what the sandbox was made from names none" : "empty");
 	return 0;
-}
-
-/* A string that may be absent, but not broken. */
-static int optional_string(const struct request *request, uint16_t tag, const char *what, char **out,
-			   struct husk_error *err)
-{
-	struct wire_field field;
-
-	*out = NULL;
-	if (!wire_find(request->data, request->size, tag, &field))
-		return 0;
-	*out = wire_get_string(request->data, request->size, tag);
-	return *out ? 0 : husk_fail(err, HUSK_INVALID, "the %s holds a NUL byte", what);
 }
 
 static int launch_parse(const struct agent *agent, struct process *process, struct launch *launch,
@@ -80,29 +79,20 @@ static int launch_parse(const struct agent *agent, struct process *process, stru
 	cleanup_free char *who = NULL;
 	int64_t rows = request_int(request, TAG_ROWS, 0), columns = request_int(request, TAG_COLUMNS, 0);
 
-	if (launch_argv(launch, request, err) < 0 || optional_string(request, TAG_USER, "user", &who, err) < 0 ||
-	    optional_string(request, TAG_CWD, "working directory", &launch->cwd, err) < 0 ||
-	    optional_string(request, TAG_NAME, "label", &process->name, err) < 0 ||
-	    user_lookup(who, &launch->user, err) < 0)
+	if (launch_argv(agent, launch, request, err) < 0 || request_string(request, TAG_USER, &who, err) < 0 ||
+	    request_string(request, TAG_CWD, &launch->cwd, err) < 0 ||
+	    request_string(request, TAG_NAME, &process->name, err) < 0 ||
+	    image_user(agent, who, &launch->user, err) < 0)
 		return -1;
-	if (launch->cwd && launch->cwd[0] != '/')
-		return husk_fail(err, HUSK_INVALID, "working directory '%s' is not absolute; begin it with /",
-				 launch->cwd);
-	if ((rows || columns) && (rows < 1 || rows > UINT16_MAX || columns < 1 || columns > UINT16_MAX))
-		return husk_fail(err, HUSK_INVALID, "a terminal of %lld rows and %lld columns", (long long)rows,
-				 (long long)columns);
+	if (!rows != !columns)
+		return husk_fail(err, HUSK_INVALID, "a terminal needs both rows and columns");
 	process->terminal = rows != 0;
 	process->rows = (uint16_t)rows;
 	process->columns = (uint16_t)columns;
 	process->flags = request_int(request, TAG_FLAGS, 0);
 	launch->timeout_ms = request_int(request, TAG_TIMEOUT_MS, 0);
-	if (launch->timeout_ms < 0 || launch->timeout_ms > INT64_MAX / 2)
-		return husk_fail(err, HUSK_INVALID, "timeout of %lld ms; give 0 or more",
-				 (long long)launch->timeout_ms);
-	launch->pairs = wire_get_strings(request->data, request->size, TAG_ENV);
+	launch->pairs = request_strings(request, TAG_ENV, err);
 	if (!launch->pairs)
-		return husk_fail(err, HUSK_INVALID, "an environment variable holds a NUL byte");
-	if (environment_check(launch->pairs, err) < 0)
 		return -1;
 	launch->environment = environment_build(agent, &launch->user, launch->pairs, process->terminal, err);
 	return launch->environment ? 0 : -1;
@@ -178,7 +168,9 @@ static int launch_start(struct agent *agent, struct process *process, struct lau
 		.argv = launch->argv,
 		.environment = launch->environment,
 		.path = path ? path : "/usr/bin:/bin",
-		.directory = launch->cwd ? launch->cwd : launch->user.home,
+		.directory = launch->cwd        ? launch->cwd
+			     : agent->image.cwd ? agent->image.cwd
+						: launch->user.home,
 		.directory_must = launch->cwd != NULL,
 		.user = &launch->user,
 		.stdio = { launch->child[0], launch->child[1], launch->child[2] },
@@ -202,8 +194,10 @@ static int launch_start(struct agent *agent, struct process *process, struct lau
 		return husk_fail_errno(err, "cannot start '%s' in '%s'", launch->argv[0], start.directory);
 	if (start.outcome == SPAWN_FAILED)
 		return husk_fail_errno(err, "cannot start '%s' as user '%s'", launch->argv[0], launch->user.name);
-	if (start.outcome != SPAWN_STARTED)
+	if (start.outcome != SPAWN_STARTED) {
+		process->unstarted = start.outcome == SPAWN_NOT_FOUND ? 127 : 126;
 		process_failed_to_start(process, &start);
+	}
 	/* Also for a program that could not be executed: its child's exit status (126, 127) arrives as any other. */
 	process->running = true;
 	if (launch->timeout_ms > 0)
@@ -225,7 +219,9 @@ static void process_enter(struct agent *agent, struct process *process)
 	*at = process;
 }
 
-struct process *process_start(struct agent *agent, const struct request *request, struct husk_error *err)
+/* A program that cannot be executed is a process that ended with 126 or 127 and says so on its stderr; NULL is for calls
+ * that make no sense, and limits. */
+static struct process *process_start(struct agent *agent, const struct request *request, struct husk_error *err)
 {
 	cleanup(launch_cleanup) struct launch launch = { .child = { -1, -1, -1 }, .agent = { -1, -1, -1 } };
 	struct process *process = calloc(1, sizeof(*process));
@@ -247,4 +243,23 @@ struct process *process_start(struct agent *agent, const struct request *request
 	}
 	process_free(agent, process);
 	return NULL;
+}
+
+int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	struct process *process = process_start(agent, request, err);
+
+	if (!process)
+		return -1;
+	if (!(process->flags & EXEC_DETACH))
+		return attachment_new(agent, number, process, process->input.fd >= 0, err) ? 0 : -1;
+	/* Nobody will see how it ended, so a program that was never executed is told of here, and leaves no entry. */
+	process->forgotten = process->unstarted != 0;
+	if (wire_put_int(&message, TAG_PID, process->pid) < 0 ||
+	    (process->unstarted && wire_put_int(&message, TAG_EXIT_CODE, process->unstarted) < 0))
+		return husk_fail_memory(err);
+	uplink_send(agent, number, WIRE_MSG, 0, message.data, message.size);
+	uplink_end(agent, number, NULL, &message);
+	return 0;
 }

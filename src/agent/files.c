@@ -1,7 +1,8 @@
 /*
- * Files, streamed: FILE_READ and FILE_WRITE, and the small methods that answer at once. A write goes beside its target
- * and is renamed over it at the end of the stream, so whatever breaks before that must leave the target as it was and
- * no temporary file.
+ * METHOD_FILE_READ and METHOD_FILE_WRITE, which stream, and the small file methods, which answer at once. A write goes into
+ * a temporary file that is renamed over the target at the end of the stream. A failure before that must leave the target
+ * unchanged and no temporary file. A write in place (FILE_IN_PLACE) truncates and fills the target itself, so links, mode
+ * and owner stay.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -27,7 +28,7 @@ static void file_read_release(struct agent *agent, struct channel *channel)
 	struct file_read *call = (struct file_read *)channel;
 
 	(void)agent;
-	close(call->fd);
+	fd_close(&call->fd);
 	free(call->path);
 }
 
@@ -78,10 +79,8 @@ int file_read_open(struct agent *agent, uint32_t number, const struct request *r
 	cleanup_free char *path = NULL;
 	struct stat status;
 
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
-	if (offset < 0 || length < 0)
-		return husk_fail(err, HUSK_INVALID, "a range cannot be negative");
 	/* O_NONBLOCK so that a FIFO nobody writes cannot hold the agent; it is refused below. */
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	if (fd < 0 || fstat(fd, &status) < 0)
@@ -110,7 +109,9 @@ struct file_write {
 	struct channel channel;
 	int fd;
 	char *path;
-	char *temporary; /* NULL: appends to the file itself, or is done */
+	char *temporary; /* NULL: writes into the file itself, or is done */
+	uint64_t mark;   /* of a write in place (writes.c); 0: none */
+	bool fresh;      /* in place, into a file that did not exist */
 	int64_t size;
 };
 
@@ -118,8 +119,8 @@ static void file_write_release(struct agent *agent, struct channel *channel)
 {
 	struct file_write *call = (struct file_write *)channel;
 
-	(void)agent;
-	close(call->fd);
+	writes_end(agent, call->mark);
+	fd_close(&call->fd);
 	if (call->temporary && unlink(call->temporary) < 0)
 		log_line(LOG_WARN, "cannot remove '%s': %s", call->temporary, strerror(errno));
 	free(call->temporary);
@@ -155,6 +156,9 @@ static void file_write_eof(struct agent *agent, struct channel *channel)
 		free(call->temporary);
 		call->temporary = NULL;
 	}
+	/* Watches keep quiet about a write in place until it is over: this is the change that they report. */
+	if (call->mark && (call->size > 0 || !call->fresh) && ftruncate(call->fd, call->size) < 0)
+		log_line(LOG_WARN, "cannot set the size of '%s': %s", call->path, strerror(errno));
 	if (wire_put_int(&results, TAG_SIZE, call->size) < 0)
 		agent_die("out of memory for an answer");
 	channel_end(agent, channel, NULL, &results);
@@ -198,49 +202,45 @@ static int make_parents(const char *path, const struct user *owner, struct husk_
 struct file_target {
 	struct stat before;
 	bool exists;
+	bool append, in_place;
 	bool has_mode, has_user;
 	mode_t mode;
 	struct user user;
 };
 
-/* Mode and owner: the caller's word, else what the file has, else 0644 of root. */
+/* Mode and owner: the caller's word, else what the file has, else 0644 of root. A write in place changes no owner. */
 static int file_target_apply(int fd, const char *path, const struct file_target *target, struct husk_error *err)
 {
 	uid_t uid = target->user.uid;
 	gid_t gid = target->user.gid;
 	mode_t mode = target->mode;
+	struct stat now;
 
-	if (target->exists && !target->has_user) {
+	if (target->exists && (target->in_place || !target->has_user)) {
 		uid = target->before.st_uid;
 		gid = target->before.st_gid;
 	}
 	if (target->exists && !target->has_mode)
 		mode = target->before.st_mode & 07777;
+	if (fstat(fd, &now) < 0)
+		return husk_fail_errno(err, "cannot look at '%s'", path);
 	/* Owner first: a change of owner clears the set-uid bits. */
-	if ((uid != geteuid() || gid != getegid()) && fchown(fd, uid, gid) < 0)
+	bool given = uid != now.st_uid || gid != now.st_gid;
+	if (given && fchown(fd, uid, gid) < 0)
 		return husk_fail_errno(err, "cannot give '%s' its owner", path);
-	if (fchmod(fd, mode) < 0)
+	if ((given || mode != (now.st_mode & 07777)) && fchmod(fd, mode) < 0)
 		return husk_fail_errno(err, "cannot set the mode of '%s'", path);
 	return 0;
 }
 
 static int request_owner(const struct request *request, bool *given, struct user *out, struct husk_error *err)
 {
-	cleanup_free char *who = wire_get_string(request->data, request->size, TAG_USER);
+	cleanup_free char *who = NULL;
 
+	if (request_string(request, TAG_USER, &who, err) < 0)
+		return -1;
 	*given = who && who[0];
 	return user_lookup(who, out, err);
-}
-
-/* 0, or the mode asked for; more than permission bits is refused. */
-static int request_mode(const struct request *request, int64_t fallback, mode_t *out, struct husk_error *err)
-{
-	int64_t mode = request_int(request, TAG_MODE, fallback);
-
-	if (mode < 0 || mode > 07777)
-		return husk_fail(err, HUSK_INVALID, "mode %llo is not within 0 to 7777 (octal)", (long long)mode);
-	*out = (mode_t)mode;
-	return 0;
 }
 
 static int file_write_examine(const struct request *request, char **path, struct file_target *target,
@@ -248,9 +248,12 @@ static int file_write_examine(const struct request *request, char **path, struct
 {
 	struct wire_field field;
 
-	if (request_path(request, TAG_PATH, path, err) < 0 || request_mode(request, 0644, &target->mode, err) < 0 ||
+	if (request_string(request, TAG_PATH, path, err) < 0 ||
 	    request_owner(request, &target->has_user, &target->user, err) < 0)
 		return -1;
+	target->mode = (mode_t)request_int(request, TAG_MODE, 0644);
+	target->append = request_int(request, TAG_FLAGS, 0) & FILE_APPEND;
+	target->in_place = request_int(request, TAG_FLAGS, 0) & FILE_IN_PLACE;
 	target->has_mode = wire_find(request->data, request->size, TAG_MODE, &field);
 	if (str_ends(*path, "/"))
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it names a directory", *path);
@@ -266,10 +269,21 @@ static int file_write_examine(const struct request *request, char **path, struct
 	if (target->exists && S_ISDIR(target->before.st_mode))
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is a directory", *path);
 	if (target->exists && S_ISLNK(target->before.st_mode))
-		target->exists = false; /* leads nowhere: replaced */
+		target->exists = false; /* leads nowhere: replaced, or made where it leads to */
 	else if (target->exists && !S_ISREG(target->before.st_mode))
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is not a regular file", *path);
 	return 0;
+}
+
+/* What an earlier write left. */
+static void drop_attributes(int fd)
+{
+	char names[ATTRIBUTES_MAX];
+	ssize_t size = flistxattr(fd, names, sizeof(names));
+
+	for (ssize_t at = 0; at < size; at += (ssize_t)strlen(names + at) + 1)
+		if (str_starts(names + at, ATTRIBUTE_PREFIX) && fremovexattr(fd, names + at) < 0)
+			log_line(LOG_DEBUG, "cannot remove the attribute %s: %s", names + at, strerror(errno));
 }
 
 /* "key=value" each; a file that is written anew has no others. */
@@ -297,28 +311,65 @@ static int set_attributes(int fd, const char *path, const struct request *reques
 	return 0;
 }
 
-static int file_write_create(struct file_write *call, bool append, const struct file_target *target,
+/* The temporary file: in the machine's own place for them when that is on the target's filesystem, so that nobody who
+ * watches the target's directory ever sees its name; else beside the target. */
+static int open_temporary(struct agent *agent, struct file_write *call, struct husk_error *err)
+{
+	int parent_size = (int)(strrchr(call->path, '/') - call->path);
+	cleanup_free char *parent = str_format("%.*s/", parent_size, call->path);
+	struct stat there, here;
+	char suffix[32];
+
+	if (!parent)
+		return husk_fail_memory(err);
+	if (random_id(FILE_TEMPORARY, FILE_TEMPORARY_RANDOM, suffix) < 0)
+		return husk_fail_errno(err, "no random numbers");
+	const char *place = agent->stage && stat(agent->stage, &here) == 0 && stat(parent, &there) == 0 &&
+					    here.st_dev == there.st_dev
+				    ? agent->stage
+				    : parent;
+	call->temporary = str_format("%s%s", place, suffix);
+	if (!call->temporary)
+		return husk_fail_memory(err);
+	call->fd = open(call->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (call->fd >= 0)
+		return 0;
+	husk_fail_errno(err, "cannot write '%s'", call->path);
+	free(steal_pointer(call->temporary));
+	return -1;
+}
+
+/* Read-only for us or busy: the target says so before anything is changed. O_TRUNC comes with the mark set, so that
+ * watches do not report it. */
+static int open_in_place(struct agent *agent, struct file_write *call, const struct file_target *target,
+			 struct husk_error *err)
+{
+	int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (target->append ? O_APPEND : 0);
+	struct stat status;
+
+	call->fd = open(call->path, flags, target->has_mode ? target->mode : 0644);
+	if (call->fd < 0 || fstat(call->fd, &status) < 0)
+		return husk_fail_errno(err, "cannot write '%s'", call->path);
+	if (!S_ISREG(status.st_mode))
+		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is not a regular file", call->path);
+	if (target->append)
+		return 0;
+	call->mark = writes_begin(agent, &status);
+	call->fresh = !target->exists;
+	if (status.st_size > 0 && ftruncate(call->fd, 0) < 0)
+		return husk_fail_errno(err, "cannot empty '%s'", call->path);
+	drop_attributes(call->fd);
+	return 0;
+}
+
+static int file_write_create(struct agent *agent, struct file_write *call, const struct file_target *target,
 			     struct husk_error *err)
 {
-	char suffix[16];
+	bool itself = target->append || target->in_place;
 
-	if (append) {
-		call->fd = open(call->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-	} else {
-		if (random_id(".husk-", 8, suffix) < 0)
-			return husk_fail_errno(err, "no random numbers");
-		char *slash = strrchr(call->path, '/');
-		call->temporary = str_format("%.*s/%s", (int)(slash - call->path), call->path, suffix);
-		if (!call->temporary)
-			return husk_fail_memory(err);
-		call->fd = open(call->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-	}
-	if (call->fd < 0) {
-		husk_fail_errno(err, "cannot write '%s'", call->path);
-		free(steal_pointer(call->temporary));
+	if ((itself ? open_in_place(agent, call, target, err) : open_temporary(agent, call, err)) < 0)
 		return -1;
-	}
-	if (append && target->exists && !target->has_mode && !target->has_user)
+	if (target->append && target->exists && !target->has_mode && !target->has_user)
 		return 0;
 	return file_target_apply(call->fd, call->path, target, err);
 }
@@ -327,7 +378,6 @@ int file_write_open(struct agent *agent, uint32_t number, const struct request *
 {
 	cleanup_free char *path = NULL;
 	struct file_target target = { 0 };
-	bool append = request_int(request, TAG_FLAGS, 0) & FILE_APPEND;
 
 	if (file_write_examine(request, &path, &target, err) < 0)
 		return -1;
@@ -336,7 +386,7 @@ int file_write_open(struct agent *agent, uint32_t number, const struct request *
 		return husk_fail_memory(err);
 	call->fd = -1;
 	call->path = steal_pointer(path);
-	if (file_write_create(call, append, &target, err) < 0 ||
+	if (file_write_create(agent, call, &target, err) < 0 ||
 	    set_attributes(call->fd, call->path, request, err) < 0) {
 		file_write_release(agent, &call->channel);
 		free(call);
@@ -355,10 +405,11 @@ int file_stat_answer(struct agent *agent, const struct request *request, struct 
 	struct stat status;
 
 	(void)agent;
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
 	if (fstatat(AT_FDCWD, path, &status, follow ? 0 : AT_SYMLINK_NOFOLLOW) < 0)
-		return husk_fail_errno(err, "cannot look at '%s'", path);
+		return errno == ENOENT ? husk_fail(err, HUSK_NOT_FOUND, "no such file: '%s'", path)
+				       : husk_fail_errno(err, "cannot read the attributes of '%s'", path);
 	return entry_put(results, path, AT_FDCWD, path, &status, err);
 }
 
@@ -367,13 +418,13 @@ int file_mkdir_answer(struct agent *agent, const struct request *request, struct
 	cleanup_free char *path = NULL;
 	struct user owner;
 	struct stat status;
-	mode_t mode;
+	mode_t mode = (mode_t)request_int(request, TAG_MODE, 0755);
 	bool given;
 
 	(void)agent;
 	(void)results;
-	if (request_path(request, TAG_PATH, &path, err) < 0 || request_mode(request, 0755, &mode, err) < 0 ||
-	    request_owner(request, &given, &owner, err) < 0 || make_parents(path, &owner, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0 || request_owner(request, &given, &owner, err) < 0 ||
+	    make_parents(path, &owner, err) < 0)
 		return -1;
 	if (mkdir(path, mode) < 0) {
 		int why = errno;
@@ -395,10 +446,8 @@ int file_move_answer(struct agent *agent, const struct request *request, struct 
 
 	(void)agent;
 	(void)results;
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0 || request_string(request, TAG_TARGET, &target, err) < 0)
 		return -1;
-	if (request_path(request, TAG_TARGET, &target, err) < 0)
-		return husk_wrap(err, "target");
 	if (rename(path, target) == 0)
 		return 0;
 	if (errno == EXDEV)
@@ -410,13 +459,12 @@ int file_move_answer(struct agent *agent, const struct request *request, struct 
 int file_chmod_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
 {
 	cleanup_free char *path = NULL;
-	mode_t mode;
 
 	(void)agent;
 	(void)results;
-	if (request_path(request, TAG_PATH, &path, err) < 0 || request_mode(request, -1, &mode, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
-	if (chmod(path, mode) < 0)
+	if (chmod(path, (mode_t)request_int(request, TAG_MODE, 0)) < 0)
 		return husk_fail_errno(err, "cannot change the mode of '%s'", path);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
- * FREEZE and THAW: around a checkpoint every process of the guest but the agent is stopped, so that none runs in the
- * copy before the copy has an identity of its own. Parents are stopped before their children and let go after them, so
- * that a shell never sees its job stopped. A process that was stopped before stays stopped after.
+ * METHOD_FREEZE and METHOD_THAW: around a checkpoint, every process of the guest except the agent is stopped. So no process
+ * runs in a copy before the copy has its own identity. Parents are stopped before their children and continued after them,
+ * so that a shell never sees its job stopped. A process that was stopped before the freeze stays stopped after it.
  */
 #include <signal.h>
 #include <time.h>

@@ -1,6 +1,6 @@
 /*
- * Reads /proc: the processes of the guest, and what the machine uses (STATS), and kills the largest process when memory
- * is short (OOM). What /proc says about a process was partly chosen by it (its name), so it is parsed with care.
+ * Reads /proc: lists the guest's processes, reports what the machine uses (STATS), and kills the largest process when
+ * memory is short (OOM). A process chooses part of its own /proc text, such as its name, so that text is parsed as hostile.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -183,13 +183,6 @@ int guest_self(struct guest_process *out, struct husk_error *err)
 
 /* ---- stats ---- */
 
-/* A "Name:   123 kB" line, in bytes; 0 when it is not there. */
-static int64_t meminfo_bytes(const char *text, const char *name)
-{
-	const char *line = strstr(text, name);
-	return line ? strtoll(line + strlen(name), NULL, 10) * 1024 : 0;
-}
-
 int stats_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
 {
 	cleanup_free struct guest_process *list = NULL;
@@ -200,15 +193,15 @@ int stats_answer(struct agent *agent, const struct request *request, struct buf 
 	(void)request;
 	if (count < 0 || guest_self(&self, err) < 0)
 		return -1;
-	cleanup_free char *meminfo = file_read("/proc/meminfo", 64 * 1024, NULL, err);
+	cleanup_free char *meminfo = limits_meminfo(&agent->limits, err);
 	if (!meminfo)
 		return -1;
 	if (statvfs("/", &disk) < 0)
 		return husk_fail_errno(err, "cannot ask for the size of '/'");
-	int64_t ticks = self.ticks, total = meminfo_bytes(meminfo, "MemTotal:");
+	int64_t ticks = self.ticks, total = limits_meminfo_bytes(meminfo, "MemTotal:");
 	for (ssize_t i = 0; i < count; i++)
 		ticks += list[i].ticks;
-	int64_t used = total - meminfo_bytes(meminfo, "MemAvailable:");
+	int64_t used = total - limits_meminfo_bytes(meminfo, "MemAvailable:");
 	int64_t unit = (int64_t)disk.f_frsize;
 	if (wire_put_int(results, TAG_CPU_US, ticks * (1000000 / sysconf(_SC_CLK_TCK))) < 0 ||
 	    wire_put_int(results, TAG_MEMORY, used) < 0 ||

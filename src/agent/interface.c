@@ -1,7 +1,6 @@
 /*
- * The one network interface of a virtual machine, set up by the agent as the host says: its addresses are the sandbox's,
- * so they change when a machine goes on as another one. Called by IDENTITY and NETWORK, while no process of the guest
- * runs, or when nothing changes.
+ * Sets up the one network interface of a virtual machine with the addresses that the host gives. The addresses belong to
+ * the sandbox, so they change when an image continues as another sandbox. Called by IDENTITY and NETWORK.
  */
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -136,8 +135,6 @@ int interface_apply(const struct request *request, bool fresh, struct husk_error
 
 	if (!wire_find(request->data, request->size, TAG_INTERFACE, &field))
 		return 0;
-	if (field.size != sizeof(wanted))
-		return husk_fail(err, HUSK_PROTOCOL, "a network interface of %zu bytes", (size_t)field.size);
 	memcpy(&wanted, field.data, sizeof(wanted));
 	if (wanted.prefix < 1 || wanted.prefix > 31)
 		return husk_fail(err, HUSK_INVALID, "a network of /%d", wanted.prefix);

@@ -1,8 +1,8 @@
 /*
- * What PID 1 does on a real kernel (a virtual machine), before anything else: it is started from an initramfs that holds
- * it and the kernel's modules. It loads those, mounts the template's root and its disk as an engine without a kernel of
- * its own would have done, and moves there; then the agent goes on as everywhere. It also makes the connections to the
- * host, over vsock. Called by main and by the link; it must leave nothing of the initramfs reachable or in memory.
+ * The first work of PID 1 in a virtual machine. The kernel starts the agent from an initramfs that holds the agent and
+ * kernel modules. The agent loads the modules, mounts the template's root and the disk, moves there, and then continues as
+ * with every engine. This file also connects to the host, over vsock. Called by main and by the link. Nothing of the
+ * initramfs may stay reachable or in memory.
  */
 #include <fcntl.h>
 #include <net/if.h>

@@ -1,7 +1,7 @@
 /*
- * FILE_LIST: the entries of a directory, and of those below it down to a depth, as messages. It works through a stack
- * of open directories, a bounded number of entries per turn of the loop: forking a worker costs more than most
- * listings. It must never follow a symbolic link it meets inside the tree.
+ * METHOD_FILE_LIST: the entries of a directory, down to a given depth, as messages. The work uses a stack of open
+ * directories and a bounded number of entries per turn of the event loop, because forking a worker costs more than most
+ * listings. Symbolic links inside the tree must never be followed.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include "agent/agent.h"
 #include "agent/entry.h"
 
-#define LIST_DEPTH_MAX 256 /* a descriptor is open per level */
+#define LIST_DEPTH_MAX 256 /* a descriptor is open per level; methods.def refuses more */
 #define LIST_PER_TURN 64
 
 struct level {
@@ -41,7 +41,7 @@ static char **directory_names(int fd, const char *path, struct husk_error *err)
 	size_t count = 0, room = 0;
 
 	if (!directory && copy >= 0)
-		close(copy);
+		fd_close(&copy);
 	if (!directory || !names) {
 		husk_fail_errno(err, "cannot list '%s'", path);
 		return NULL;
@@ -87,7 +87,7 @@ static void level_pop(struct list *list)
 {
 	struct level *level = &list->levels[--list->open];
 
-	close(level->fd);
+	fd_close(&level->fd);
 	free(level->path);
 	strv_free(level->names);
 }
@@ -103,7 +103,7 @@ static int list_entry(struct agent *agent, struct list *list, struct level *leve
 	if (!path)
 		return husk_fail_memory(err);
 	if (fstatat(level->fd, name, &status, AT_SYMLINK_NOFOLLOW) < 0)
-		return errno == ENOENT ? 0 : husk_fail_errno(err, "cannot look at '%s'", path);
+		return errno == ENOENT ? 0 : husk_fail_errno(err, "cannot read the attributes of '%s'", path);
 	if (entry_put(&message, path, level->fd, name, &status, err) < 0)
 		return -1;
 	channel_message(agent, &list->channel, &message);
@@ -157,23 +157,19 @@ static const struct channel_ops list_ops = {
 
 int file_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
 {
-	int64_t depth = request_int(request, TAG_DEPTH, 1);
 	cleanup_free char *path = NULL;
 
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
-	if (depth < 1 || depth > LIST_DEPTH_MAX)
-		return husk_fail(err, HUSK_INVALID, "depth %lld is not within 1 to %d", (long long)depth,
-				 LIST_DEPTH_MAX);
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot list '%s'", path);
 	struct list *list = calloc(1, sizeof(*list));
 	if (!list) {
-		close(fd);
+		fd_close(&fd);
 		return husk_fail_memory(err);
 	}
-	list->depth = depth;
+	list->depth = MIN(request_int(request, TAG_DEPTH, 1), LIST_DEPTH_MAX);
 	channel_add(agent, &list->channel, number, &list_ops);
 	if (level_push(list, fd, steal_pointer(path), err) == 0)
 		return 0;

@@ -32,7 +32,7 @@ void source_close(struct agent *agent, struct source *source)
 	/* Closing alone is not enough: a worker that was forked a moment ago may still hold the same open file. */
 	if (epoll_ctl(agent->epoll, EPOLL_CTL_DEL, source->fd, NULL) < 0)
 		log_line(LOG_ERROR, "cannot forget descriptor %d: %s", source->fd, strerror(errno));
-	close(source->fd);
+	fd_close(&source->fd);
 	*source = (struct source){ .fd = -1 };
 }
 
@@ -84,6 +84,9 @@ static int loop_timeout(const struct agent *agent, bool busy)
 	if (busy)
 		return 0;
 	int64_t deadline = agent->frozen ? 0 : process_next_deadline(agent);
+	int64_t refresh = agent->frozen || !process_any_running(agent) ? 0 : limits_next_ms(&agent->limits);
+	if (refresh && (!deadline || refresh < deadline))
+		deadline = refresh;
 	if (!deadline)
 		return -1;
 	int64_t left = deadline - time_monotonic_ms();
@@ -110,6 +113,7 @@ void loop_run(struct agent *agent)
 
 	while (!agent->link.ended || uplink_renew(agent)) {
 		loop_wait(agent, loop_timeout(agent, busy));
+		limits_refresh(&agent->limits, agent->memory_limit);
 		if (agent->link.in.readable)
 			uplink_receive(agent);
 		bool ended = agent_take_child_ended(), unread = false;

@@ -1,7 +1,7 @@
 /*
- * husk-agent: PID 1 inside every sandbox. The host talks to it over its stdin and stdout, or over vsock in a virtual
- * machine; everything else it does is in the files beside this one. Run outside of a sandbox (tests) it skips the boot and leaves the machine alone.
- * It must never let a child see the link.
+ * husk-agent, PID 1 of every sandbox. The host talks to the agent over stdin and stdout, or over vsock in a virtual
+ * machine; the other files of this folder do the work. When the agent is not PID 1 (in tests), it skips the boot and leaves
+ * the machine alone. A child process must never inherit the link.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -15,7 +15,9 @@
 
 #include "agent/agent.h"
 #include "agent/environment.h"
+#include "agent/image.h"
 #include "agent/process.h"
+#include "base/log.h"
 
 void agent_die(const char *format, ...)
 {
@@ -25,7 +27,7 @@ void agent_die(const char *format, ...)
 	va_start(arguments, format);
 	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
-	log_line(LOG_ERROR, "agent: %s", text);
+	log_line(LOG_ERROR, "%s", text);
 	_exit(1);
 }
 
@@ -114,13 +116,15 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	if (machine && kernel_boot(err) < 0)
 		return -1;
 	if (getpid() == 1 && access("/.husk/disk", F_OK) == 0 &&
-	    (boot_root(err) < 0 || boot_process_group(agent, machine, err) < 0))
+	    (boot_root(agent, err) < 0 || boot_process_group(agent, machine, err) < 0))
 		return -1;
+	if (agent->group_tasks >= 0)
+		limits_boot(&agent->limits, machine);
 	agent->link.socket = machine;
 	if ((machine ? connect_link(&in, &out, err) : take_link(&in, &out, err)) < 0 || take_null(err) < 0)
 		return -1;
 	agent->image_environment = environment_load("/.husk/environment", err);
-	if (!agent->image_environment)
+	if (!agent->image_environment || image_load(agent, err) < 0)
 		return -1;
 	agent->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (agent->epoll < 0)
@@ -154,9 +158,12 @@ static void run_from_memory(char **argv)
 
 int main(int argc, char **argv)
 {
-	static struct agent agent = { .group_tasks = -1, .group_max = -1, .group_memory = -1, .kernel_log.fd = -1 };
+	static struct agent agent = {
+		.group_tasks = -1, .group_max = -1, .group_memory = -1, .kernel_log.fd = -1, .limits = LIMITS_INIT
+	};
 	struct husk_error err = { 0 };
 
+	log_begin("agent", LOG_INFO);
 	if (getpid() == 1 && argc == 1 && !kernel_is_ours())
 		run_from_memory(argv);
 	if (agent_start(&agent, &err) < 0)

@@ -1,8 +1,8 @@
 /*
- * Memory of a workload that has a kernel of its own: the kernel kills what its group's limit leaves no room for, and says
- * so in its log. This file reads that, marks the process a killed one belonged to, and tells the supervisor (OOM_WATCH).
- * Called by the loop, before children are reaped, so that no end is told unmarked. Lines that a process wrote into the
- * log itself must never count.
+ * Memory limits in a guest with its own kernel. That kernel kills processes over the limit and writes so to its log. This
+ * file reads the log, marks the process that the killed one belonged to, and tells the supervisor (OOM_WATCH). The event
+ * loop calls it before children are reaped, so that every END carries the mark. Log lines written by the guest's processes
+ * must never count.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>

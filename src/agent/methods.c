@@ -1,6 +1,6 @@
 /*
- * Which function answers which method of the wire protocol. Called by uplink.c for every OPEN. A method that is not in
- * this table does not exist; those of the supervisor itself must never be here.
+ * The table of methods: which function answers which number. uplink.c looks a method up here for every OPEN. A method that
+ * is missing here is not supported. Methods of the supervisor must never be listed here.
  */
 #include "agent/agent.h"
 

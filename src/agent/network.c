@@ -1,8 +1,7 @@
 /*
- * NETWORK, and the network part of IDENTITY: who resolves names for this machine, and the certificate authority of the
- * gateway that stands between it and hosts with secrets. The interface is the engine's business, or interface.c's. The files are
- * replaced, never written through: what stands in their place may be a link or a pipe that a process of the guest put
- * there, and the agent must not wait on one.
+ * METHOD_NETWORK, and the network part of IDENTITY: the name server, and the certificate authority of the gateway. The
+ * interface is set up by the engine or by interface.c. Files are replaced, never written through: a process of the guest
+ * may have put a link or a pipe in their place, and the agent must not wait on one.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -58,8 +57,6 @@ static int link_by_hash(const char *hash, struct husk_error *err)
 
 	if (!path)
 		return husk_fail_memory(err);
-	if (strlen(hash) != 8 || strspn(hash, "0123456789abcdef") != 8)
-		return husk_fail(err, HUSK_INVALID, "'%.20s' is not the hash of a certificate", hash);
 	unlink(path);
 	return symlink(OWN_FILE, path) < 0 ? husk_fail_errno(err, "cannot make '%s'", path) : 0;
 }
@@ -84,10 +81,12 @@ static int trust(const char *certificate, const char *hash, struct husk_error *e
 
 int network_apply(const struct request *request, bool fresh, struct husk_error *err)
 {
-	cleanup_free char *resolver = wire_get_string(request->data, request->size, TAG_NAMESERVER);
-	cleanup_free char *certificate = wire_get_string(request->data, request->size, TAG_CERTIFICATE);
-	cleanup_free char *hash = wire_get_string(request->data, request->size, TAG_NAME);
+	cleanup_free char *resolver = NULL, *certificate = NULL, *hash = NULL;
 
+	if (request_string(request, TAG_NAMESERVER, &resolver, err) < 0 ||
+	    request_string(request, TAG_CERTIFICATE, &certificate, err) < 0 ||
+	    request_string(request, TAG_NAME, &hash, err) < 0)
+		return -1;
 	if (interface_apply(request, fresh, err) < 0)
 		return -1;
 	if (resolver && set_resolver(resolver, err) < 0)
@@ -97,16 +96,13 @@ int network_apply(const struct request *request, bool fresh, struct husk_error *
 
 int network_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
 {
-	cleanup_strv char **environment = wire_get_strings(request->data, request->size, TAG_ENV);
+	cleanup_strv char **environment = request_strings(request, TAG_ENV, err);
 
 	(void)results;
 	if (!environment)
-		return husk_fail(err, HUSK_INVALID, "an environment variable holds a NUL byte");
-	if (environment_check(environment, err) < 0)
 		return -1;
 	if (getpid() == 1 && network_apply(request, false, err) < 0)
 		return -1;
-	strv_free(agent->identity_environment);
-	agent->identity_environment = steal_pointer(environment);
+	environment_adopt(agent, steal_pointer(environment));
 	return 0;
 }

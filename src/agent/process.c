@@ -1,7 +1,7 @@
 /*
- * The table of processes: output into rings, input out of attachments, timeouts, the end, and what is remembered after
- * it. The loop calls the pump, the timers and the reaper; exec.c starts processes and attach.c follows them.
- * A process must never wait for a reader that is not there: only an attached reader that lags holds it back.
+ * The table of processes: reads output into rings, feeds input from attachments, handles timeouts and exits, and remembers
+ * finished processes. The event loop calls the pump, the timers and the reaper. exec.c starts processes, attach.c follows
+ * them. Only an attached reader that is slow may hold a process back; a missing reader never does.
  */
 #include <limits.h>
 #include <signal.h>
@@ -16,6 +16,7 @@
 #define LEFTOVER_MAX (1024u * 1024u) /* input kept for a process whose feeder went away */
 #define LINGER_MS 100
 #define OOM_EXPECTED_MS 2000
+#define OOM_MARKED_MS 10000 /* from the kill to the end of what it belonged to */
 
 struct process *process_find(struct agent *agent, int64_t pid)
 {
@@ -69,12 +70,26 @@ void process_close_ended(struct agent *agent)
 	}
 }
 
+/* A turn may be late: the loop need not have heard yet of bytes that have been in a pipe for long. */
+static void output_look(struct agent *agent, struct process *process)
+{
+	process->looked = true;
+	for (int i = 0; i < 2; i++) {
+		struct process_output *output = &process->output[i];
+		output->source.readable |= output->source.fd >= 0 && !output->ended;
+		while (output_pump(agent, process, i))
+			;
+	}
+}
+
 /* Over, and nothing more to come: ended streams, or streams that only a background child still holds. */
-static void process_settle(struct process *process)
+static void process_settle(struct agent *agent, struct process *process)
 {
 	if (process->running || process->settled)
 		return;
 	bool waited = time_monotonic_ms() >= process->linger_ms;
+	if (waited && !process->looked)
+		output_look(agent, process);
 	for (int i = 0; i < 2; i++) {
 		const struct process_output *output = &process->output[i];
 		if (output->source.fd >= 0 && !output->ended && (!waited || output->source.readable))
@@ -173,7 +188,7 @@ bool process_pump_all(struct agent *agent)
 		moved |= input_pump(agent, process);
 		moved |= output_pump(agent, process, 0);
 		moved |= output_pump(agent, process, 1);
-		process_settle(process);
+		process_settle(agent, process);
 	}
 	return moved;
 }
@@ -182,9 +197,6 @@ bool process_pump_all(struct agent *agent)
 
 int process_signal(struct process *process, int64_t signal, struct husk_error *err)
 {
-	if (signal < 1 || signal > SIGRTMAX)
-		return husk_fail(err, HUSK_INVALID, "signal %lld does not exist; give 1 to %d", (long long)signal,
-				 SIGRTMAX);
 	if (!process->running || kill(-process->pid, (int)signal) < 0)
 		return husk_fail(err, HUSK_NOT_FOUND, "process %d is over", process->pid);
 	return 0;
@@ -194,9 +206,8 @@ int process_resize(struct process *process, int64_t rows, int64_t columns, struc
 {
 	struct winsize size = { .ws_row = (uint16_t)rows, .ws_col = (uint16_t)columns };
 
-	if (rows < 1 || rows > UINT16_MAX || columns < 1 || columns > UINT16_MAX)
-		return husk_fail(err, HUSK_INVALID, "a terminal of %lld rows and %lld columns", (long long)rows,
-				 (long long)columns);
+	if (!rows || !columns)
+		return husk_fail(err, HUSK_INVALID, "a terminal needs both rows and columns");
 	if (!process->terminal)
 		return husk_fail(err, HUSK_CONFLICT, "process %d has no terminal", process->pid);
 	if (process->output[0].source.fd >= 0 && ioctl(process->output[0].source.fd, TIOCSWINSZ, &size) < 0)
@@ -213,7 +224,9 @@ static void process_ended(struct agent *agent, struct process *process, int stat
 	process->linger_ms = time_monotonic_ms() + LINGER_MS;
 	process->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	process->exit_code = process->signal ? 128 + process->signal : WEXITSTATUS(status);
-	process->oom |= process->exit_code == 128 + SIGKILL && agent->oom_expected_ms > time_monotonic_ms();
+	/* It was killed for memory, or one below was and it ended of that, as a shell does. One that went on is not meant. */
+	process->oom = process->exit_code == 128 + SIGKILL &&
+		       MAX(process->oom_ms, agent->oom_expected_ms) > time_monotonic_ms();
 	if (process->timed_out)
 		process->exit_code = 124;
 	/* Nobody we know reads it any more, and a terminal's master is needed for its output. */
@@ -269,6 +282,14 @@ void process_run_timers(struct agent *agent)
 	}
 }
 
+bool process_any_running(const struct agent *agent)
+{
+	for (const struct process *process = agent->processes; process; process = process->next)
+		if (process->running)
+			return true;
+	return false;
+}
+
 void process_shift_timers(struct agent *agent, int64_t by_ms)
 {
 	for (struct process *process = agent->processes; process; process = process->next) {
@@ -281,7 +302,7 @@ void process_mark_oom(struct agent *agent, pid_t pid, pid_t group, pid_t session
 {
 	for (struct process *process = agent->processes; process; process = process->next) {
 		if (process->running && (process->pid == pid || process->pid == group || process->pid == session))
-			process->oom = true;
+			process->oom_ms = time_monotonic_ms() + OOM_MARKED_MS;
 	}
 }
 
@@ -356,4 +377,78 @@ void process_trim(struct agent *agent)
 		*at = process->next;
 		process_free(agent, process);
 	}
+}
+
+/* ---- the methods on processes ---- */
+
+struct process *process_named(struct agent *agent, const struct request *request, struct husk_error *err)
+{
+	int64_t pid = request_int(request, TAG_PID, 0);
+	struct process *process = process_find(agent, pid);
+
+	if (!process)
+		husk_fail(err, HUSK_NOT_FOUND,
+			  "no process %lld was started here, or it is long over (see the process list)",
+			  (long long)pid);
+	return process;
+}
+
+int process_signal_answer(struct agent *agent, const struct request *request, struct buf *results,
+			  struct husk_error *err)
+{
+	struct process *process = process_named(agent, request, err);
+
+	(void)results;
+	return process ? process_signal(process, request_int(request, TAG_SIGNAL, 0), err) : -1;
+}
+
+int process_forget_answer(struct agent *agent, const struct request *request, struct buf *results,
+			  struct husk_error *err)
+{
+	struct process *process = process_named(agent, request, err);
+
+	(void)results;
+	if (!process)
+		return -1;
+	if (process->running && kill(-process->pid, SIGKILL) < 0)
+		return husk_fail_errno(err, "cannot kill process %d", process->pid);
+	process->forgotten = true;
+	return 0;
+}
+
+static int process_put_entry(const struct process *process, struct buf *message)
+{
+	if (process_put_end(process, message) < 0 || wire_put_string(message, TAG_NAME, process->name) < 0 ||
+	    wire_put_string(message, TAG_CWD, process->cwd) < 0 ||
+	    wire_put_string(message, TAG_USER, process->user) < 0 ||
+	    wire_put_int(message, TAG_STARTED_MS, process->started_ms) < 0 ||
+	    (!process->running && wire_put_int(message, TAG_RUNNING, 0) < 0) ||
+	    wire_put_int(message, TAG_OFFSET_OUT, (int64_t)process->output[0].ring.end) < 0 ||
+	    wire_put_int(message, TAG_OFFSET_ERR, (int64_t)process->output[1].ring.end) < 0 ||
+	    wire_put_int(message, TAG_FLAGS, process->flags) < 0)
+		return -1;
+	if (process->terminal && (wire_put_int(message, TAG_ROWS, process->rows) < 0 ||
+				  wire_put_int(message, TAG_COLUMNS, process->columns) < 0))
+		return -1;
+	for (char **argument = process->argv; *argument; argument++) {
+		/* A command line of nearly a whole frame is cut short rather than lost with the rest. */
+		if (wire_put_string(message, TAG_ARG, *argument) < 0)
+			break;
+	}
+	return 0;
+}
+
+int process_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	(void)request;
+	for (const struct process *process = agent->processes; process; process = process->next) {
+		cleanup_buf struct buf message = { 0 };
+		if (process->forgotten)
+			continue;
+		if (process_put_entry(process, &message) < 0)
+			return husk_fail_memory(err);
+		uplink_send(agent, number, WIRE_MSG, 0, message.data, message.size);
+	}
+	uplink_end(agent, number, NULL, NULL);
+	return 0;
 }

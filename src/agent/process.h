@@ -41,8 +41,11 @@ struct process {
 	int64_t deadline_ms;   /* of its timeout; 0: none */
 	int64_t linger_ms;     /* set at its end: how long other holders of its output are waited for */
 	bool running, settled; /* settled: over, and its output complete */
+	bool looked; /* after linger_ms its streams were read once more, whatever the loop had heard of them */
 	bool timed_out, oom, forgotten;
+	int64_t oom_ms; /* until when an end by SIGKILL is one for memory */
 	int exit_code, signal;
+	int unstarted;                   /* 126 or 127: the program could not be executed; 0: it was */
 	struct process_output output[2]; /* stdout or terminal, stderr */
 	struct source input;
 	struct buf leftover; /* input of attachments that have gone */
@@ -50,12 +53,12 @@ struct process {
 	struct attachment *attachments;
 };
 
-/* Starts what the request of an EXEC describes. A program that cannot be executed is a process that ended with 126 or
- * 127 and says so on its stderr; NULL is for calls that make no sense, and limits. */
-struct process *process_start(struct agent *agent, const struct request *request, struct husk_error *err);
 void process_free(struct agent *agent, struct process *process); /* it must not be in the table */
 /* Not the forgotten ones. */
 struct process *process_find(struct agent *agent, int64_t pid);
+/* The one that a request names with TAG_PID; NULL with NOT_FOUND. */
+struct process *process_named(struct agent *agent, const struct request *request, struct husk_error *err);
+/* The arguments are as methods.def says of them. */
 int process_signal(struct process *process, int64_t signal, struct husk_error *err);
 int process_resize(struct process *process, int64_t rows, int64_t columns, struct husk_error *err);
 /* PID and how it ended, as END and the list tell it. */
@@ -69,6 +72,7 @@ bool process_pump_all(struct agent *agent);
 void process_close_ended(struct agent *agent);
 /* The earliest moment a timer wants to run; 0: none. */
 int64_t process_next_deadline(const struct agent *agent);
+bool process_any_running(const struct agent *agent);
 void process_run_timers(struct agent *agent);
 void process_shift_timers(struct agent *agent, int64_t by_ms);
 /* Forgets finished processes past what is kept. */

@@ -9,7 +9,7 @@ static int remove_run(struct job *job, struct husk_error *err)
 {
 	cleanup_free char *path = NULL;
 
-	if (request_path(&job->request, TAG_PATH, &path, err) < 0)
+	if (request_string(&job->request, TAG_PATH, &path, err) < 0)
 		return -1;
 	return dir_remove(path, err);
 }
@@ -20,7 +20,7 @@ int file_remove_open(struct agent *agent, uint32_t number, const struct request 
 	cleanup_free char *path = NULL;
 	struct stat status;
 
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
 	if (strspn(path, "/.") == strlen(path))
 		return husk_fail(err, HUSK_INVALID, "will not remove '%s'; throw the sandbox away instead", path);

@@ -1,6 +1,6 @@
 /*
- * Ring buffer of process output; see ring.h. Called by process.c (append) and attach.c (peek). It must never fail
- * or block: a process's output is only ever shortened at its oldest end.
+ * Ring buffer of process output; see ring.h. process.c appends, attach.c reads. Appending never fails and never blocks:
+ * when the ring is full, the oldest output is dropped.
  */
 #include "agent/ring.h"
 

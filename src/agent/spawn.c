@@ -1,8 +1,7 @@
 /*
- * Process start by clone(CLONE_VM | CLONE_VFORK): no page table is copied, and the child reports what went wrong
- * through the memory it shares. Called by process.c alone. Until exec the child runs on the agent's memory: it makes
- * system calls directly and must never allocate, take a lock or touch what the agent will read, other than `struct
- * spawn`.
+ * Starts a process by clone(CLONE_VM | CLONE_VFORK): no page table is copied, and the child reports failures through shared
+ * memory. Called by exec.c only. Until exec the child runs on the agent's memory: it makes direct system calls, and must
+ * never allocate, take a lock, or write to anything except `struct spawn`.
  */
 #include <fcntl.h>
 #include <limits.h>

@@ -196,7 +196,7 @@ static int pack_directory(struct pack *pack, int directory, const char *base, co
 		return errno == ENOENT ? 0 : husk_fail_errno(err, "cannot read directory '%s'", name);
 	cleanup_dir DIR *stream = fdopendir(fd);
 	if (!stream) {
-		close(fd);
+		fd_close(&fd);
 		return husk_fail_errno(err, "cannot read directory '%s'", name);
 	}
 	if (pack_entry(pack, TAR_DIRECTORY, with_slash, NULL, status, err) < 0)
@@ -241,7 +241,7 @@ static int pack_run(struct job *job, struct husk_error *err)
 	static struct pack pack; /* of this worker alone; too large for a stack */
 	cleanup_free char *path = NULL;
 
-	if (request_path(&job->request, TAG_PATH, &path, err) < 0)
+	if (request_string(&job->request, TAG_PATH, &path, err) < 0)
 		return -1;
 	for (size_t size = strlen(path); size > 1 && path[size - 1] == '/'; size--)
 		path[size - 1] = '\0';

@@ -370,7 +370,7 @@ static int open_parent(const struct unpack *unpack, char *name, bool make, char 
 					 part);
 		if (next < 0)
 			return husk_fail_errno(err, "cannot enter '%s'", part);
-		close(at);
+		fd_close(&at);
 		at = next;
 		part = slash + 1;
 	}
@@ -546,11 +546,11 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 
 static int unpack_run(struct job *job, struct husk_error *err)
 {
-	cleanup_free char *path = NULL, *real = NULL;
-	cleanup_free char *who = wire_get_string(job->request.data, job->request.size, TAG_USER);
+	cleanup_free char *path = NULL, *real = NULL, *who = NULL;
 	struct unpack unpack = { .in = job->in };
 
-	if (request_path(&job->request, TAG_PATH, &path, err) < 0 || user_lookup(who, &unpack.owner, err) < 0)
+	if (request_string(&job->request, TAG_PATH, &path, err) < 0 ||
+	    request_string(&job->request, TAG_USER, &who, err) < 0 || user_lookup(who, &unpack.owner, err) < 0)
 		return -1;
 	unpack.give = unpack.owner.uid != 0;
 	struct stat before;

@@ -1,8 +1,7 @@
 /*
- * The link to the host: frames in, frames out, the table of open channels and their credit. Called by the loop
- * (receive, flush) and by every method (send, end). The host is trusted, its bytes are checked all the same: a frame
- * that makes no sense ends the agent with a message. The outgoing queue is bounded because pumps ask uplink_has_room
- * first.
+ * The link to the host: incoming and outgoing frames, the table of open channels, and their credit. The event loop calls
+ * receive and flush, and every method calls send and end. The host is trusted, but its bytes are checked: a malformed frame
+ * ends the agent with a message. The outgoing queue is bounded because every pump asks uplink_has_room first.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -45,7 +44,7 @@ bool uplink_renew(struct agent *agent)
 		return false;
 	uplink_watch_room(agent, false);
 	source_close(agent, &link->in);
-	close(link->out.fd);
+	fd_close(&link->out.fd);
 	/* A checkpoint is only taken between frames, so what is left over belongs to nobody. */
 	link->input_size = link->sent = link->queue.size = 0;
 	in = kernel_connect(&err);
@@ -263,41 +262,55 @@ int64_t request_int(const struct request *request, uint16_t tag, int64_t fallbac
 	return wire_get_int(request->data, request->size, tag, fallback);
 }
 
-int request_path(const struct request *request, uint16_t tag, char **out, struct husk_error *err)
+int request_string(const struct request *request, uint16_t tag, char **out, struct husk_error *err)
 {
-	char *path = wire_get_string(request->data, request->size, tag);
+	struct wire_field field;
 
 	*out = NULL;
-	if (!path)
-		return husk_fail(err, HUSK_INVALID, "a path is missing, or holds a NUL byte");
-	if (path[0] != '/') {
-		husk_fail(err, HUSK_INVALID, "path '%s' is not absolute; begin it with /", path);
-		free(path);
-		return -1;
-	}
-	*out = path;
-	return 0;
+	if (!wire_find(request->data, request->size, tag, &field))
+		return 0;
+	*out = wire_get_string(request->data, request->size, tag);
+	return *out ? 0 : husk_fail_memory(err);
 }
 
-static void uplink_call(struct agent *agent, uint32_t number, const struct request *request)
+char **request_strings(const struct request *request, uint16_t tag, struct husk_error *err)
 {
-	const struct method *method = method_find(request_int(request, TAG_METHOD, 0));
+	char **list = wire_get_strings(request->data, request->size, tag);
+
+	if (!list)
+		husk_fail_memory(err);
+	return list;
+}
+
+/* Runs a method whose arguments are checked; END is sent here unless the method opened a channel of its own. */
+static void uplink_run(struct agent *agent, uint32_t number, const struct method *method, const struct request *request)
+{
 	cleanup_buf struct buf results = { 0 };
 	struct husk_error err = { 0 };
 
-	if (channel_find(agent, number))
-		agent_die("link: channel %u was opened twice", number);
-	if (!method) {
-		husk_fail(&err, HUSK_INVALID, "the agent does not know method %lld",
-			  (long long)request_int(request, TAG_METHOD, 0));
-		uplink_end(agent, number, &err, NULL);
-	} else if (method->open) {
+	if (method->open) {
 		if (method->open(agent, number, request, &err) < 0)
 			uplink_end(agent, number, &err, NULL);
 	} else {
 		int failed = method->answer(agent, request, &results, &err);
 		uplink_end(agent, number, failed ? &err : NULL, failed ? NULL : &results);
 	}
+}
+
+static void uplink_call(struct agent *agent, uint32_t number, const struct request *request)
+{
+	int64_t which = request_int(request, TAG_METHOD, 0);
+	const struct method *method = method_find(which);
+	struct husk_error err = { 0 };
+
+	if (channel_find(agent, number))
+		agent_die("link: channel %u was opened twice", number);
+	if (!method)
+		husk_fail(&err, HUSK_INVALID, "the agent does not know method %lld", (long long)which);
+	if (method && wire_check(which, WIRE_OPEN, request->data, request->size, &err) == 0)
+		uplink_run(agent, number, method, request);
+	else
+		uplink_end(agent, number, &err, NULL);
 }
 
 static void channel_take_credit(struct channel *channel, uint8_t stream, const struct request *payload)

@@ -1,6 +1,6 @@
 /*
- * Looks users up in the guest's own files. Called when a process starts or a file is given to somebody, and for the
- * names in listings. It must never fail a start because those files are strange: root always exists.
+ * Looks users up in the guest's own /etc/passwd and /etc/group. Called for process starts, file owners and listings.
+ * Damaged files must never make a start fail: root always exists.
  */
 #include <grp.h>
 #include <pwd.h>

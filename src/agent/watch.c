@@ -1,7 +1,9 @@
 /*
- * WATCH: changes beneath a path, by inotify, one instance per channel. A recursive watch arms one directory after the
- * other, a bounded number per turn, and follows new directories as they appear. When the host is slow, events wait in
- * the kernel's bounded queue, which tells of an overflow; nothing else may pile up here.
+ * METHOD_WATCH: changes beneath a path, by inotify, one inotify instance per channel. A recursive watch adds a bounded
+ * number of directories per turn of the event loop, and follows new directories. When the host is slow, events wait in the
+ * kernel's bounded queue, which reports an overflow; nothing else may accumulate here.
+ *
+ * A write by the agent itself is reported as one event, at its end. Temporary files of the agent are never reported.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -26,8 +28,18 @@ struct watch {
 	bool recursive, announced;
 	struct watched *list; /* [0] is the path that was asked for */
 	size_t count, capacity;
-	size_t armed; /* entries before this one are */
+	size_t armed;              /* entries before this one are */
+	uint64_t seen;             /* on the clock of agent->writes: all changes up to there were read */
+	uint64_t told[WRITES_MAX]; /* the write in that place of agent->writes that was reported last */
 };
+
+/* A file that file_write_open may have beside its target until it is whole: what is news is the target. */
+static bool is_our_own(const char *name)
+{
+	return str_starts(name, FILE_TEMPORARY) &&
+	       strspn(name + strlen(FILE_TEMPORARY), "abcdefghijklmnopqrstuvwxyz0123456789") == FILE_TEMPORARY_RANDOM &&
+	       strlen(name) == strlen(FILE_TEMPORARY) + FILE_TEMPORARY_RANDOM;
+}
 
 static int watch_add(struct watch *watch, const char *path, bool fresh)
 {
@@ -62,7 +74,7 @@ static void watch_scan(struct agent *agent, struct watch *watch, const char *pat
 	const struct dirent *entry;
 
 	while (directory && (entry = readdir(directory))) {
-		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, "..") || is_our_own(entry->d_name))
 			continue;
 		cleanup_free char *inner = str_format("%s%s%s", path, str_ends(path, "/") ? "" : "/", entry->d_name);
 		struct stat status;
@@ -132,6 +144,21 @@ static enum wire_event event_of(uint32_t mask)
 	return mask & (IN_MOVED_FROM | IN_MOVE_SELF) ? EVENT_RENAME : EVENT_CHMOD;
 }
 
+/* A piece of a write of the agent's own, the last piece excepted, which is the one to report. */
+static bool is_piece(const struct agent *agent, struct watch *watch, uint32_t mask, const char *path)
+{
+	if (!(mask & (IN_MODIFY | IN_ATTRIB)) || mask & IN_ISDIR)
+		return false;
+	const struct own_write *write = writes_find(agent, path, watch->seen);
+	if (!write)
+		return false;
+	uint64_t *told = &watch->told[write - agent->writes.list];
+	if (!write->ended || mask & IN_ATTRIB || *told == write->number)
+		return true;
+	*told = write->number;
+	return false;
+}
+
 static void watch_event(struct agent *agent, struct watch *watch, const struct inotify_event *event)
 {
 	if (event->mask & IN_Q_OVERFLOW) {
@@ -147,13 +174,15 @@ static void watch_event(struct agent *agent, struct watch *watch, const struct i
 	}
 	/* The parent tells what happens to a directory itself; only for the first there is no parent on watch. */
 	bool self = event->len == 0 || event->name[0] == '\0';
-	if (self && at != &watch->list[0])
+	if (self ? at != &watch->list[0] : is_our_own(event->name))
 		return;
 	cleanup_free char *path =
 		self ? strdup(at->path)
 		     : str_format("%s%s%s", at->path, str_ends(at->path, "/") ? "" : "/", event->name);
 	if (!path)
 		agent_die("out of memory for a watch");
+	if (is_piece(agent, watch, event->mask, path))
+		return;
 	watch_tell(agent, watch, event_of(event->mask), path);
 	if (!watch->recursive || self || !(event->mask & IN_ISDIR))
 		return;
@@ -169,9 +198,12 @@ static bool watch_read(struct agent *agent, struct watch *watch)
 
 	if (!watch->source.readable || !uplink_has_room(agent))
 		return false;
+	uint64_t now = agent->writes.clock;
 	ssize_t count = source_read(&watch->source, data, sizeof(data));
-	if (count <= 0)
+	if (count <= 0) {
+		watch->seen = now;
 		return false;
+	}
 	for (size_t at = 0; at + sizeof(struct inotify_event) <= (size_t)count;) {
 		const struct inotify_event *event = (const struct inotify_event *)(data + at);
 		watch_event(agent, watch, event);
@@ -228,7 +260,7 @@ int watch_open(struct agent *agent, uint32_t number, const struct request *reque
 	cleanup_free char *path = NULL;
 	struct watch *watch;
 
-	if (request_path(request, TAG_PATH, &path, err) < 0)
+	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
 	for (size_t size = strlen(path); size > 1 && path[size - 1] == '/'; size--)
 		path[size - 1] = '\0';
@@ -239,6 +271,7 @@ int watch_open(struct agent *agent, uint32_t number, const struct request *reque
 	if (!watch)
 		return husk_fail_memory(err);
 	watch->source.fd = -1;
+	watch->seen = agent->writes.clock;
 	watch->recursive = request_int(request, TAG_FLAGS, 0) & WATCH_RECURSIVE;
 	channel_add(agent, &watch->channel, number, &watch_ops);
 	if (source_open(agent, &watch->source, fd, EPOLLIN | EPOLLET, err) == 0) {

@@ -1,8 +1,8 @@
 /*
- * Long file work (trees, tars) in a forked child, so that the loop never waits for a disk. The child speaks wire frames
- * on a pipe, blocking as it likes; the agent relays them against credit and feeds it what the host sends. Called by the
- * methods in remove.c, tar_pack.c and tar_unpack.c. The child must hold none of the agent's descriptors: it would keep
- * other processes' pipes open.
+ * Long file work (trees, tar streams) in a forked child, so that the event loop never waits for a disk. The child writes
+ * frames to a pipe and may block; the agent relays the frames against credit, and feeds the child what the host sends.
+ * Called by remove.c, tar_pack.c and tar_unpack.c. The child must close all descriptors of the agent, or it would keep
+ * pipes of other processes open.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -214,8 +214,8 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 		husk_fail_errno(err, "cannot start the file worker");
 		goto failed;
 	}
-	close(in[0]);
-	close(out[1]);
+	fd_close(&in[0]);
+	fd_close(&out[1]);
 	in[0] = out[1] = -1;
 	channel_add(agent, &worker->channel, number, &worker_ops);
 	if (source_open(agent, &worker->in, in[1], EPOLLOUT | EPOLLET, err) < 0 ||
@@ -225,8 +225,8 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 	return 0;
 failed:
 	for (int i = 0; i < 2; i++) {
-		base_cleanup_close(&in[i]);
-		base_cleanup_close(&out[i]);
+		fd_close(&in[i]);
+		fd_close(&out[i]);
 	}
 	free(worker);
 	return -1;

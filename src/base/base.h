@@ -23,7 +23,7 @@
 
 #include "husk_error.h"
 
-/* ---- errors ---------------------------------------------------------------------------------------------------- */
+/* ---- error.c: errors ---------------------------------------------------------------------------------------------------- */
 
 /* Each fills `err` and returns -1, so that `return husk_fail(...)` reads as what it is. */
 int husk_fail(struct husk_error *err, enum husk_code code, const char *format, ...)
@@ -38,18 +38,17 @@ int husk_wrap(struct husk_error *err, const char *format, ...) __attribute__((fo
 /* Out of memory. */
 int husk_fail_memory(struct husk_error *err);
 
-/* ---- cleanup --------------------------------------------------------------------------------------------------- */
+/* ---- error.c: cleanup --------------------------------------------------------------------------------------------------- */
 
 #define cleanup(function) __attribute__((cleanup(function)))
 #define cleanup_free cleanup(base_cleanup_free)
-#define cleanup_close cleanup(base_cleanup_close)
+#define cleanup_close cleanup(fd_close)
 #define cleanup_file cleanup(base_cleanup_file)
 #define cleanup_dir cleanup(base_cleanup_dir)
 #define cleanup_buf cleanup(buf_free)
 #define cleanup_strv cleanup(base_cleanup_strv)
 
 void base_cleanup_free(void *pointer_to_pointer);
-void base_cleanup_close(int *fd);
 void base_cleanup_file(FILE **file);
 void base_cleanup_dir(DIR **dir);
 void base_cleanup_strv(char ***list);
@@ -72,7 +71,7 @@ static inline int steal_fd(int *fd)
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
-/* ---- buffers --------------------------------------------------------------------------------------------------- */
+/* ---- buf.c: buffers --------------------------------------------------------------------------------------------------- */
 
 /* A growable run of bytes. Zero-initialise it; `data` is always NUL-terminated past `size` once anything was added. */
 struct buf {
@@ -89,7 +88,7 @@ void buf_consume(struct buf *b, size_t size); /* drops bytes from the front */
 void buf_free(struct buf *b);
 char *buf_steal(struct buf *b); /* the bytes as a string the caller frees; never NULL unless out of memory */
 
-/* ---- strings --------------------------------------------------------------------------------------------------- */
+/* ---- str.c: strings --------------------------------------------------------------------------------------------------- */
 
 char *str_format(const char *format, ...) __attribute__((format(printf, 1, 2))); /* caller frees; NULL: no memory */
 bool str_starts(const char *s, const char *prefix);
@@ -107,6 +106,8 @@ int str_to_seconds(const char *s, int64_t *out);
 /* Of `count` candidates the one nearest to `word` (edit distance), or NULL when none is near: for "did you mean". */
 const char *str_nearest(const char *word, const char *const *candidates, size_t count);
 bool str_is_utf8(const char *s, size_t size);
+/* Bytes of the character at `s`, of at most `left`; 0 when it is a control character (C0, DEL, C1) or not UTF-8. */
+size_t str_printable(const char *s, size_t left);
 /* Whether JSON text opens more than `limit` brackets inside each other: asked before a parser recurses over text that
  * nobody vouches for. Brackets in strings do not count; the text need not be valid. */
 bool str_json_deeper(const char *s, size_t size, size_t limit);
@@ -115,7 +116,12 @@ size_t strv_length(char *const *list);
 int strv_add(char ***list, const char *s); /* copies s */
 void strv_free(char **list);
 
-/* ---- files and descriptors ------------------------------------------------------------------------------------- */
+/* ---- file.c: files and descriptors ------------------------------------------------------------------------------------- */
+
+/* Closes an owner's descriptor and resets it to -1; does nothing to one that is -1 already. errno stays as it was. A
+ * number that is not open means that somebody else has closed it, and will one day close a stranger's: that is a bug,
+ * logged, and with HUSK_STRICT in the environment (as in the tests) the end of the process. */
+void fd_close(int *fd);
 
 /* Loop over EINTR and short counts. read_full returns the count read (short only at end of file) or -1. */
 ssize_t read_full(int fd, void *data, size_t size);
@@ -129,10 +135,12 @@ int file_poke(const char *path, const char *value, struct husk_error *err);
 int dir_make(const char *path, mode_t mode, struct husk_error *err); /* with parents; fine when it exists */
 /* Removes a tree without following links or crossing mounts; fine when it is not there. */
 int dir_remove(const char *path, struct husk_error *err);
+/* Disk in use by everything below a directory. */
+uint64_t dir_bytes(const char *path);
 int fd_set_cloexec(int fd, bool on);
 int fd_set_nonblocking(int fd, bool on);
 
-/* ---- child processes ------------------------------------------------------------------------------------------- */
+/* ---- command.c: child processes ------------------------------------------------------------------------------------------- */
 
 struct command {
 	const char *const *argv;        /* argv[0] is looked up in PATH */
@@ -153,7 +161,11 @@ int command_run(const struct command *command, struct husk_error *err);
 /* Starts only: the pid, or -1. Descriptors above 2 are closed in the child. */
 pid_t command_start(const struct command *command, struct husk_error *err);
 
-/* ---- what comes with Husk -------------------------------------------------------------------------------------- */
+/* In a child before exec: every signal as a new process has it; signals_reset also unblocks them. Async-signal-safe. */
+void signals_default(void);
+void signals_reset(void);
+
+/* ---- place.c: what comes with Husk -------------------------------------------------------------------------------------- */
 
 /* Directories in which shipped files may be, best first; caller frees. */
 char **place_list(void);
@@ -161,20 +173,22 @@ char **place_list(void);
 char *place_find(const char *name);
 int place_missing(const char *name, struct husk_error *err);
 
-/* ---- time, random, log ----------------------------------------------------------------------------------------- */
+/* ---- time.c, log.c: time, random, log ----------------------------------------------------------------------------------------- */
 
 int64_t time_monotonic_ms(void);
 int64_t time_monotonic_us(void);
+int64_t time_boot_ms(void); /* as monotonic, and goes on while the host sleeps */
 int64_t time_wall_ms(void);
 /* RFC 3339 UTC with milliseconds into out[25]. */
 void time_format(int64_t wall_ms, char out[static 25]);
+/* The other way, with or without milliseconds; -1: it is no such time. */
+int64_t time_parse(const char *text);
 int random_bytes(void *data, size_t size);
 /* `prefix` then `length` characters of [a-z2-7], into out (size at least strlen(prefix)+length+1). */
 int random_id(const char *prefix, size_t length, char *out);
 
-/* Lines on stderr: "husk: level: text". Secrets never go here. */
+/* A line on stderr, when its level is wanted (base/log.h). Secrets never go here. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
-void log_set_level(enum log_level level);
 void log_line(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Growable runs of bytes, used for messages, command output and anything whose size is not known ahead. A failed call
- * leaves the buffer as it was. It must never trust a size: every sum is checked, since sizes may come from a guest.
+ * Growable byte buffers for messages, command output and other data of unknown size. A failed call leaves the buffer
+ * unchanged. Sizes may come from a guest, so every addition is checked for overflow.
  */
 #include "base/base.h"
 

@@ -1,7 +1,7 @@
 /*
- * Child processes: starting one, and running one to its end with its output collected and its time bounded. Used for the
- * tools Husk drives (runsc, mkfs.erofs, mmdebstrap) and to start supervisors. A child gets a process group of its own,
- * a clean environment unless told otherwise, default signals, and none of our descriptors but the three it was given.
+ * Child processes: start one, or run one to its end with its output collected and its time bounded. Used for the tools that
+ * Husk drives (runsc, mkfs.erofs, mmdebstrap) and to start supervisors. A child gets its own process group, a clean
+ * environment unless the caller says otherwise, default signals, and only the three descriptors that the caller names.
  */
 #include "base/base.h"
 
@@ -44,14 +44,20 @@ static void mark_descriptors(void)
 		fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-static void reset_signals(void)
+void signals_default(void)
 {
 	struct sigaction standard = { .sa_handler = SIG_DFL };
-	sigset_t none;
 
 	/* Handlers go with exec, but ignored signals would stay ignored. KILL, STOP and the C library's own refuse. */
 	for (int number = 1; number < NSIG; number++)
 		sigaction(number, &standard, NULL);
+}
+
+void signals_reset(void)
+{
+	sigset_t none;
+
+	signals_default();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -68,7 +74,7 @@ static _Noreturn void launch_child(const struct launch *launch)
 {
 	const struct command *command = launch->command;
 
-	reset_signals();
+	signals_reset();
 	if (launch->tied)
 		prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (dup2(launch->in, 0) < 0 || dup2(launch->out, 1) < 0 || dup2(launch->errors, 2) < 0)
@@ -148,7 +154,8 @@ static pid_t launch_start(const struct command *command, bool tied, int out, int
 {
 	static const char *const default_path = "PATH=" PATH_DEFAULT;
 	cleanup_free char *path = getenv("PATH") ? str_format("PATH=%s", getenv("PATH")) : NULL;
-	const char *const clean[] = { path ? path : default_path, "HOME=/", "LANG=C.UTF-8", NULL };
+	const char *const clean[] = { path ? path : default_path, "HOME=/", "LANG=C.UTF-8",
+				      getenv("HUSK_STRICT") ? "HUSK_STRICT=1" : NULL, NULL };
 	struct launch launch = { .command = command,
 				 .environment = command->environment ? command->environment : clean,
 				 .tied = tied };
@@ -164,7 +171,7 @@ static pid_t launch_start(const struct command *command, bool tied, int out, int
 	report = ends[0];
 	/* Above 2 too, for a caller that closed its own stdio. */
 	report_end = copy_above(ends[1], 0);
-	close(ends[1]);
+	fd_close(&ends[1]);
 	if (report_end < 0)
 		return husk_fail_errno(err, "cannot set up descriptors for %s", command->argv[0]);
 	launch.in = in_copy;
@@ -174,7 +181,7 @@ static pid_t launch_start(const struct command *command, bool tied, int out, int
 	pid = launch_fork(&launch);
 	if (pid < 0)
 		return husk_fail_errno(err, "cannot fork for %s", command->argv[0]);
-	close(steal_fd(&report_end));
+	fd_close(&report_end);
 	number = await_exec(report, pid);
 	return number ? fail_exec(command, number, err) : pid;
 }
@@ -199,9 +206,9 @@ struct run {
 
 static void run_release(struct run *run)
 {
-	base_cleanup_close(&run->process);
-	base_cleanup_close(&run->out);
-	base_cleanup_close(&run->errors);
+	fd_close(&run->process);
+	fd_close(&run->out);
+	fd_close(&run->errors);
 	buf_free(&run->tail);
 }
 

@@ -1,7 +1,7 @@
 /*
- * Errors that gather context on their way up, and the handlers behind the cleanup_* attributes. Everything in Husk
- * reports failure through this file. It must never allocate (an error is often "no memory") and never change errno,
- * so that a caller may still look at it.
+ * Errors that collect context on their way up, and the functions behind the cleanup_* attributes. All of Husk reports
+ * failures through this file. Nothing here may allocate, because the error is often "out of memory", and nothing may change
+ * errno.
  */
 #include "base/base.h"
 
@@ -128,15 +128,6 @@ void base_cleanup_free(void *pointer_to_pointer)
 	/* The attribute hands over the address of a pointer of any type: copying its bytes is the portable way in. */
 	memcpy(&pointer, pointer_to_pointer, sizeof(pointer));
 	free(pointer);
-}
-
-void base_cleanup_close(int *fd)
-{
-	int saved = errno;
-
-	if (*fd >= 0)
-		close(*fd);
-	errno = saved;
 }
 
 void base_cleanup_file(FILE **file)

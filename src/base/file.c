@@ -1,7 +1,7 @@
 /*
- * Whole files, directories and descriptors. Used on the host and in the guest agent. Removing a tree must never follow a
- * link or cross into a mount, whatever a hostile guest put there; a reader of file_write_atomic's target must never see
- * a half-written file (should the host lose power, the old file or none may be found: it does not wait for the disk).
+ * Whole files, directories and descriptors, for the host and the agent. Removing a tree must never follow a link or cross
+ * into a mount, whatever a hostile guest left there. A reader of a file written by file_write_atomic never sees half of it.
+ * After a power cut the old file or no file may be found, because file_write_atomic does not wait for the disk.
  */
 #include "base/base.h"
 
@@ -22,6 +22,19 @@ static bool retry_io(int fd, short events)
 	if (errno != EAGAIN)
 		return false;
 	return poll(&wait, 1, -1) >= 0 || errno == EINTR;
+}
+
+void fd_close(int *fd)
+{
+	int saved = errno;
+
+	if (*fd >= 0 && close(*fd) < 0 && errno == EBADF) {
+		log_line(LOG_ERROR, "bug: descriptor %d is not open any more", *fd);
+		if (getenv("HUSK_STRICT"))
+			abort();
+	}
+	*fd = -1;
+	errno = saved;
 }
 
 ssize_t read_full(int fd, void *data, size_t size)
@@ -256,7 +269,7 @@ static int remove_content(struct removal *removal, int parent, const char *name,
 	own = steal_fd(&fd);
 	dir = fdopendir(own);
 	if (!dir) {
-		close(own);
+		fd_close(&own);
 		return -1;
 	}
 	if (depth == 0)
@@ -284,7 +297,7 @@ static int remove_entry(struct removal *removal, int parent, const char *name, u
 	if (depth >= REMOVE_DEEPEST)
 		return lift(removal, parent, name);
 	if (remove_content(removal, parent, name, depth) < 0)
-		return -1;
+		return errno == ENOENT ? 0 : -1; /* somebody else removes it too, and was faster */
 	return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -1;
 }
 
@@ -295,4 +308,23 @@ int dir_remove(const char *path, struct husk_error *err)
 	if (remove_entry(&removal, AT_FDCWD, path, 0) < 0)
 		return husk_fail_errno(err, "cannot remove '%s'", path);
 	return 0;
+}
+
+uint64_t dir_bytes(const char *path)
+{
+	cleanup_dir DIR *dir = opendir(path);
+	uint64_t total = 0;
+	struct dirent *entry;
+	struct stat st;
+
+	if (!dir)
+		return 0;
+	while ((entry = readdir(dir))) {
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, "..") ||
+		    fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		cleanup_free char *child = S_ISDIR(st.st_mode) ? str_format("%s/%s", path, entry->d_name) : NULL;
+		total += child ? dir_bytes(child) : (uint64_t)st.st_blocks * 512;
+	}
+	return total;
 }

@@ -17,8 +17,9 @@ char **place_list(void)
 	cleanup_strv char **places = NULL;
 	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
 	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
-	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk",
-						 HUSK_PREFIX "/bin" };
+	/* For a program that embeds libhusk and stands elsewhere: where it was built for, then where packages install. */
+	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk", HUSK_PREFIX "/bin",
+						 "/usr/lib/husk", "/usr/share/husk" };
 	ssize_t size;
 
 	if (given && given[0] && strv_add(&places, given) < 0)
@@ -53,8 +54,9 @@ char *place_find(const char *name)
 
 int place_missing(const char *name, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_UNAVAILABLE,
-			 "'%s', which comes with husk, is neither beside the program nor under " HUSK_PREFIX
-			 "; run 'make' or 'make install', or set HUSK_LIBDIR",
-			 name);
+	return husk_fail(
+		err, HUSK_UNAVAILABLE,
+		"'%s', which comes with husk, is neither beside the program nor installed; install the package "
+		"husk, run 'make install', or set HUSK_LIBDIR",
+		name);
 }

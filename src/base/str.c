@@ -217,6 +217,15 @@ bool str_is_utf8(const char *s, size_t size)
 	return true;
 }
 
+size_t str_printable(const char *s, size_t left)
+{
+	const unsigned char *p = (const unsigned char *)s;
+	size_t length = left > 0 ? utf8_sequence(p, left) : 0;
+	bool control = length && (p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0));
+
+	return control ? 0 : length;
+}
+
 bool str_json_deeper(const char *s, size_t size, size_t limit)
 {
 	size_t depth = 0;

@@ -1,6 +1,6 @@
 /*
- * Clocks, time as text, and random bytes and ids. Ids are names, not secrets, yet they come from the kernel's generator
- * all the same: two forks of one machine must never draw the same one.
+ * Clocks, time as text, random bytes and random ids. Ids are names, not secrets. They still come from the kernel's
+ * generator, because two forks of one machine must never draw the same id.
  */
 #include "base/base.h"
 
@@ -14,6 +14,14 @@ static int64_t clock_us(clockid_t clock)
 	/* Cannot fail with a clock every Linux has and a valid pointer. */
 	clock_gettime(clock, &now);
 	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t time_boot_ms(void)
+{
+	struct timespec now = { 0 };
+
+	clock_gettime(CLOCK_BOOTTIME, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 int64_t time_monotonic_ms(void)
@@ -31,21 +39,49 @@ int64_t time_wall_ms(void)
 	return clock_us(CLOCK_REALTIME) / 1000;
 }
 
+/* The day of a count of days since 1970, by the proleptic Gregorian calendar. gmtime_r would do, but it opens the host's
+ * time zone first, and a jailed process that logs may not. Years begin in March here, so that leap days come last. */
+static void civil_day(int64_t days, int *year, int *month, int *day)
+{
+	int64_t shifted = days + 719468;                                    /* since 0000-03-01 */
+	int64_t era = (shifted >= 0 ? shifted : shifted - 146096) / 146097; /* of 400 years */
+	int64_t in_era = shifted - era * 146097;
+	int64_t year_of_era = (in_era - in_era / 1460 + in_era / 36524 - in_era / 146096) / 365;
+	int64_t in_year = in_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+	int64_t from_march = (5 * in_year + 2) / 153;
+
+	*day = (int)(in_year - (153 * from_march + 2) / 5 + 1);
+	*month = (int)(from_march < 10 ? from_march + 3 : from_march - 9);
+	*year = (int)(year_of_era + era * 400 + (*month <= 2));
+}
+
 void time_format(int64_t wall_ms, char out[static 25])
 {
 	/* What four digits of year can say; anything outside is a broken clock, shown as the nearest end. */
-	static const int64_t first = -62167219200000, last = 253402300799999;
+	static const int64_t first = -62167219200000, last = 253402300799999, day_ms = 86400000;
 	int64_t clamped = MIN(MAX(wall_ms, first), last);
-	int64_t milli = ((clamped % 1000) + 1000) % 1000;
-	time_t seconds = (time_t)((clamped - milli) / 1000);
-	struct tm parts = { 0 };
+	int64_t in_day = ((clamped % day_ms) + day_ms) % day_ms;
+	int year, month, day;
 	char text[96];
 
-	gmtime_r(&seconds, &parts);
-	snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", parts.tm_year + 1900, parts.tm_mon + 1,
-		 parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, (int)milli);
+	civil_day((clamped - in_day) / day_ms, &year, &month, &day);
+	snprintf(text, sizeof(text), "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", year, month, day, (int)(in_day / 3600000),
+		 (int)(in_day / 60000 % 60), (int)(in_day / 1000 % 60), (int)(in_day % 1000));
 	memcpy(out, text, 24);
 	out[24] = '\0';
+}
+
+int64_t time_parse(const char *text)
+{
+	struct tm parts = { 0 };
+	int64_t fraction = 0;
+	const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &parts);
+
+	if (rest && *rest == '.' && strspn(rest + 1, "0123456789") == 3 && str_equal(rest + 4, "Z"))
+		fraction = (rest[1] - '0') * 100 + (rest[2] - '0') * 10 + (rest[3] - '0');
+	else if (!str_equal(rest, "Z"))
+		return -1;
+	return (int64_t)timegm(&parts) * 1000 + fraction;
 }
 
 int random_bytes(void *data, size_t size)

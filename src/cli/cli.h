@@ -7,10 +7,11 @@
 #define HUSK_CLI_H
 
 #include "base/base.h"
-#include "cli/egress.h"
+#include "cli/cmd_egress.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "husk.h"
+#include "json/owned.h"
 
 /* Exit statuses of husk's own; run, exec, attach and code give the program's and keep 125 for husk's failures. */
 enum {
@@ -19,6 +20,8 @@ enum {
 	EXIT_MISSING = 3,
 	EXIT_TIMED_OUT = 124,
 	EXIT_HUSK = 125,
+	EXIT_NOT_EXECUTABLE = 126,
+	EXIT_NOT_FOUND = 127,
 	EXIT_SIGNAL_BASE = 128,
 };
 
@@ -26,6 +29,8 @@ struct cli {
 	struct husk *husk; /* open while a command runs, unless it is `offline` */
 	const struct cli_command *command;
 	bool json, verbose, help;
+	const char *host, *ca;      /* --host, --ca */
+	struct husk_error settings; /* what is wrong with the settings of the machine; code 0: nothing */
 };
 
 struct command_group {
@@ -52,25 +57,37 @@ struct cli_command {
 extern const struct cli_command *const cli_commands[];
 
 extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls, cli_inspect, cli_rm, cli_cp,
-	cli_fork, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_volume_create, cli_volume_ls,
-	cli_volume_inspect, cli_volume_rm, cli_volume_files, cli_volume_read, cli_volume_write, cli_hibernate, cli_wake,
-	cli_pause, cli_resume, cli_extend, cli_code, cli_logs, cli_stats, cli_events, cli_template_build,
-	cli_template_ls, cli_template_rm, cli_serve, cli_mcp, cli_token_create, cli_token_ls, cli_token_rm, cli_egress,
-	cli_doctor, cli_gc, cli_version, cli_help;
+	cli_fork, cli_checkpoint, cli_rewind, cli_history, cli_tree, cli_snapshot_create, cli_snapshot_ls,
+	cli_snapshot_rm, cli_volume_create, cli_volume_ls, cli_volume_inspect, cli_volume_rm, cli_volume_files,
+	cli_volume_read, cli_volume_write, cli_hibernate, cli_wake, cli_pause, cli_resume, cli_extend, cli_code,
+	cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls, cli_template_rm, cli_pull, cli_image_ls,
+	cli_image_inspect, cli_image_rm, cli_image_prune, cli_serve, cli_mcp, cli_mcp_install, cli_mcp_uninstall,
+	cli_port, cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_context_add, cli_context_use,
+	cli_context_ls, cli_context_rm, cli_config_show, cli_doctor, cli_gc, cli_pool_drain, cli_version,
+	cli_completion, cli_uninstall, cli_help;
 
-/* help.c: the page of one command, and the list of them all. */
+/* ---- the manual (cmd_help.c) ---- */
+
+/* The page of one command, and the list of them all. */
 void help_command(const struct cli_command *command, FILE *out);
 void help_overview(FILE *out);
+/* For a first time user: three commands to try, and where the rest is. */
+void help_first(FILE *out);
 /* The commands that begin with this word ("snapshot"); false: there are none. */
 bool help_family(const char *family, FILE *out);
 /* By its first words: *words says how many of argv named it. NOT_FOUND-like failures suggest the nearest. */
 int help_find(int argc, char *const *argv, const struct cli_command **out, int *words, struct husk_error *err);
 extern const struct option_spec common_options[];
 
-/* ---- making sandboxes (create.c) ---- */
+/* ---- servers (cmd_context.c) ---- */
+
+/* Opens what --host, HUSK_HOST, HUSK_HOME, the current context or the default stand for, in this order. */
+int context_open(struct cli *cli, struct husk_error *err);
+
+/* ---- making sandboxes (cmd_create.c) ---- */
 
 struct create_arguments {
-	const char *template, *snapshot, *name, *isolation;
+	const char *template, *snapshot, *name, *isolation, *on_expiry;
 	int64_t ttl_seconds, idle_seconds, pids;
 	bool persistent;
 	uint64_t memory_bytes, disk_bytes;
@@ -90,30 +107,28 @@ int create_fill(const struct create_arguments *arguments, struct egress_given *e
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err);
 
-/* ---- the network (egress.c) ---- */
+/* ---- the network (cmd_egress.c) ---- */
 
-/* What the sandbox was denied since then, each once, as a list for --json; without --json it is told on stderr too. */
-json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms);
+/* What the sandbox was denied since then (see json_denied), a list for --json; without --json it is told on stderr. */
+json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms, const char *errors, size_t size);
 
-/* ---- templates (template.c) ---- */
+/* ---- templates (cmd_template.c) ---- */
 
-/* After husk_create failed with NOT_FOUND: 1 when the template was a bundled definition and is baked now, 0 when the
+/* After husk_create failed with NOT_FOUND: 1 when the template was a bundled definition or an image's name, and is baked
+ * now (an image that is not here is pulled first), 0 when the
  * failure was about something else, -1 with a better message. */
 int template_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err);
+/* The template of an image that was pulled, built unless it is there: 1 when it was built now, 0 when it was there. */
+int template_of_image(struct cli *cli, const char *image, const char *isolation, struct husk_error *err);
+/* `template rm` and `image rm`: removes each in turn and prints its name; the first that fails ends it. */
+typedef int (*remove_fn)(struct husk *husk, const char *name, struct husk_error *err);
+int remove_each(struct cli *cli, char *const *names, remove_fn remove, struct husk_error *err);
+/* Adds the names of all definitions there are to *out, each once, sorted. */
+int template_definitions(char ***out, struct husk_error *err);
 
-/* ---- cleanup ---- */
+/* ---- images of registries (cmd_image.c) ---- */
 
-static inline void cli_cleanup_sandbox(struct husk_sandbox **p)
-{
-	if (*p)
-		husk_sandbox_free(*p);
-}
-static inline void cli_cleanup_sandboxes(struct husk_sandbox ***p)
-{
-	if (*p)
-		husk_sandbox_list_free(*p);
-}
-#define cleanup_sandbox cleanup(cli_cleanup_sandbox)
-#define cleanup_sandboxes cleanup(cli_cleanup_sandboxes)
+/* husk_image_pull with progress on stderr, and a line when it is done. */
+int image_pull(struct cli *cli, const char *name, struct husk_image **out, struct husk_error *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * The events of a `husk code` run; see code.h. Results come from the guest: their kinds are looked up in a table of
+ * The events of a `husk code` run; see code_result.h. Results come from the guest: their kinds are looked up in a table of
  * ours, file names are made here, and nothing of the guest's becomes part of a path.
  */
-#include "cli/code.h"
+#include "cli/code_result.h"
 
 #include <openssl/evp.h>
 
@@ -50,7 +50,7 @@ static int decode_base64(const char *text, size_t size, struct buf *out, struct 
 				   (int)size) < 0 ||
 		  EVP_DecodeFinal(context, (unsigned char *)out->data + count, &rest) < 0;
 	EVP_ENCODE_CTX_free(context);
-	out->size = (size_t)(count + rest);
+	out->size = (size_t)count + (size_t)rest;
 	return bad ? husk_fail(err, HUSK_PROTOCOL, "a result of the code is not the base64 it claims to be") : 0;
 }
 

@@ -8,6 +8,9 @@
 #include <fcntl.h>
 #include <signal.h>
 
+/* How long the first interrupt waits for what is under way, such as a create that then is taken back. */
+#define HOLD_SECONDS 30
+
 enum interrupt_mode { MODE_DEFAULT, MODE_HOLD, MODE_FORWARD };
 
 static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
@@ -15,6 +18,7 @@ static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 /* What the handler works on: signal handlers have no other way to their data. */
 static volatile sig_atomic_t mode = MODE_DEFAULT;
 static volatile sig_atomic_t seen;
+static volatile sig_atomic_t overdue; /* what the alarm ends us for */
 static int queue[2] = { -1, -1 };
 static char children_path[64];
 
@@ -27,7 +31,7 @@ static void end_children(void)
 	if (fd < 0)
 		return;
 	ssize_t size = read(fd, text, sizeof(text) - 1);
-	close(fd);
+	fd_close(&fd);
 	pid_t pid = 0;
 	for (ssize_t i = 0; i < size; i++) {
 		if (text[i] >= '0' && text[i] <= '9') {
@@ -52,10 +56,20 @@ static void on_signal(int signal)
 	} else if (signal != SIGWINCH) {
 		if (seen)
 			_exit(128 + signal);
-		seen = signal;
+		seen = overdue = signal;
 		end_children();
+		alarm(HOLD_SECONDS);
 	}
 	errno = saved;
+}
+
+static void on_alarm(int signal)
+{
+	static const char text[] = "husk: interrupted, and what was under way does not end: gave up (husk ls)\n";
+
+	(void)signal;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(128 + overdue);
 }
 
 static void on_broken_pipe(int signal)
@@ -92,7 +106,13 @@ int interrupt_hold(struct husk_error *err)
 	for (size_t i = 0; i < ARRAY_SIZE(ending_signals); i++)
 		if (handle(ending_signals[i], on_signal, err) < 0)
 			return -1;
-	return 0;
+	return handle(SIGALRM, on_alarm, err);
+}
+
+void interrupt_deadline(int signal, unsigned seconds)
+{
+	overdue = signal;
+	alarm(seconds);
 }
 
 int interrupt_seen(void)

@@ -1,13 +1,18 @@
 /*
- * husk, the command line: finds the command, parses its options, opens the instance, runs it, and turns what came of it
- * into an exit status. Everything a command does stands in its own file; nothing here knows any of them by name, except
- * `supervise` and `leash`, the processes that look after one sandbox and its network and that libhusk starts from this
- * same binary.
+ * husk, the command line: finds the command, parses its options, opens the instance, runs the command, and turns its result
+ * into an exit status. Each command is in its own file. This file knows none of them by name, except the processes that
+ * libhusk starts from this same binary: `supervise`, `leash` and `volume-server`, which look after one sandbox, its network
+ * and one of its volumes, and `builder`, a step of a template's build.
  */
+#include "base/log.h"
+#include "cli/alias.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "config/config.h"
 #include "net/leash.h"
-#include "sandbox/supervise.h"
+#include "store/builder.h"
+#include "supervisor/supervise.h"
+#include "volume/process.h"
 
 static int status_of(const struct cli *cli, const struct husk_error *err)
 {
@@ -44,7 +49,9 @@ static int finish_output(int status)
 
 static int open_and_run(struct cli *cli, void *arguments, int argc, char **argv, struct husk_error *err)
 {
-	if (!cli->command->offline && husk_open(NULL, &cli->husk, err) < 0)
+	if (!cli->command->offline && cli->settings.code)
+		return husk_fail(err, cli->settings.code, "%s", cli->settings.message);
+	if (!cli->command->offline && context_open(cli, err) < 0)
 		return -1;
 	int status = cli->command->run(cli, arguments, argc, argv, err);
 	if (cli->husk)
@@ -70,6 +77,8 @@ static int parse_and_run(struct cli *cli, int argc, char **argv, struct husk_err
 		help_command(command, stdout);
 		status = 0;
 	} else if (check_operands(command, argc, argv, err) == 0) {
+		if (cli->verbose && !getenv("HUSK_LOG"))
+			log_set_level(LOG_INFO);
 		status = open_and_run(cli, arguments, argc, argv, err);
 	}
 	options_free(groups, ARRAY_SIZE(groups));
@@ -86,10 +95,16 @@ static int find_command(struct cli *cli, int *argc, char ***argv, struct husk_er
 		(*argv)[0] = "version";
 	if (options_parse(&common, 1, 1, argc, *argv, err) < 0)
 		return -1;
-	if (*argc == 0) {
-		help_overview(cli->help ? stdout : stderr);
-		return cli->help ? 0 : EXIT_USAGE;
+	if (*argc == 0 && cli->help) {
+		help_overview(stdout);
+		return 0;
 	}
+	if (*argc == 0) {
+		help_first(stderr);
+		return EXIT_USAGE;
+	}
+	if (alias_command(argc, argv, err) < 0)
+		return -1;
 	if (*argc == 2 && (str_equal((*argv)[1], "--help") || str_equal((*argv)[1], "-h")) &&
 	    help_family((*argv)[0], stdout))
 		return 0;
@@ -109,9 +124,16 @@ int main(int argc, char **argv)
 		return supervise_main(argc - 1, argv + 1);
 	if (argc > 1 && str_equal(argv[1], "leash"))
 		return leash_main(argc - 1, argv + 1);
+	if (argc > 1 && str_equal(argv[1], "volume-server"))
+		return volume_server_main(argc - 1, argv + 1);
+	if (argc > 1 && str_equal(argv[1], "builder"))
+		return builder_main(argc - 1, argv + 1);
 	argc -= argc > 0;
 	argv++;
-	int status = interrupt_setup(&err);
+	/* Wrong settings are told by the command that would use them. */
+	int status = config_apply(&cli.settings) < 0 ? 0 : log_setup("husk", LOG_WARN, &err);
+	if (status == 0)
+		status = interrupt_setup(&err);
 	if (status == 0)
 		status = find_command(&cli, &argc, &argv, &err);
 	if (status == 0 && cli.command)

@@ -7,6 +7,7 @@
 
 #include <inttypes.h>
 
+#include "cli/alias.h"
 #include "cli/output.h"
 
 #define MEBIBYTE (UINT64_C(1) << 20)
@@ -197,16 +198,20 @@ static int add_string(const char *text, struct string_list *list, struct husk_er
 
 /* ---- one option ---- */
 
+/* `text` NULL: no value was given, which only a flag allows. */
 static int option_set(const struct option_spec *spec, void *target, const char *what, const char *text,
 		      struct husk_error *err)
 {
 	void *field = (char *)target + spec->offset;
 	int64_t number;
 
-	switch (spec->kind) {
-	case OPTION_FLAG:
+	if (spec->kind == OPTION_FLAG) {
 		*(bool *)field = true;
 		return 0;
+	}
+	if (!text)
+		return husk_fail(err, HUSK_INVALID, "%s needs a value", what);
+	switch (spec->kind) {
 	case OPTION_CHOICE:
 		if (parse_choice(what, spec, text, err) < 0)
 			return -1;
@@ -286,18 +291,18 @@ static int parser_unknown(const struct parser *parser, const char *word, const c
 		for (const struct option_spec *spec = parser->groups[i].specs; spec && spec->name; spec++)
 			if (count < ARRAY_SIZE(names))
 				names[count++] = spec->name;
-	const char *near = name ? str_nearest(name, names, count) : NULL;
+	const char *advice = alias_option(word), *near = name ? str_nearest(name, names, count) : NULL;
+	if (advice)
+		return husk_fail(parser->err, HUSK_INVALID, "there is no %s here; %s", word, advice);
 	if (near)
 		return husk_fail(parser->err, HUSK_INVALID, "unknown option '%s'; did you mean '--%s'?", word, near);
 	return husk_fail(parser->err, HUSK_INVALID, "unknown option '%s'", word);
 }
 
-static int parser_next_word(struct parser *parser, const char *what, const char **out)
+/* NULL: there is none. */
+static const char *parser_next_word(struct parser *parser)
 {
-	if (parser->at + 1 >= parser->argc)
-		return husk_fail(parser->err, HUSK_INVALID, "%s needs a value", what);
-	*out = parser->argv[++parser->at];
-	return 0;
+	return parser->at + 1 < parser->argc ? parser->argv[++parser->at] : NULL;
 }
 
 /* --name, --name=value, --name value */
@@ -315,8 +320,8 @@ static int parser_long(struct parser *parser, const char *word)
 		return parser_unknown(parser, what, what + 2);
 	if (spec->kind == OPTION_FLAG && value)
 		return husk_fail(parser->err, HUSK_INVALID, "%s takes no value", what);
-	if (spec->kind != OPTION_FLAG && !value && parser_next_word(parser, what, &value) < 0)
-		return -1;
+	if (spec->kind != OPTION_FLAG && !value)
+		value = parser_next_word(parser);
 	return option_set(spec, target, what, value, parser->err);
 }
 
@@ -337,9 +342,7 @@ static int parser_letters(struct parser *parser, const char *word)
 				return -1;
 			continue;
 		}
-		if (!value && parser_next_word(parser, what, &value) < 0)
-			return -1;
-		return option_set(spec, target, what, value, parser->err);
+		return option_set(spec, target, what, value ? value : parser_next_word(parser), parser->err);
 	}
 	return 0;
 }
@@ -375,7 +378,6 @@ int options_parse(const struct option_group *groups, size_t group_count, size_t 
 		if (parser_option(&parser, word) < 0)
 			return -1;
 	}
-	argv[operands] = NULL;
 	argv[operands] = NULL; /* what is left is a command line of its own */
 	*argc = operands;
 	return 0;

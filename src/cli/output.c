@@ -1,6 +1,6 @@
 /*
- * Text for people: sizes, ages, aligned tables, colours, messages. Used by every command. Nothing here decides
- * anything, and nothing prints a guest's bytes to a terminal without taking the control characters out.
+ * Text for people: sizes, ages, aligned tables, colours, messages. Used by every command. A guest's bytes never reach a
+ * terminal with control characters in them.
  */
 #include "cli/output.h"
 
@@ -64,6 +64,7 @@ void output_safe(FILE *out, const char *text, bool lines)
 
 void output_error(const char *message)
 {
+	fflush(stdout); /* in the order in which things were said, also where both go into one file */
 	fputs("husk: ", stderr);
 	output_safe(stderr, message, true);
 	fputc('\n', stderr);
@@ -94,9 +95,11 @@ void output_colored(FILE *out, enum output_color color, const char *word)
 
 /* ---- tables ---- */
 
-void table_begin(struct table *table, size_t columns)
+void table_begin(struct table *table, const char *const *heading, size_t columns)
 {
 	*table = (struct table){ .columns = columns };
+	for (size_t i = 0; i < columns; i++)
+		table_cell(table, heading[i]);
 }
 
 static void table_take(struct table *table, char *text)

@@ -41,7 +41,8 @@ struct table {
 	size_t count, capacity;
 	bool failed;
 };
-void table_begin(struct table *table, size_t columns);
+/* The first row is the heading. */
+void table_begin(struct table *table, const char *const *heading, size_t columns);
 void table_cell(struct table *table, const char *text); /* NULL: "-" */
 void table_cellf(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void table_size(struct table *table, uint64_t bytes);
@@ -55,12 +56,14 @@ void table_free(struct table *table);
 /* Prints the one document and drops it; a NULL document means memory ran out while it was made. */
 int output_json(json_t *document, struct husk_error *err);
 
-/* ---- progress ---- */
+/* ---- progress (progress.c) ---- */
 
 /* A line on stderr that shows the thing goes on, once it has taken half a second, on a terminal only. */
 struct progress;
 struct progress *progress_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_bytes(struct progress *progress, size_t more); /* NULL is fine */
+/* Another text in the same line; NULL as progress is fine. */
+void progress_text(struct progress *progress, const char *text);
 void progress_end(struct progress **progress);
 #define cleanup_progress cleanup(progress_end)
 

@@ -9,8 +9,10 @@
 #include <time.h>
 
 #include "cli/output.h"
+#include "cli/terminal.h"
 
 #define PROGRESS_DELAY_MS 500
+#define LINE_REST 24 /* columns for the wheel, the bytes and the time */
 #define PROGRESS_STEP_MS 100
 
 struct progress {
@@ -31,8 +33,13 @@ static void progress_draw(struct progress *progress, size_t frame)
 
 	if (bytes)
 		output_size(bytes, size, sizeof(size));
+	/* One line: a text that is wider than the terminal would go on in the next, and stay there. */
+	char text[sizeof(progress->text)];
+	uint16_t rows, columns;
+	terminal_size(&rows, &columns);
+	snprintf(text, sizeof(text), "%.*s", MAX((int)columns - LINE_REST, 10), progress->text);
 	fprintf(stderr, "\r%s ", wheel[frame % ARRAY_SIZE(wheel)]);
-	output_safe(stderr, progress->text, false);
+	output_safe(stderr, text, false);
 	fprintf(stderr, " %s%s%.1f s\033[K", size, bytes ? ", " : "",
 		(double)(time_monotonic_ms() - progress->started_ms) / 1000);
 }
@@ -106,6 +113,15 @@ void progress_bytes(struct progress *progress, size_t more)
 {
 	if (progress)
 		atomic_fetch_add(&progress->bytes, more);
+}
+
+void progress_text(struct progress *progress, const char *text)
+{
+	if (!progress)
+		return;
+	pthread_mutex_lock(&progress->lock);
+	snprintf(progress->text, sizeof(progress->text), "%s", text);
+	pthread_mutex_unlock(&progress->lock);
 }
 
 void progress_end(struct progress **held)

@@ -15,13 +15,20 @@
 #include "cli/terminal.h"
 
 #define CAPTURE_MAX (16u << 20)
+#define LAST_ERRORS_MAX 1024u
 #define KEY_CTRL_P 0x10
 #define KEY_CTRL_Q 0x11
 /* A feeder that does not let go by then sits in a write nobody reads: the program is about to end anyway. */
 #define FEEDER_PATIENCE_MS 200
+/* How long a process has to end after a signal that was passed on to it; then it is ended. */
+#define SIGNAL_GRACE_MS 10000
+/* How long that may take, and what it lived in: a supervisor may hang. */
+#define CLEANUP_SECONDS 15
 
 const struct option_spec process_options[] = {
 	OPTION('i', "interactive", OPTION_FLAG, struct process_arguments, interactive, NULL, "pass stdin on"),
+	OPTION('d', "detach", OPTION_FLAG, struct process_arguments, detach, NULL,
+	       "start it and do not wait (husk attach shows it later)"),
 	OPTION('c', "shell", OPTION_STRING, struct process_arguments, shell, "STRING",
 	       "run a string with /bin/sh -c instead of a command"),
 	OPTION('w', "cwd", OPTION_STRING, struct process_arguments, cwd, "PATH", "where it runs"),
@@ -40,8 +47,9 @@ struct relay {
 	int wake; /* the feeder saw the detach keys */
 	int stop; /* the feeder is to end */
 	bool exited;
-	bool abandoned; /* the feeder did not end, and still uses all this */
-	int signals;    /* passed on so far */
+	bool abandoned;      /* the feeder did not end, and still uses all this */
+	int signal;          /* the last that was passed on; 0: none */
+	int64_t deadline_ms; /* with it: when we stop waiting for the process */
 };
 
 /* ---- our input ---- */
@@ -137,10 +145,27 @@ static void relay_signals(struct relay *relay)
 				husk_process_resize(relay->process, rows, columns, NULL);
 			continue;
 		}
+		bool again = relay->signal != 0;
+		relay->signal = signal;
+		if (!again) {
+			relay->deadline_ms = time_monotonic_ms() + SIGNAL_GRACE_MS;
+			interrupt_deadline(signal, SIGNAL_GRACE_MS / 1000 + CLEANUP_SECONDS);
+		}
 		/* asked a second time, or by a terminal that went away: stop waiting for its consent */
-		if (relay->signals++ > 0 || signal == SIGHUP || husk_process_signal(relay->process, signal, NULL) < 0)
+		if (again || signal == SIGHUP || husk_process_signal(relay->process, signal, NULL) < 0)
 			relay->result->interrupted = signal;
 	}
+}
+
+/* For poll: the time the process has left, once a signal was passed on to it; else for ever. */
+static int relay_patience(struct relay *relay)
+{
+	if (!relay->signal)
+		return -1;
+	int64_t left = relay->deadline_ms - time_monotonic_ms();
+	if (left <= 0 && !relay->exited && !relay->result->interrupted)
+		relay->result->interrupted = relay->signal;
+	return (int)MAX(left, 0);
 }
 
 static bool relay_over(const struct relay *relay)
@@ -165,11 +190,12 @@ static int pass_on(struct relay *relay, int fd, const char *data, size_t size, s
 {
 	while (size && !relay->result->interrupted) {
 		struct pollfd fds[2] = { { .fd = fd, .events = POLLOUT }, { .fd = interrupt_fd(), .events = POLLIN } };
-		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+		int ready = poll(fds, 2, relay_patience(relay));
+		if (ready < 0 && errno != EINTR)
 			return husk_fail_errno(err, "cannot wait for standard output");
-		if (fds[1].revents & POLLIN)
+		if (ready > 0 && fds[1].revents & POLLIN)
 			relay_signals(relay);
-		if (!fds[0].revents)
+		if (ready <= 0 || !fds[0].revents)
 			continue;
 		ssize_t written = write(fd, data, MIN(size, (size_t)PIPE_BUF));
 		if (written < 0 && (errno == EINTR || errno == EAGAIN))
@@ -186,6 +212,14 @@ static int pass_on(struct relay *relay, int fd, const char *data, size_t size, s
 	return 0;
 }
 
+static void keep_last(struct buf *last, const char *data, size_t size)
+{
+	size_t fits = MIN(size, LAST_ERRORS_MAX);
+
+	if (buf_append(last, data + size - fits, fits) == 0 && last->size > LAST_ERRORS_MAX)
+		buf_consume(last, last->size - LAST_ERRORS_MAX);
+}
+
 static int relay_event(struct relay *relay, const struct husk_process_event *event, struct husk_error *err)
 {
 	struct relay_result *result = relay->result;
@@ -200,6 +234,8 @@ static int relay_event(struct relay *relay, const struct husk_process_event *eve
 		result->duration_ms = event->duration_ms;
 		return 0;
 	}
+	if (error_output)
+		keep_last(&result->last_errors, event->data, event->size);
 	if (relay->options->capture)
 		return capture(error_output ? &result->error_output : &result->output, event->data, event->size, err);
 	return pass_on(relay, error_output ? STDERR_FILENO : STDOUT_FILENO, event->data, event->size, err);
@@ -212,8 +248,11 @@ static int relay_loop(struct relay *relay, struct husk_error *err)
 					 { .fd = interrupt_fd(), .events = POLLIN },
 					 { .fd = relay->wake, .events = POLLIN } };
 		bool pending = husk_process_pending(relay->process);
-		if (poll(fds, 3, pending ? 0 : -1) < 0 && errno != EINTR)
+		int patience = relay_patience(relay), ready = poll(fds, 3, pending ? 0 : patience);
+		if (ready < 0 && errno != EINTR)
 			return husk_fail_errno(err, "cannot wait for the process");
+		if (ready < 0)
+			continue; /* and what poll would have said is not there */
 		if (fds[2].revents & POLLIN)
 			relay->result->detached = true;
 		if (fds[1].revents & POLLIN)
@@ -231,7 +270,7 @@ static int relay_loop(struct relay *relay, struct husk_error *err)
 static int relay_run(struct relay *relay, struct husk_error *err)
 {
 	cleanup_terminal struct terminal terminal = { 0 };
-	pthread_t feeder;
+	pthread_t feeder = 0;
 
 	if (relay->options->terminal && relay->options->input && terminal_raw(&terminal, err) < 0)
 		return -1;
@@ -257,36 +296,51 @@ int relay_process(struct cli *cli, struct husk_process *process, const struct re
 	else if (interrupt_forward(true, err) == 0)
 		status = relay_run(&relay, err);
 	interrupt_forward(false, NULL);
+	interrupt_deadline(result->interrupted, result->interrupted ? CLEANUP_SECONDS : 0);
 	if (relay.abandoned) /* all of it goes with the program */
 		return status;
-	base_cleanup_close(&relay.wake);
-	base_cleanup_close(&relay.stop);
+	fd_close(&relay.wake);
+	fd_close(&relay.stop);
 	husk_process_free(process);
 	return status;
 }
 
 /* ---- from start to end ---- */
 
-int relay_exec_options(const struct process_arguments *arguments, int argc, char *const *argv,
-		       struct husk_exec_options *out, struct husk_error *err)
+int relay_exec_options(const struct cli *cli, const char *sandbox, struct process_arguments *arguments, int argc,
+		       char *const *argv, struct husk_exec_options *out, struct husk_error *err)
 {
+	bool at_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !cli->json && !arguments->detach;
+
+	/* `husk run`, `husk exec box`: somebody who sits there wants a shell */
+	if (argc == 0 && !arguments->shell && at_terminal)
+		arguments->interactive = arguments->tty = true;
 	*out = (struct husk_exec_options){
 		.shell = arguments->shell,
 		.cwd = arguments->cwd,
 		.user = arguments->user,
 		.timeout_ms = arguments->timeout_ms,
 		.keep_stdin = arguments->interactive,
+		.detach = arguments->detach,
 	};
 	if (arguments->shell && argc > 0)
 		return husk_fail(err, HUSK_INVALID, "--shell and a command exclude each other; '%s' is one too many",
 				 argv[0]);
+	out->image_command = argc == 0 && !arguments->shell && arguments->image;
 	if (argc > 0)
 		out->argv = (const char *const *)argv;
-	else if (!arguments->shell && !arguments->tty)
+	else if (!arguments->shell && !arguments->tty && !arguments->image)
 		return husk_fail(err, HUSK_INVALID,
-				 "a command is missing: husk … -- COMMAND [ARG…], or -it for a shell");
-	else if (!arguments->shell)
+				 "a command is missing; type husk %s%s%s -- COMMAND, or for a shell husk %s -it%s%s",
+				 cli->command->name, sandbox ? " " : "", sandbox ? sandbox : "", cli->command->name,
+				 sandbox ? " " : "", sandbox ? sandbox : "");
+	else if (!arguments->shell && arguments->tty)
 		out->shell = "command -v bash >/dev/null && exec bash -l; exec sh -l";
+	if (arguments->tty && arguments->interactive && !isatty(STDIN_FILENO))
+		return husk_fail(
+			err, HUSK_INVALID,
+			"stdin is not a terminal, which -it needs; use -i to pass it on as it is, or --tty for a "
+			"terminal without input");
 	if (arguments->tty)
 		terminal_size(&out->rows, &out->columns);
 	return 0;
@@ -318,21 +372,30 @@ void relay_result_free(struct relay_result *result)
 {
 	buf_free(&result->output.data);
 	buf_free(&result->error_output.data);
+	buf_free(&result->last_errors);
 }
 
-int relay_json(json_t *object, const struct relay_result *result)
+json_t *relay_json(const struct husk_sandbox *sandbox, int64_t pid, int64_t create_ms, int64_t total_ms,
+		   const struct relay_result *result, json_t *denied)
 {
-	cleanup_json json_t *rest = json_pack(
-		"{s:i, s:o, s:b, s:b, s:I, s:I, s:I}", "exit_code", result->exit_code, "signal",
-		result->signal ? json_integer(result->signal) : json_null(), "timed_out", result->timed_out,
-		"out_of_memory", result->out_of_memory, "duration_ms", (json_int_t)result->duration_ms, "stdout_lost",
-		(json_int_t)result->output.lost, "stderr_lost", (json_int_t)result->error_output.lost);
+	cleanup_json json_t *object =
+		json_pack("{s:s, s:I, s:o, s:o, s:o, s:o, s:I}", "id", sandbox->id, "pid", (json_int_t)pid, "template",
+			  json_text0(sandbox->template_name), "isolation", json_text0(sandbox->isolation), "boundary",
+			  json_text0(sandbox->boundary), "create_ms",
+			  create_ms < 0 ? json_null() : json_integer(create_ms), "total_ms", (json_int_t)total_ms);
+	cleanup_json json_t *rest =
+		json_pack("{s:i, s:o, s:b, s:b, s:I, s:I, s:I, s:O}", "exit_code", result->exit_code, "signal",
+			  result->signal ? json_integer(result->signal) : json_null(), "timed_out", result->timed_out,
+			  "out_of_memory", result->out_of_memory, "duration_ms", (json_int_t)result->duration_ms,
+			  "stdout_lost", (json_int_t)result->output.lost, "stderr_lost",
+			  (json_int_t)result->error_output.lost, "denied", denied);
 
 	if (!object || !rest ||
 	    json_set_bytes(object, "stdout", result->output.data.data, result->output.data.size) < 0 ||
-	    json_set_bytes(object, "stderr", result->error_output.data.data, result->error_output.data.size) < 0)
-		return -1;
-	return json_object_update(object, rest);
+	    json_set_bytes(object, "stderr", result->error_output.data.data, result->error_output.data.size) < 0 ||
+	    json_object_update(object, rest) < 0)
+		return NULL;
+	return steal_pointer(object);
 }
 
 int relay_status(const struct cli *cli, const struct relay_result *result)

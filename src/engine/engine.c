@@ -1,13 +1,8 @@
 /*
- * The list of engines and what is the same for all of them: choosing one, and making an image outlast a power cut.
- * The supervisor and `husk doctor` call it. It must never fall to an engine that was not proven to work here.
+ * The list of engines, and what all engines share: choosing one, and remembering a probe's result. Called by the supervisor
+ * and `husk doctor`. An engine that was not proven to work on this host must never be chosen.
  */
 #include "engine/engine.h"
-
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include "engine/gvisor/gvisor.h"
 
 const struct engine *const engines[] = { &engine_microvm, &engine_gvisor, NULL };
 
@@ -36,7 +31,16 @@ const struct engine *engine_choose(const char *runtime, struct husk_error *err)
 
 void engine_sweep(const char *runtime, const char *id)
 {
-	gvisor_sweep(runtime, id);
+	for (size_t i = 0; engines[i]; i++)
+		if (engines[i]->sweep)
+			engines[i]->sweep(runtime, id);
+}
+
+void engine_collect(const char *home, const char *const *directories)
+{
+	for (size_t i = 0; engines[i]; i++)
+		if (engines[i]->collect)
+			engines[i]->collect(home, directories);
 }
 
 /* ---- memory of what was found out ---- */
@@ -61,43 +65,4 @@ void engine_remember(const char *runtime, const char *name, const char *key, con
 
 	if (path && content)
 		file_write_atomic(path, content, strlen(content), 0600, NULL);
-}
-
-/* ---- durable images ---- */
-
-static int sync_path(int directory, const char *name, int flags, struct husk_error *err)
-{
-	cleanup_close int fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | flags);
-
-	if (fd < 0 || fsync(fd) < 0)
-		return husk_fail_errno(err, "cannot flush '%s'", name);
-	return 0;
-}
-
-static int sync_files(const char *image, struct husk_error *err)
-{
-	cleanup_dir DIR *dir = opendir(image);
-	struct dirent *entry;
-
-	if (!dir)
-		return husk_fail_errno(err, "cannot open image '%s'", image);
-	while ((entry = readdir(dir))) {
-		if (entry->d_name[0] != '.' && sync_path(dirfd(dir), entry->d_name, 0, err) < 0)
-			return -1;
-	}
-	return 0;
-}
-
-int engine_image_sync(const char *image, struct husk_error *err)
-{
-	cleanup_free char *marker = str_format("%s/" ENGINE_IMAGE_DURABLE, image);
-	cleanup_free char *parent = str_format("%s/..", image);
-
-	if (!marker || !parent)
-		return husk_fail_memory(err);
-	/* The marker goes in only when everything it vouches for is on disk. */
-	if (sync_files(image, err) < 0 || file_write_atomic(marker, "", 0, 0600, err) < 0 ||
-	    sync_path(AT_FDCWD, image, O_DIRECTORY, err) < 0 || sync_path(AT_FDCWD, parent, O_DIRECTORY, err) < 0)
-		return husk_wrap(err, "image '%s'", image);
-	return 0;
 }

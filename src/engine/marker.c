@@ -1,7 +1,7 @@
 /*
- * The marker of an image; see marker.h. Called by each engine's image code around checkpoint and restore. An image
- * without a marker, of another engine, root image or disk size, or that was not on disk when the host went down, must
- * never be continued.
+ * The marker of an image; see marker.h. Called by each engine around checkpoint and restore. An image must never be
+ * continued when it has no marker, belongs to another engine, root image or disk size, or was not yet on disk when the host
+ * went down.
  */
 #include "engine/marker.h"
 
@@ -110,7 +110,7 @@ const char *marker_text(json_t *marker, const char *key)
 	return value ? value : "";
 }
 
-static json_t *marker_load(const char *image, struct husk_error *err)
+json_t *marker_load(const char *image, struct husk_error *err)
 {
 	cleanup_free char *path = marker_path(image);
 	cleanup_free char *text = path ? file_read(path, MARKER_MAX, NULL, NULL) : NULL;

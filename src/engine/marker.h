@@ -27,6 +27,8 @@ int marker_digest(const void *data, size_t size, char out[static MARKER_DIGEST_T
 bool marker_exists(const char *image);
 /* Writes it: the identity, this boot of the host, and what the engine adds. Takes over `more`, which may be NULL. */
 int marker_write(const char *image, const struct marker_identity *identity, json_t *more, struct husk_error *err);
+/* Reads it, for json_decref; NULL when it is missing or makes no sense. */
+json_t *marker_load(const char *image, struct husk_error *err);
 /* Reads it and checks everything in it that all engines have in common; for json_decref. NULL with the reason. */
 json_t *marker_read(const char *image, const struct marker_identity *identity, struct husk_error *err);
 /* A text of it, "" when it is not there. */

@@ -1,10 +1,10 @@
 /*
- * Control groups: husk/<scope>/<id> in every hierarchy that is of use, be it the one tree of cgroup v2, the trees of v1
- * controllers, or both side by side. The supervisor makes a sandbox's group and reads it, the engine's children enter
- * it between fork and exec, and whoever clears up after a sandbox destroys it.
+ * Control groups: husk/<scope>/<id>, in cgroup v2, in the v1 hierarchies, or in both. The supervisor creates and reads a
+ * sandbox's group, the engine's children enter the group between fork and exec, and whoever cleans up after a sandbox
+ * destroys it.
  *
- * A controller the host does not have is left out (cgroup_describe says so); one it has but that refuses a limit is an
- * error. This file must never signal a process outside the group it was asked about, nor itself.
+ * A controller that the host lacks is left out (cgroup_describe reports it). A controller that refuses a limit is an error.
+ * This file must never signal a process outside the given group, nor the calling process.
  */
 #include "jail/cgroup.h"
 
@@ -19,6 +19,8 @@
 #define ENGINE_MEMORY (32 * MIB)
 #define TREES_MAX 8
 #define CPU_PERIOD_US 100000ull
+#define TASKS_MIN 64ull  /* well above what an engine needs for itself */
+#define AT_WORK_SHARE 50 /* a guest that uses less than this part of a CPU does nothing */
 
 enum controller { CPU, CPUACCT, MEMORY, PIDS, CONTROLLERS };
 static const char *const controller_names[CONTROLLERS] = { "cpu", "cpuacct", "memory", "pids" };
@@ -42,8 +44,11 @@ struct cgroup {
 	bool v2[CONTROLLERS];
 	const char *unified; /* the path in the v2 tree, with or without controllers; NULL: no such tree */
 	struct pressure *pressure;
-	uint64_t memory_soft;            /* where pressure begins; 0: nowhere */
-	uint64_t tasks_span, tasks_soft; /* tasks a guest within its limit may cost the host; where pressure begins */
+	uint64_t memory_soft; /* where pressure begins; 0: nowhere */
+	uint64_t tasks_soft;  /* likewise */
+	uint64_t pids;        /* the guest's limit; 0: none */
+	int64_t looked_us;    /* when cgroup_crowd looked last, and the CPU time until then */
+	uint64_t looked_cpu_us;
 };
 
 /* ---- what the host has ---- */
@@ -338,7 +343,7 @@ int cgroup_enter(struct cgroup *group)
 		if (fd < 0)
 			return -1;
 		put = write(fd, "0", 1);
-		close(fd);
+		fd_close(&fd);
 		if (put != 1)
 			return -1;
 	}
@@ -443,31 +448,35 @@ int cgroup_set_limits(struct cgroup *group, const struct cgroup_limits *limits, 
 		if (!group->pressure)
 			return -1;
 	}
-	/* A guest process costs the host a stub, a thread in the sentry to run it, and stubs kept for the next one. */
+	/* A process of the guest costs the host two tasks, and the threads that run it; one that is dead and not waited for,
+	 * none. So a guest close to its limit has more than this. */
 	group->memory_soft = soft;
-	group->tasks_span = limits->pids ? limits->pids * 4ull + 256 : 0;
-	group->tasks_soft = group->tasks_span;
+	group->pids = limits->pids;
+	group->tasks_soft = limits->pids ? MAX(limits->pids * 3ull / 2, TASKS_MIN) : 0;
 	if (group->pressure)
 		pressure_set_limit(group->pressure, group->memory_soft, group->tasks_soft);
 	return 0;
 }
 
-bool cgroup_tasks_over(struct cgroup *group)
+bool cgroup_memory_over(struct cgroup *group)
 {
 	struct cgroup_use use;
 
-	return group->tasks_soft && cgroup_read(group, &use, NULL) == 0 && use.tasks >= group->tasks_soft;
+	return group->memory_soft && cgroup_read(group, &use, NULL) == 0 && use.memory_bytes >= group->memory_soft;
 }
 
-void cgroup_tasks_forgive(struct cgroup *group)
+uint64_t cgroup_crowd(struct cgroup *group)
 {
+	int64_t now = time_monotonic_us();
 	struct cgroup_use use;
 
-	if (!group->tasks_span || cgroup_read(group, &use, NULL) < 0)
-		return;
-	group->tasks_soft = use.tasks + group->tasks_span;
-	if (group->pressure)
-		pressure_set_limit(group->pressure, group->memory_soft, group->tasks_soft);
+	if (!group->tasks_soft || cgroup_read(group, &use, NULL) < 0 || use.tasks < group->tasks_soft)
+		return 0;
+	bool at_work = (use.cpu_us - group->looked_cpu_us) * AT_WORK_SHARE >= (uint64_t)(now - group->looked_us);
+	group->looked_us = now;
+	group->looked_cpu_us = use.cpu_us;
+	/* The guest's kernel counts a few late. */
+	return at_work ? group->pids + group->pids / 16 + 16 : 0;
 }
 
 int cgroup_pressure_fd(struct cgroup *group)

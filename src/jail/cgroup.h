@@ -30,13 +30,16 @@ struct cgroup_use {
 	uint64_t tasks;     /* processes and threads on the host, the engine's included */
 };
 int cgroup_read(struct cgroup *group, struct cgroup_use *out, struct husk_error *err);
-/* A descriptor that polls readable when memory in use crosses memory_bytes, or the tasks on the host are more than a guest
- * within its pids limit can explain. cgroup_pressure_clear re-arms it. -1 when the host has no memory controller. */
+/* A descriptor that polls readable when memory in use crosses memory_bytes, and once a second while the tasks on the host are
+ * as many as a guest close to its pids limit costs. cgroup_pressure_clear re-arms it. -1 when the host has no memory
+ * controller. */
 int cgroup_pressure_fd(struct cgroup *group);
 void cgroup_pressure_clear(struct cgroup *group);
-/* Was it the tasks? Once the guest's processes are gone, cgroup_tasks_forgive takes what is left as the engine's own. */
-bool cgroup_tasks_over(struct cgroup *group);
-void cgroup_tasks_forgive(struct cgroup *group);
+/* Which of the two was it? */
+bool cgroup_memory_over(struct cgroup *group);
+/* Tasks, and the guest is at work: past this many processes of its own it is a flood, which the guest's kernel failed to
+ * hold back. 0: it was not the tasks, or nothing moves. Tasks prove nothing, since an engine keeps some for the next. */
+uint64_t cgroup_crowd(struct cgroup *group);
 /* SIGKILLs everything inside until it is empty (bounded time), then removes it. Safe on one that is gone already. */
 int cgroup_destroy(const char *scope, const char *id, struct husk_error *err);
 void cgroup_free(struct cgroup *group); /* closes descriptors only */

@@ -1,6 +1,6 @@
 /*
- * Puts a compiled filter on the calling thread. Apart from seccomp.c, so that a program which brings its filters along
- * compiled does not load the library that compiles them.
+ * Installs a compiled seccomp filter on the calling thread. Separate from seccomp.c, so that a program with precompiled
+ * filters does not load libseccomp.
  */
 #include <linux/seccomp.h>
 #include <sys/prctl.h>

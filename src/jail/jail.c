@@ -1,10 +1,9 @@
 /*
- * The jail's stages, each one function, in the order they are gone through: first what the parent does to the child it
- * makes (jail_start), then what the program does to itself (jail_enter). Engines call the first, husk-vmm the second.
+ * The stages of the jail, one function each, in their order: first what the parent does to the child (jail_start, called by
+ * engines), then what the program does to itself (jail_enter, called by husk-vmm).
  *
- * Every stage either holds or fails the whole; none may be skipped because the host lacks something, and none may look
- * at anything that comes from the guest. Between fork and exec only async-signal-safe calls are allowed: the parent may
- * have threads.
+ * If one stage fails, the whole fails. No stage may be skipped because the host lacks a feature, and no stage may read data
+ * of the guest. Between fork and exec only async-signal-safe calls are allowed, because the parent may have threads.
  */
 #include "jail/jail.h"
 
@@ -19,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -80,32 +80,22 @@ static int keep_only(struct birth *birth)
 	return open("/dev/null", O_RDWR) == 0 ? 0 : -1;
 }
 
-static void reset_signals(void)
-{
-	struct sigaction standard = { .sa_handler = SIG_DFL };
-	sigset_t none;
-
-	for (int number = 1; number < NSIG; number++)
-		sigaction(number, &standard, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
 /* The child: pid 1 of a new pid namespace already. Stages: session, cgroup, descriptors, environment. */
 static void be_born(void *data)
 {
 	struct birth *birth = data;
 	const struct jail_start *start = birth->start;
-	static char *const no_environment[] = { NULL };
+	/* Nothing but what tests ask of each process of ours (fd_close). */
+	const char *const environment[] = { getenv("HUSK_STRICT") ? "HUSK_STRICT=1" : NULL, NULL };
 
-	reset_signals();
+	signals_reset();
 	setsid();
 	umask(077);
 	if (start->cgroup && cgroup_enter(start->cgroup) < 0)
 		give_up(birth, STEP_CGROUP);
 	if (keep_only(birth) < 0)
 		give_up(birth, STEP_DESCRIPTORS);
-	execve(start->program, (char *const *)start->argv, no_environment);
+	execve(start->program, (char *const *)start->argv, (char *const *)environment);
 	give_up(birth, STEP_EXEC);
 }
 
@@ -161,7 +151,7 @@ int jail_start(const struct jail_start *start, pid_t *pid, int *pidfd, struct hu
 	if (child < 0)
 		return husk_fail_errno(err, "cannot start '%s' in a pid namespace of its own (are we root?)",
 				       start->program);
-	close(steal_fd(&report_out));
+	fd_close(&report_out);
 	if (start_wait(report_in, start->program, err) < 0) {
 		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 			;
@@ -186,7 +176,7 @@ static int limit(int resource, const char *what, uint64_t value, struct husk_err
 /*
  * Stage: limits. What the cgroup does not bound: descriptors, threads of this uid, the size of a file, and no core
  * dumps, which would put a guest's memory on the host's disk. Must come while we are root: a hard limit may be raised
- * by nobody else. Must not limit the address space: the guest's memory is mapped there, more than once.
+ * by nobody else. Memory only where the jail says so: a monitor maps its guest's, more than once.
  */
 int jail_limit(const struct jail *jail, struct husk_error *err)
 {
@@ -194,6 +184,10 @@ int jail_limit(const struct jail *jail, struct husk_error *err)
 	    limit(RLIMIT_NPROC, "threads", jail->threads, err) < 0 ||
 	    limit(RLIMIT_MEMLOCK, "locked memory", 0, err) < 0 || limit(RLIMIT_MSGQUEUE, "message queues", 0, err) < 0)
 		return -1;
+#if !defined(__SANITIZE_ADDRESS__) /* whose shadow alone is larger than any limit */
+	if (jail->memory && limit(RLIMIT_DATA, "private memory", jail->memory, err) < 0)
+		return -1;
+#endif
 	return limit(RLIMIT_FSIZE, "file size", jail->file_bytes ? jail->file_bytes : RLIM_INFINITY, err);
 }
 
@@ -225,48 +219,69 @@ int jail_leave_host(struct husk_error *err)
 	return 0;
 }
 
+/* What is to be the root, mounted over some directory. */
+static int mount_root(const struct jail *jail, const char *somewhere, struct husk_error *err)
+{
+	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC, read_only = jail->root_read_only ? MS_RDONLY : 0;
+
+	if (!jail->root)
+		return mount("husk-jail", somewhere, "tmpfs", flags | MS_RDONLY, "size=4k,nr_inodes=1,mode=555") < 0
+			       ? husk_fail_errno(err, "cannot mount an empty root")
+			       : 0;
+	if (mount(jail->root, somewhere, NULL, MS_BIND, NULL) < 0 ||
+	    mount(NULL, somewhere, NULL, MS_BIND | MS_REMOUNT | flags | read_only, NULL) < 0)
+		return husk_fail_errno(err, "cannot mount '%s' as the root", jail->root);
+	return 0;
+}
+
 /*
- * Stage: files. A mount namespace whose root is an empty, read-only tmpfs with room for no inode but its own; the
- * host's tree is unmounted from it, so that no path leads anywhere. Must not leave a way back: the old root is detached before
- * this returns, and descriptors of directories are the caller's not to have.
+ * Stage: files. A mount namespace whose root is an empty, read-only tmpfs with room for no inode but its own, or the one
+ * directory that the jail names; the host's tree is unmounted from it, so that no path leads anywhere else. Must not leave a
+ * way back: the old root is detached before this returns, and descriptors of directories are the caller's not to have.
  */
-int jail_leave_files(struct husk_error *err)
+int jail_leave_files(const struct jail *jail, struct husk_error *err)
 {
 	static const char somewhere[] = "/proc"; /* any directory that is always there */
-	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
 
 	if (unshare(CLONE_NEWNS) < 0)
 		return husk_fail_errno(err, "cannot make a mount namespace");
 	/* Nothing of what follows may reach the host. */
 	if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
 		return husk_fail_errno(err, "cannot make the mounts private");
-	if (mount("husk-jail", somewhere, "tmpfs", flags, "size=4k,nr_inodes=1,mode=555") < 0)
-		return husk_fail_errno(err, "cannot mount an empty root");
+	if (mount_root(jail, somewhere, err) < 0)
+		return -1;
 	if (chdir(somewhere) < 0)
-		return husk_fail_errno(err, "cannot enter the empty root");
+		return husk_fail_errno(err, "cannot enter the new root");
 	/* Onto itself: the old root ends up on top of the new one, and goes from there. */
 	if (syscall(SYS_pivot_root, ".", ".") < 0)
-		return husk_fail_errno(err, "cannot take the empty root");
+		return husk_fail_errno(err, "cannot take the new root");
 	if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
 		return husk_fail_errno(err, "cannot leave the host's root");
 	return 0;
 }
 
+static bool keeps(const struct jail *jail, unsigned long capability)
+{
+	return capability < 64 && jail->capabilities >> capability & 1;
+}
+
 /*
- * Stage: privileges. Empties every set that could give a capability back later: ambient, bounding, and root's own
- * magic (securebits). Must come before the change of uid, which takes the right to do this away.
+ * Stage: privileges. Empties every set that could give a capability back later: ambient, bounding but for those it keeps,
+ * and root's own magic (securebits). Must come before the change of uid, which takes the right to do this away.
  */
-int jail_drop_privileges(struct husk_error *err)
+int jail_drop_privileges(const struct jail *jail, struct husk_error *err)
 {
 	const unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP_LOCKED |
 				   SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |
-				   SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+				   SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED |
+				   /* Across the change of uid; what is not kept goes right after it. */
+				   (jail->capabilities ? SECBIT_KEEP_CAPS : 0);
 
 	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot clear the ambient capabilities");
 	/* Until there is no such number: the kernel may know more of them than our headers do. */
 	unsigned long capability = 0;
-	while (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
+	while (keeps(jail, capability) || prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
 		capability++;
 	if (errno != EINVAL || capability == 0)
 		return husk_fail_errno(err, "cannot give up capability %lu", capability);
@@ -276,13 +291,15 @@ int jail_drop_privileges(struct husk_error *err)
 }
 
 /*
- * Stage: identity. The sandbox's own uid and gid, no groups, no capabilities, nothing that an exec could add, no
- * tracing by a process of the same uid. Must be the last stage: afterwards none of the others would be possible.
+ * Stage: identity. The sandbox's own uid and gid, no groups, no capabilities but those it keeps, nothing that an exec
+ * could add, no tracing by a process of the same uid. Must be the last stage: afterwards none of the others would be possible.
  */
 int jail_become(const struct jail *jail, struct husk_error *err)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[2] = { { 0 } };
+	const uint32_t low = (uint32_t)jail->capabilities, high = (uint32_t)(jail->capabilities >> 32);
+	struct __user_cap_data_struct kept[2] = { { .permitted = low, .effective = low },
+						  { .permitted = high, .effective = high } };
 
 	if (jail->uid == 0 || jail->gid == 0)
 		return husk_fail(err, HUSK_INVALID, "a jail for uid %u, gid %u; root is not a prisoner", jail->uid,
@@ -290,22 +307,34 @@ int jail_become(const struct jail *jail, struct husk_error *err)
 	if (setgroups(0, NULL) < 0 || setresgid(jail->gid, jail->gid, jail->gid) < 0 ||
 	    setresuid(jail->uid, jail->uid, jail->uid) < 0)
 		return husk_fail_errno(err, "cannot become uid %u, gid %u", jail->uid, jail->gid);
-	if (syscall(SYS_capset, &header, none) < 0)
-		return husk_fail_errno(err, "cannot give up all capabilities");
+	if (syscall(SYS_capset, &header, kept) < 0)
+		return husk_fail_errno(err, "cannot give up capabilities");
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot forbid new privileges and tracing");
 	return 0;
 }
 
-static bool has_capabilities(void)
+static bool has_other_capabilities(const struct jail *jail)
 {
+	const uint32_t low = (uint32_t)jail->capabilities, high = (uint32_t)(jail->capabilities >> 32);
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct data[2];
 
 	if (syscall(SYS_capget, &header, data) < 0)
 		return true;
-	return data[0].effective || data[0].permitted || data[0].inheritable || data[1].effective ||
-	       data[1].permitted || data[1].inheritable;
+	return data[0].effective != low || data[0].permitted != low || data[0].inheritable ||
+	       data[1].effective != high || data[1].permitted != high || data[1].inheritable;
+}
+
+/* An empty root shows by what is not there. One with files may have a "proc" of its own: it shows by how it is mounted. */
+static bool sees_host(const struct jail *jail)
+{
+	const unsigned long wanted = ST_NOSUID | ST_NODEV | ST_NOEXEC | (jail->root_read_only ? ST_RDONLY : 0);
+	struct statvfs root;
+
+	if (!jail->root)
+		return access("/proc", F_OK) == 0 || access("/dev", F_OK) == 0 || access("/..", W_OK) == 0;
+	return statvfs("/", &root) < 0 || (root.f_flag & wanted) != wanted;
 }
 
 /*
@@ -322,9 +351,9 @@ int jail_check(const struct jail *jail, struct husk_error *err)
 		if (uids[i] != jail->uid || gids[i] != jail->gid)
 			return husk_fail(err, HUSK_INTERNAL, "the jail does not hold: uid %u, gid %u", uids[i],
 					 gids[i]);
-	if (setuid(0) == 0 || has_capabilities() || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
+	if (setuid(0) == 0 || has_other_capabilities(jail) || prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
 		return husk_fail(err, HUSK_INTERNAL, "the jail does not hold: privileges are left");
-	if (access("/proc", F_OK) == 0 || access("/dev", F_OK) == 0 || access("/..", W_OK) == 0)
+	if (sees_host(jail))
 		return husk_fail(err, HUSK_INTERNAL, "the jail does not hold: files of the host are in reach");
 	return 0;
 }
@@ -332,7 +361,7 @@ int jail_check(const struct jail *jail, struct husk_error *err)
 int jail_enter(const struct jail *jail, struct husk_error *err)
 {
 	if (jail_limit(jail, err) < 0 || jail_leave_network(jail, err) < 0 || jail_leave_host(err) < 0 ||
-	    jail_leave_files(err) < 0 || jail_drop_privileges(err) < 0 || jail_become(jail, err) < 0 ||
+	    jail_leave_files(jail, err) < 0 || jail_drop_privileges(jail, err) < 0 || jail_become(jail, err) < 0 ||
 	    jail_check(jail, err) < 0)
 		return husk_wrap(err, "jail");
 	return 0;

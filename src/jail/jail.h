@@ -46,6 +46,11 @@ struct jail {
 	uint32_t files;      /* most descriptors it may have open */
 	uint32_t threads;    /* most threads of this uid */
 	uint64_t file_bytes; /* largest file it may write; 0: no bound */
+	uint64_t memory;     /* bytes of private memory it may have; 0: no bound */
+	/* A directory of the host that becomes its root, without devices, programs and set-uid bits; NULL: an empty one. */
+	const char *root;
+	bool root_read_only;
+	uint64_t capabilities; /* bits of those it keeps, for the files below its root; 0: none */
 };
 
 /* All stages, in the only order that works. After a failure the process must exit: it is neither in nor out. */
@@ -56,8 +61,8 @@ int jail_enter(const struct jail *jail, struct husk_error *err);
 int jail_limit(const struct jail *jail, struct husk_error *err);
 int jail_leave_network(const struct jail *jail, struct husk_error *err);
 int jail_leave_host(struct husk_error *err);
-int jail_leave_files(struct husk_error *err);
-int jail_drop_privileges(struct husk_error *err);
+int jail_leave_files(const struct jail *jail, struct husk_error *err);
+int jail_drop_privileges(const struct jail *jail, struct husk_error *err);
 int jail_become(const struct jail *jail, struct husk_error *err);
 int jail_check(const struct jail *jail, struct husk_error *err);
 

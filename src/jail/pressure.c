@@ -23,6 +23,8 @@
 #define GROWTH_BYTES_PER_MS (2ull << 20)
 /* After a clear: what the listener has just ended needs a moment to give its pages back. */
 #define GRACE_MS 50
+/* Tasks are no reason by themselves: the listener asks the guest's kernel, which is not to be kept busy with it. */
+#define TASKS_AGAIN_MS 1000
 #define STACK_SIZE (128u << 10)
 
 struct pressure {
@@ -32,6 +34,7 @@ struct pressure {
 	uint64_t most;   /* tasks; under the lock; 0: none */
 	bool signalled;  /* under the lock: `event` is readable */
 	bool cleared;    /* under the lock: it has been, since the last look */
+	int64_t told_ms; /* the thread's: when there were too many tasks last */
 	int usage, stat; /* the kernel's files, kept open */
 	int tasks;       /* likewise; -1: not watched */
 	int event;       /* what the caller polls */
@@ -90,12 +93,23 @@ static bool too_many_tasks(struct pressure *pressure, uint64_t most)
 	return strtoull(text, NULL, 10) >= most;
 }
 
+/* Is it time to tell of the tasks? */
+static bool tasks_due(struct pressure *pressure, uint64_t most)
+{
+	int64_t now = time_monotonic_ms();
+
+	if ((pressure->told_ms && now - pressure->told_ms < TASKS_AGAIN_MS) || !too_many_tasks(pressure, most))
+		return false;
+	pressure->told_ms = now;
+	return true;
+}
+
 /* One look; how long to wait before the next, or -1: until woken. */
 static int pressure_look(struct pressure *pressure, uint64_t limit, uint64_t most)
 {
 	uint64_t used = pressure_sample(pressure, limit), one = 1;
 
-	if (used < limit && !too_many_tasks(pressure, most))
+	if (used < limit && !tasks_due(pressure, most))
 		return (int)MIN(MAX((limit - used) / GROWTH_BYTES_PER_MS, (uint64_t)SAMPLE_MIN_MS),
 				(uint64_t)SAMPLE_MAX_MS);
 	pthread_mutex_lock(&pressure->lock);
@@ -171,11 +185,11 @@ static int file_open(const char *directory, const char *name, struct husk_error 
 
 static void pressure_release(struct pressure *pressure)
 {
-	base_cleanup_close(&pressure->usage);
-	base_cleanup_close(&pressure->stat);
-	base_cleanup_close(&pressure->tasks);
-	base_cleanup_close(&pressure->event);
-	base_cleanup_close(&pressure->wake);
+	fd_close(&pressure->usage);
+	fd_close(&pressure->stat);
+	fd_close(&pressure->tasks);
+	fd_close(&pressure->event);
+	fd_close(&pressure->wake);
 	pthread_mutex_destroy(&pressure->lock);
 	free(pressure);
 }

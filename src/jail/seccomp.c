@@ -1,7 +1,7 @@
 /*
- * Turns tables of allowed system calls into kernel filters. Called when Husk is built (scripts/filters.c), so that no
- * program pays for it at its start; install.c puts the result on. It must never leave a thread with less than it asked
- * for: whatever cannot be expressed is an error, never a wider rule.
+ * Compiles tables of allowed system calls to seccomp filters. Called when Husk is built (scripts/filters.c), so that no
+ * program pays for it at start; install.c installs the result. A rule that cannot be expressed is an error, never a wider
+ * rule.
  */
 #include "jail/seccomp.h"
 
@@ -94,7 +94,8 @@ static int export_code(scmp_filter_ctx context, struct jail_program *program, st
 
 int jail_filter_compile(const struct jail_filter *filter, struct jail_program **out, struct husk_error *err)
 {
-	cleanup(context_release) scmp_filter_ctx context = seccomp_init(SCMP_ACT_KILL_PROCESS);
+	const uint32_t other = filter->refuses ? SCMP_ACT_ERRNO((uint32_t)filter->refuses) : SCMP_ACT_KILL_PROCESS;
+	cleanup(context_release) scmp_filter_ctx context = seccomp_init(other);
 	struct jail_program *program = calloc(1, sizeof(*program));
 	int result;
 

@@ -9,7 +9,7 @@
  *	static const struct jail_filter filter = { .name = "vcpu", .lists = lists };
  *
  * Compiled when Husk is built (scripts/filters.c); installed in each thread of that kind before it touches the guest. What
- * is not on a list kills the whole process, and the host's kernel log says which call it was.
+ * is not on a list kills the whole process (unless the filter says otherwise), and the host's kernel log says which call it was.
  */
 #ifndef HUSK_JAIL_SECCOMP_H
 #define HUSK_JAIL_SECCOMP_H
@@ -65,6 +65,7 @@ extern const struct jail_rule jail_libc_rules[];
 struct jail_filter {
 	const char *name;                     /* the kind of thread, for messages */
 	const struct jail_rule *const *lists; /* NULL-terminated */
+	int refuses;                          /* what is on no list fails with this errno; 0: it kills the process */
 };
 
 /* A compiled filter. */
@@ -74,8 +75,11 @@ struct jail_program {
 };
 
 int jail_filter_compile(const struct jail_filter *filter, struct jail_program **out, struct husk_error *err);
+void jail_program_free(struct jail_program *program); /* NULL is fine; filters that are installed stay */
+
+/* ---- install.c: apart, so that what only installs links no libseccomp ---- */
+
 /* On the calling thread only, for good; threads it starts later inherit it. A second one can only take away more. */
 int jail_filter_install(const struct jail_program *program, struct husk_error *err);
-void jail_program_free(struct jail_program *program); /* NULL is fine; filters that are installed stay */
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The JSON shapes of sandboxes, snapshots and templates, and strings out of bytes nobody vouches for. Used by the command
- * line and the server; must never let bytes through that are not UTF-8.
+ * The JSON form of sandboxes, snapshots and templates, and JSON strings from untrusted bytes. Used by the command line, the
+ * server and MCP. Bytes that are not UTF-8 must never get through.
  */
 #include <openssl/evp.h>
 
@@ -115,7 +115,7 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
-			 " s:o, s:I, s:b, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}",
+			 " s:o, s:I, s:b, s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
 			 "tenant", json_text0(sandbox->tenant),
@@ -130,6 +130,7 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "ended_at", json_time(sandbox->ended_ms),
 			 "idle_seconds", (json_int_t)sandbox->idle_seconds,
 			 "persistent", sandbox->persistent,
+			 "on_expiry", sandbox->on_expiry,
 			 "memory_bytes", (json_int_t)sandbox->memory_bytes,
 			 "disk_bytes", (json_int_t)sandbox->disk_bytes,
 			 "cpus", (double)sandbox->cpu_milli / 1000,
@@ -154,9 +155,10 @@ json_t *json_sandbox_list(struct husk_sandbox *const *list)
 json_t *json_snapshot(const struct husk_snapshot *snapshot)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:f, s:b, s:o}",
 			 "id", snapshot->id,
 			 "name", json_text0(snapshot->name),
+			 "tags", json_texts(snapshot->tags),
 			 "tenant", json_text0(snapshot->tenant),
 			 "sandbox", json_text0(snapshot->sandbox),
 			 "template", json_text0(snapshot->template_name),
@@ -164,7 +166,10 @@ json_t *json_snapshot(const struct husk_snapshot *snapshot)
 			 "created_at", json_time(snapshot->created_ms),
 			 "bytes", (json_int_t)snapshot->bytes,
 			 "memory_bytes", (json_int_t)snapshot->memory_bytes,
-			 "disk_bytes", (json_int_t)snapshot->disk_bytes);
+			 "disk_bytes", (json_int_t)snapshot->disk_bytes,
+			 "cpus", (double)snapshot->cpu_milli / 1000,
+			 "shared", snapshot->shared,
+			 "metadata", json_pairs(snapshot->metadata, snapshot->metadata_count));
 	/* clang-format on */
 }
 
@@ -207,7 +212,7 @@ json_t *json_volume(const struct husk_volume *volume)
 json_t *json_template(const struct husk_template *template)
 {
 	/* clang-format off */
-	return json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o}",
+	return json_pack("{s:o, s:o, s:b, s:o, s:o, s:o, s:I, s:I, s:o, s:I}",
 			 "name", json_text0(template->name),
 			 "tenant", json_text0(template->tenant),
 			 "built", true,
@@ -216,8 +221,72 @@ json_t *json_template(const struct husk_template *template)
 			 "isolation", json_text0(template->isolation),
 			 "bytes", (json_int_t)template->bytes,
 			 "disk_bytes", (json_int_t)template->disk_bytes,
-			 "created_at", json_time(template->created_ms));
+			 "created_at", json_time(template->created_ms),
+			 "old_versions", (json_int_t)template->old_versions);
 	/* clang-format on */
+}
+
+json_t *json_image(const struct husk_image *image)
+{
+	cleanup_json json_t *layers = json_array();
+
+	for (size_t i = 0; i < image->layer_count; i++)
+		if (json_array_append_new(layers, json_pack("{s:s, s:I}", "digest", image->layers[i].digest, "bytes",
+							    (json_int_t)image->layers[i].bytes)) < 0)
+			return NULL;
+	/* clang-format off */
+	return json_pack("{s:o, s:s, s:o, s:b, s:o, s:I, s:O, s:o, s:o, s:o, s:o, s:I, s:I}",
+			 "name", json_text0(image->name),
+			 "digest", image->digest,
+			 "template", json_text0(image->template_name),
+			 "built", image->built,
+			 "pulled_at", json_time(image->pulled_ms),
+			 "bytes", (json_int_t)image->bytes,
+			 "layers", layers,
+			 "command", json_texts(image->command),
+			 "env", json_texts(image->environment),
+			 "user", json_text0(image->user),
+			 "cwd", json_text0(image->cwd),
+			 "sandboxes", (json_int_t)image->sandboxes,
+			 "snapshots", (json_int_t)image->snapshots);
+	/* clang-format on */
+}
+
+static json_t *quota(uint64_t limit)
+{
+	return limit ? json_integer((json_int_t)limit) : json_null();
+}
+
+json_t *json_token(const struct husk_token *token)
+{
+	/* clang-format off */
+	return json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:b, s:o, s:o, s:o}",
+			 "id", token->id,
+			 "name", json_text0(token->name),
+			 "tenant", json_text0(token->tenant),
+			 "admin", token->admin,
+			 "created_at", json_time(token->created_ms),
+			 "expires_at", json_time(token->expires_ms),
+			 "revoked", token->revoked,
+			 "max_sandboxes", quota(token->max_sandboxes),
+			 "max_memory_bytes", quota(token->max_memory_bytes),
+			 "max_snapshot_bytes", quota(token->max_snapshot_bytes));
+	/* clang-format on */
+}
+
+json_t *json_checks(const struct husk_check *list, size_t count)
+{
+	static const char *const results[] = {
+		[HUSK_CHECK_OK] = "ok", [HUSK_CHECK_WARN] = "warn", [HUSK_CHECK_FAIL] = "fail"
+	};
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; array && i < count; i++)
+		if (json_array_append_new(array,
+					  json_pack("{s:o, s:s, s:o}", "name", json_text0(list[i].name), "result",
+						    results[list[i].result], "text", json_text0(list[i].text))) < 0)
+			return NULL;
+	return steal_pointer(array);
 }
 
 json_t *json_process_list(const struct husk_process_info *list, size_t count)

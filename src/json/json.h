@@ -6,16 +6,9 @@
 #ifndef HUSK_JSON_H
 #define HUSK_JSON_H
 
-#include <jansson.h>
-
-#include "base/base.h"
+#include "base/jansson.h"
 #include "husk.h"
-
-static inline void json_cleanup(json_t **document)
-{
-	json_decref(*document);
-}
-#define cleanup_json cleanup(json_cleanup) /* jansson's own json_auto_t clashes with the kit's `cleanup` */
+#include "json/owned.h"
 
 /* A string from bytes nobody vouches for: what is not UTF-8 becomes U+FFFD. */
 json_t *json_text(const char *bytes, size_t size);
@@ -28,17 +21,31 @@ int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t si
 json_t *json_sandbox(const struct husk_sandbox *sandbox);
 json_t *json_sandbox_list(struct husk_sandbox *const *list);
 json_t *json_snapshot(const struct husk_snapshot *snapshot);
+json_t *json_checkpoint(const struct husk_checkpoint *checkpoint);
+json_t *json_checkpoints(struct husk_checkpoint *const *list);
+/* With one sentence for each thing that was not taken back, in "not_undone". */
+json_t *json_rewound(const struct husk_rewound *rewound);
+/* Families of sandboxes and snapshots (json_tree.c), an array of {"id", …, "children"}: that of one (`of`, an id or a name; NULL:
+ * every one that has a member that lives or is kept, and with `all` the others too). */
+int json_tree(struct husk *husk, const char *of, bool all, json_t **out, struct husk_error *err);
 json_t *json_file(const struct husk_file *file);
 json_t *json_volume(const struct husk_volume *volume);
 json_t *json_stats(const struct husk_stats *stats);
 json_t *json_template(const struct husk_template *template);
+json_t *json_image(const struct husk_image *image);
+json_t *json_token(const struct husk_token *token);
+json_t *json_checks(const struct husk_check *list, size_t count);
 json_t *json_process_list(const struct husk_process_info *list, size_t count);
 json_t *json_code_contexts(const struct husk_code_context *list, size_t count);
 
-/* ---- the network (egress.c) ---- */
+/* ---- the network (json_egress.c) ---- */
 
 json_t *json_egress(const struct husk_egress *egress);
 json_t *json_egress_event(const struct husk_egress_event *event);
+/* What a sandbox was denied since then, each thing once, as events with a line for people in "text": "blocked: a.example
+ * is not allowed; it takes --allow a.example". `errors`: the end of what the program wrote to stderr (NULL: unknown),
+ * which is how a missing network is recognized where there is none. An empty array: nothing. NULL: out of memory. */
+json_t *json_denied(struct husk *husk, const char *sandbox, int64_t since_ms, const char *errors, size_t size);
 json_t *json_egress_traffic(const struct husk_egress_traffic *list, size_t count);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * The Model Context Protocol over libhusk: what an agent's host sends in (JSON-RPC messages) and what comes back. The
- * two transports know this header alone: `husk mcp` (src/cli/mcp.c, one message a line) and huskd's /mcp
- * (src/server/mcp.c, streamable HTTP). Nothing here reads or writes a descriptor of theirs.
+ * two transports know this header alone: `husk mcp` (src/cli/cmd_mcp.c, one message a line) and huskd's /mcp
+ * (src/server/api_mcp.c, streamable HTTP). Nothing here reads or writes a descriptor of theirs.
  *
  * Two eras of the protocol are spoken. In the legacy one (up to 2025-11-25) a client begins with `initialize`, and the
  * session that follows has a sandbox of its own. In the modern one (2026-07-28) each request stands alone and says its
@@ -59,7 +59,7 @@ json_t *mcp_notification(const char *method, json_t *params);
 bool mcp_version_is_legacy(const char *version);
 json_t *mcp_versions(void);
 
-/* ---- a conversation (session.c) ---- */
+/* ---- a conversation (mcp_session.c) ---- */
 
 struct mcp_session {
 	struct husk *husk;
@@ -87,7 +87,7 @@ int mcp_session_end(struct mcp_session *session, struct husk_error *err);
 /* Starts the clock of the session's sandboxes again: its client is there. */
 void mcp_session_renew(struct mcp_session *session);
 
-/* ---- a request that is being answered ---- */
+/* ---- a request that is being answered (protocol.c, tool_run.c) ---- */
 
 struct mcp_call {
 	/* Sends a notification (taken) that belongs to the request. May fail: the client has gone. */

@@ -1,7 +1,7 @@
 /*
- * JSON-RPC messages: text to a checked message, and answers to documents. Called by both transports with bytes from
- * whoever connects, and by the fuzzer. Must never recurse over a document whose depth was not bounded, nor look at a
- * member before its type.
+ * JSON-RPC messages: parses text to a checked message, and builds answers. Both transports call it with bytes from any
+ * client; so does the fuzzer. A document whose depth is not bounded must never be walked recursively, and a member must
+ * never be used before its type is checked.
  */
 #include "mcp/mcp.h"
 

@@ -1,7 +1,7 @@
 /*
- * The methods of the protocol, in both its eras: who we are, what tools there are, calling one. Called by the
- * transports with messages that are whole and of the right shape. What is wrong with a request is a JSON-RPC error
- * here; what is wrong with a tool's arguments, or with what it did, is a result that says so, for the model to read.
+ * The methods of the protocol, in both its eras: initialisation, the list of tools, and calls of tools. The transports call
+ * it with complete messages of the right form. A wrong request is a JSON-RPC error. Wrong arguments of a tool, or a tool
+ * that fails, are a result with a text for the model.
  */
 #include "mcp/tools.h"
 
@@ -16,7 +16,8 @@ static const char instructions[] =
 	"where you are root and can break nothing of the user's. Use run_code for code whose variables should last, "
 	"run_command for programs, write_file and read_file for files. The first call makes a sandbox and its result "
 	"names it; pass that id as 'sandbox' in later calls to go on in the same one. fork_sandbox copies a running "
-	"sandbox, snapshot_sandbox keeps one for later. Nothing of the user's machine is visible inside: send in what "
+	"sandbox, snapshot_sandbox keeps one for later, checkpoint_sandbox and rewind_sandbox undo what went wrong in "
+	"one. Nothing of the user's machine is visible inside: send in what "
 	"is "
 	"needed with write_file and bring results back with read_file. The network of a sandbox is shut except for "
 	"what "

@@ -1,7 +1,6 @@
 /*
- * The check of schema.h. Called by tools.c with the arguments of each call, and by the fuzzer. The depth of a value is
- * bounded where it is parsed, that of a schema by who wrote it. Values are never put into an error: they may be
- * secrets.
+ * Checks values against a schema; see schema.h. tools.c calls it with the arguments of each call; so does the fuzzer. The
+ * parser bounds the depth of values. Values never appear in an error, because they may be secrets.
  */
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /*
- * The table of tools, and what becomes of a call: its arguments are checked against the definition that clients see,
- * the tool runs, and its result, or what went wrong in words a model can act on, is put together. Called by protocol.c.
- * The definitions are tools.json, taken in by the assembler; make runs at the top of the tree, where the path is true.
+ * The table of tools, and how a call is handled: the arguments are checked against the definition that clients see, the
+ * tool runs, and its result, or an error that a model can act on, is returned. Called by protocol.c. The definitions are in
+ * tools.json, which the assembler includes; make runs at the top of the tree, so that the path is right.
  */
 #include <pthread.h>
 
@@ -30,6 +30,8 @@ static const struct tool tools[] = {
 	{ "list_sandboxes", tool_list_sandboxes },
 	{ "fork_sandbox", tool_fork_sandbox },
 	{ "snapshot_sandbox", tool_snapshot_sandbox },
+	{ "checkpoint_sandbox", tool_checkpoint_sandbox },
+	{ "rewind_sandbox", tool_rewind_sandbox },
 	{ "hibernate_sandbox", tool_hibernate_sandbox },
 	{ "kill_sandbox", tool_kill_sandbox },
 	{ "expose_port", tool_expose_port },

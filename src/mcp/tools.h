@@ -1,6 +1,6 @@
 /*
  * What the tools share: the call as a tool sees it, which sandbox it is about, and how its result is put together. One
- * file per family of tools: run.c, code.c, files.c, sandboxes.c; tools.c has the table and the definitions that clients
+ * file per family of tools: tool_run.c, tool_code.c, tool_files.c, tool_sandboxes.c; tools.c has the table and the definitions that clients
  * see (tools.json). A tool knows libhusk through husk.h, and its transport not at all.
  */
 #ifndef HUSK_MCP_TOOLS_H
@@ -32,12 +32,12 @@ struct tool_call {
 	bool is_error;
 };
 
-/* ---- tools.c ---- */
-
 struct tool {
 	const char *name;
 	int (*run)(struct tool_call *call, struct husk_error *err); /* -1: `err` becomes the result, as an error */
 };
+/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_egress.c ---- */
+
 int tool_run_code(struct tool_call *call, struct husk_error *err);
 int tool_run_command(struct tool_call *call, struct husk_error *err);
 int tool_read_file(struct tool_call *call, struct husk_error *err);
@@ -47,10 +47,14 @@ int tool_create_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_list_sandboxes(struct tool_call *call, struct husk_error *err);
 int tool_fork_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_hibernate_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_kill_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_expose_port(struct tool_call *call, struct husk_error *err);
 int tool_egress_log(struct tool_call *call, struct husk_error *err);
+
+/* ---- tools.c ---- */
 
 /* What tools/list gives. */
 json_t *tools_list(void);
@@ -71,7 +75,7 @@ int64_t tool_timeout_ms(const struct tool_call *call, int64_t fallback);
 int tool_pairs(const struct tool_call *call, const char *name, struct husk_pair **out, size_t *count,
 	       struct husk_error *err);
 
-/* ---- the result ---- */
+/* ---- tools.c: the result ---- */
 
 /* A block of text: bytes nobody vouches for. */
 int tool_say(struct tool_call *call, const char *bytes, size_t size, struct husk_error *err);
@@ -81,7 +85,7 @@ int tool_show_image(struct tool_call *call, const char *type, json_t *base64, st
 /* The structured result (taken); `sandbox` is put in. NULL: no memory. */
 int tool_give(struct tool_call *call, json_t *structured, struct husk_error *err);
 
-/* ---- output: the beginning and the end of it, when it is long ---- */
+/* ---- tool_output.c: the beginning and the end of it, when it is long ---- */
 
 struct clip {
 	struct buf head, tail; /* the tail holds up to twice what is shown of it */
@@ -94,12 +98,13 @@ int clip_add(struct clip *clip, const char *bytes, size_t size, struct husk_erro
 int clip_text(struct clip *clip, struct buf *out, uint64_t *left_out, struct husk_error *err);
 void clip_free(struct clip *clip);
 
-/* ---- what was blocked ---- */
+/* ---- tool_egress.c: what was blocked ---- */
 
-/* A line for each connection of the sandbox that was denied since then, with what would allow it; "" when none was. */
-int denied_add(struct tool_call *call, int64_t since_ms, struct buf *text);
+/* What the sandbox was denied since then, a line each with what would allow it (see json_denied), added to `text` and given
+ * as a list of strings; empty when nothing was. NULL: out of memory. */
+json_t *denied_add(struct tool_call *call, int64_t since_ms, const char *errors, size_t size, struct buf *text);
 
-/* ---- progress ---- */
+/* ---- tool_output.c: progress ---- */
 
 struct tool_progress {
 	int64_t started_ms, told_ms;
@@ -114,7 +119,7 @@ void tool_progress_output(struct tool_progress *progress, const char *bytes, siz
 /* Tells when it is time to. A client that is not there is found out by waiting for it, not here. */
 void tool_progress_tick(struct tool_call *call, struct tool_progress *progress);
 
-/* ---- session.c ---- */
+/* ---- mcp_session.c ---- */
 
 enum need { NEED_EXISTING, NEED_ANY /* make one when there is none */ };
 /* Which sandbox the call is about: fills call->sandbox and call->note, and sees that it lives for `ms` more. */
@@ -128,18 +133,5 @@ int session_default(struct tool_call *call, struct husk_sandbox **out, struct hu
 bool session_has(const struct mcp_session *session, const struct husk_sandbox *sandbox);
 bool session_has_snapshot(const struct mcp_session *session, const struct husk_snapshot *snapshot);
 const char *session_mark(const struct husk_sandbox *sandbox, const char *key); /* NULL: it has none */
-
-static inline void mcp_sandbox_cleanup(struct husk_sandbox **sandbox)
-{
-	if (*sandbox)
-		husk_sandbox_free(*sandbox);
-}
-static inline void mcp_sandboxes_cleanup(struct husk_sandbox ***list)
-{
-	if (*list)
-		husk_sandbox_list_free(*list);
-}
-#define cleanup_mcp_sandbox cleanup(mcp_sandbox_cleanup)
-#define cleanup_mcp_sandboxes cleanup(mcp_sandboxes_cleanup)
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Choosing the addresses of the wires to guests; see address.h. Called by supervisors before a machine is prepared and by
- * `husk doctor`. Once chosen the range stays with the instance: what hibernates today must find its resolver when it wakes.
+ * Chooses the addresses of the links to guests; see address.h. Called by supervisors before a machine is prepared, and by
+ * `husk doctor`. The range stays with the instance: a sandbox that hibernates today must find its resolver when it wakes.
  */
 #include "net/address.h"
 

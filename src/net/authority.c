@@ -1,6 +1,7 @@
 /*
- * Certificates for the sandbox's own authority and for the hosts it stands in for. secrets.c makes an authority, the leash
- * opens it and mints. Keys are P-256: made in a fraction of a millisecond, and understood by every client.
+ * Certificates: of the sandbox's own authority, and of the hosts that the leash stands in for. secrets.c creates an
+ * authority; the leash opens it and issues certificates. Keys are P-256: generated in under a millisecond, and supported by
+ * every client.
  */
 #include "net/authority.h"
 

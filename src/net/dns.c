@@ -1,6 +1,6 @@
 /*
- * Reading and writing DNS messages. leash_dns.c is the only caller (and the fuzzer). Answers to the guest are built here
- * from addresses that were checked one by one; only for other record types is a resolver's message passed on.
+ * Reads and writes DNS messages. Called by leash_dns.c and the fuzzer only. Answers to the guest are built from addresses
+ * that were checked one by one. Only for other record types is a resolver's message passed on.
  */
 #include "net/dns.h"
 

@@ -1,8 +1,8 @@
 /*
- * Making the wire between a guest and its gateway; see gateway.h. Called by the supervisor while it prepares a machine. It
- * works on a thread of its own, because a thread can change its network namespace without the others noticing; the
- * supervisor itself must stay in the host's, where the leash's connections go out. What is not set up completely is
- * given up: there is no half-closed gateway.
+ * Creates the link between a guest and its gateway namespace; see gateway.h. Called by the supervisor while it prepares a
+ * machine. The work runs on its own thread, because a thread can change its network namespace alone: the supervisor itself
+ * must stay in the host's namespace, where the leash's connections go out. A gateway that cannot be set up completely is
+ * removed.
  */
 #include "net/gateway.h"
 
@@ -345,13 +345,11 @@ int gateway_make(const struct address_link *link, enum gateway_kind kind, struct
 
 void gateway_release_port(struct gateway *gateway)
 {
-	base_cleanup_close(&gateway->port);
-	gateway->port = -1;
+	fd_close(&gateway->port);
 }
 
 void gateway_close(struct gateway *gateway)
 {
 	gateway_release_port(gateway);
-	base_cleanup_close(&gateway->space);
-	gateway->space = -1;
+	fd_close(&gateway->space);
 }

@@ -1,9 +1,9 @@
 /*
- * Parses a ClientHello, also one that its sender has cut into many TLS records, as those do who hope that a filter looks
- * at the first one only. Called by the leash on the first bytes of a connection, before any of them has gone out.
+ * Parses a TLS ClientHello, also one that is split into many records to get past filters that read only the first. The
+ * leash calls it on the first bytes of a connection, before any byte is sent on.
  *
- * Whatever is not exactly as RFC 8446 and RFC 6066 have it is refused: another parser at the other end may read it
- * otherwise. Two names, or a name of another type, are refused for the same reason.
+ * A hello that does not follow RFC 8446 and RFC 6066 exactly is refused, because the parser at the other end may read it
+ * differently. For the same reason, two server names, or a name of another type, are refused.
  */
 #include "net/hello.h"
 

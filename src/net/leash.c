@@ -4,6 +4,17 @@
  *
  * Whatever goes wrong here must leave the guest with less reach, never with more: without the process there is no socket
  * in the gateway namespace and nothing gets out.
+ *
+ * Example: a guest with the policy {"mode":"allow","allow":["example.com"]} runs `curl https://example.com`.
+ *
+ *     guest      asks 10.201.0.1 for example.com            leash_dns.c: allowed, asked of the host's resolver, and noted
+ *     guest      SYN to the address, port 443               the gateway's tproxy rule hands it to the leash (rules.c)
+ *     leash      peeks at the TLS hello: "example.com"      leash_flow.c: the rule allows the name, the address is its own
+ *     leash      connects, and carries bytes both ways      leash_relay.c; leash_report.c counts them
+ *     supervisor gets the event and the counters            this file; leash_record.c keeps them
+ *
+ * `curl https://1.2.3.4` gets as far as the hello: no rule allows it, so the connection is refused, and the event names the
+ * rule that would have allowed it.
  */
 #include "net/leash.h"
 
@@ -16,6 +27,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "base/log.h"
+#include "base/thread.h"
 #include "jail/cgroup.h"
 #include "net/leash_record.h"
 #include "net/resolvers.h"
@@ -73,13 +86,17 @@ static int launch(struct leash *leash, int control, struct husk_error *err)
 				     "--authorities",
 				     authorities && *authorities ? authorities : AUTHORITIES,
 				     NULL };
+	cleanup_strv char **environment = log_environment();
 	const struct command command = { .argv = argv,
+					 .environment = (const char *const *)environment,
 					 .stdin_fd = control,
 					 .stdout_fd = leash->spec.gateway,
 					 .stderr_fd = STDERR_FILENO,
 					 .before_exec = leash->spec.cgroup ? enter_cgroup : NULL,
 					 .data = leash->spec.cgroup };
 
+	if (!environment)
+		return husk_fail_memory(err);
 	snprintf(uid, sizeof(uid), "%u", leash->spec.uid);
 	return command_start(&command, err);
 }
@@ -119,16 +136,14 @@ static void end_process(struct leash *leash)
 {
 	siginfo_t ended;
 
-	base_cleanup_close(&leash->control);
-	leash->control = -1;
+	fd_close(&leash->control);
 	leash->ready = false;
 	if (leash->pidfd >= 0) {
 		syscall(SYS_pidfd_send_signal, leash->pidfd, SIGKILL, NULL, 0);
 		while (waitid(P_PIDFD, (id_t)leash->pidfd, &ended, WEXITED) < 0 && errno == EINTR)
 			;
 	}
-	base_cleanup_close(&leash->pidfd);
-	leash->pidfd = -1;
+	fd_close(&leash->pidfd);
 	leash->pid = 0;
 }
 
@@ -301,8 +316,8 @@ static void *listen_to_process(void *argument)
 static void leash_free(struct leash *leash)
 {
 	end_process(leash);
-	base_cleanup_close(&leash->spec.gateway);
-	base_cleanup_close(&leash->wake);
+	fd_close(&leash->spec.gateway);
+	fd_close(&leash->wake);
 	leash_record_free(leash->record);
 	free(leash->program);
 	free(leash->policy);
@@ -316,7 +331,6 @@ static void leash_free(struct leash *leash)
 static struct leash *leash_new(const struct leash_spec *spec, const char *saved)
 {
 	struct leash *leash = calloc(1, sizeof(*leash));
-	pthread_condattr_t clock;
 
 	if (!leash)
 		return NULL;
@@ -328,10 +342,7 @@ static struct leash *leash_new(const struct leash_spec *spec, const char *saved)
 	leash->record = leash_record_new(saved);
 	pthread_mutex_init(&leash->lock, NULL);
 	pthread_mutex_init(&leash->setting, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&leash->changed, &clock);
-	pthread_condattr_destroy(&clock);
+	cond_open(&leash->changed);
 	if (leash->program && leash->wake >= 0 && leash->record && leash->spec.gateway >= 0)
 		return leash;
 	leash_free(leash);
@@ -375,9 +386,7 @@ void leash_stop(struct leash *leash)
 /* Waits for a change; lock held. False: the time is over. */
 static bool wait_change(struct leash *leash, int64_t end_ms)
 {
-	struct timespec end = { .tv_sec = end_ms / 1000, .tv_nsec = end_ms % 1000 * 1000000 };
-
-	return !leash->stopping && pthread_cond_timedwait(&leash->changed, &leash->lock, &end) != ETIMEDOUT;
+	return !leash->stopping && cond_wait_until(&leash->changed, &leash->lock, end_ms) != ETIMEDOUT;
 }
 
 /* Lock held. A process that dies while it comes up is given another try by the listener. */

@@ -1,6 +1,7 @@
 /*
- * Which addresses the resolver gave for which names, and until when. The resolver writes it, flows ask it: a name rule opens
- * exactly these addresses. Bounded: when it is full the entry that ends first goes, and with it only reach.
+ * Remembers which addresses the resolver returned for which names, and until when. leash_dns.c writes, leash_flow.c reads:
+ * a rule with a name opens exactly these addresses. The book is bounded. When it is full, the entry that expires first is
+ * dropped, which only reduces reach.
  */
 #include "net/leash_proxy.h"
 

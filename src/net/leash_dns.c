@@ -1,9 +1,9 @@
 /*
- * The guest's resolver. It answers for names the policy allows, asks the host's resolvers with questions of its own, and
- * notes every address it gives: those, and no others, are what a name rule opens. Answers that lead to private addresses
- * are refused, whoever sent them: a name must not be a way to where its address may not go.
+ * The guest's DNS resolver. It answers for names that the policy allows, asks the host's resolvers with its own questions,
+ * and records every address that it returns: a rule with a name opens those addresses and no others. Answers with private
+ * addresses are refused, whoever sent them, so that a name cannot lead where its address may not go.
  *
- * Each question runs on a thread of its own, a bounded number at a time; more are dropped, as networks do.
+ * Each question runs on its own thread. The number of threads is bounded; further questions are dropped.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -84,7 +84,7 @@ static int open_socket(const struct resolver *resolver, int kind)
 
 	if (fd >= 0 && connect(fd, (const struct sockaddr *)&resolver->address, resolver->size) < 0 &&
 	    errno != EINPROGRESS)
-		base_cleanup_close(&fd);
+		fd_close(&fd);
 	return fd;
 }
 
@@ -342,7 +342,7 @@ static void *run_connection(void *argument)
 		if (!more)
 			break;
 	}
-	close(connection->fd);
+	fd_close(&connection->fd);
 	free(connection);
 	atomic_fetch_sub(&proxy->lookups, 1);
 	return NULL;
@@ -361,5 +361,5 @@ void dns_serve_connection(struct proxy *proxy, int fd)
 		atomic_fetch_sub(&proxy->lookups, 1);
 	}
 	free(connection);
-	close(fd);
+	fd_close(&fd);
 }

@@ -1,16 +1,15 @@
 /*
- * What happens to one TCP connection of the guest: where it wanted to go, which host it names in its first bytes, whether the
- * policy allows that, and if so how it is carried. Each runs on a thread of its own, from flow_start to the end.
+ * One TCP connection of the guest: finds the destination, reads which host the first bytes name, asks the policy, and hands
+ * an allowed connection to its carrier. Each connection has its own thread, from flow_start to its end.
  *
- * The bytes looked at here are only peeked at: whoever carries the connection finds them all. Nothing is sent anywhere
- * before the verdict.
+ * The first bytes are only peeked at, so the carrier still finds them all. Nothing is sent anywhere before the verdict.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 
 #include "net/hello.h"
-#include "net/http.h"
+#include "net/leash_http.h"
 #include "net/leash_proxy.h"
 
 #define SNIFF_HOPEFUL_MS 30000 /* for the first bytes of what may be allowed */
@@ -152,6 +151,12 @@ bool flow_permit(struct flow *flow, const char *host)
 	return true;
 }
 
+void flow_again(struct flow *flow)
+{
+	report_event(flow->proxy,
+		     &(struct verdict){ "allowed", kind_names[flow->kind], flow->host, flow->port, "", "" });
+}
+
 void flow_revoke(struct flow *flow)
 {
 	pthread_mutex_lock(&flow->proxy->lock);
@@ -206,6 +211,18 @@ int flow_connect(struct flow *flow)
 	flow->remote = steal_fd(&fd);
 	pthread_mutex_unlock(&flow->proxy->lock);
 	return 0;
+}
+
+void flow_disconnect(struct flow *flow)
+{
+	const struct linger now = { .l_onoff = 1 };
+
+	if (flow->remote < 0)
+		return;
+	setsockopt(flow->remote, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+	pthread_mutex_lock(&flow->proxy->lock);
+	fd_close(&flow->remote);
+	pthread_mutex_unlock(&flow->proxy->lock);
 }
 
 static void carry(struct flow *flow, const char *host)
@@ -384,8 +401,8 @@ static void flow_end(struct flow *flow)
 		if (flow->remote >= 0)
 			setsockopt(flow->remote, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 	}
-	base_cleanup_close(&flow->guest);
-	base_cleanup_close(&flow->remote);
+	fd_close(&flow->guest);
+	fd_close(&flow->remote);
 	free(flow);
 }
 
@@ -433,7 +450,7 @@ void flow_start(struct proxy *proxy, int guest)
 	char reason[FLOW_TEXT];
 
 	if (!flow || !terms) {
-		close(guest);
+		fd_close(&guest);
 		free(flow);
 		terms_drop(terms);
 		return;

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <seccomp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -99,6 +100,7 @@ static int limit(int resource, rlim_t value)
 
 static int drop_ids(uint32_t uid, struct husk_error *err)
 {
+	signal(SIGXFSZ, SIG_IGN); /* from here on a log line is lost, and nothing else */
 	if (limit(RLIMIT_NOFILE, FILES_MAX) < 0 || limit(RLIMIT_NPROC, THREADS_MAX) < 0 || limit(RLIMIT_CORE, 0) < 0 ||
 	    limit(RLIMIT_FSIZE, 0) < 0)
 		return husk_fail_errno(err, "cannot set the leash's limits");

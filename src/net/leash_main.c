@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include "base/log.h"
 #include "net/leash_proxy.h"
 #include "net/netlink.h"
 
@@ -279,13 +280,14 @@ int leash_main(int argc, char **argv)
 	struct proxy *proxy = calloc(1, sizeof(*proxy));
 	struct husk_error err = { 0 };
 
+	log_begin("leash", LOG_INFO);
 	if (!proxy || parse_arguments(argc, argv, &arguments) < 0) {
-		log_line(LOG_ERROR, "leash: started by hand? it is started by the supervisor of a sandbox");
+		log_line(LOG_ERROR, "started by hand? it is started by the supervisor of a sandbox");
 		free(proxy);
 		return 2;
 	}
 	if (set_up(proxy, &arguments, &err) < 0) {
-		log_line(LOG_ERROR, "leash: %s", err.message);
+		log_line(LOG_ERROR, "%s", err.message);
 		if (proxy->control > 0)
 			answer_failure(proxy, 0, err.message);
 		return 1;

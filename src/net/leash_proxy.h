@@ -23,7 +23,7 @@
 #define CONNECT_TIMEOUT_MS 15000
 #define LINGER_MS 1000 /* for a refusal to be read */
 
-/* ---- what holds at the moment: never changed, replaced whole ---- */
+/* ---- leash_terms.c: what holds at the moment: never changed, replaced whole ---- */
 
 struct terms {
 	atomic_int references;
@@ -42,7 +42,7 @@ struct terms {
 struct terms *terms_read(const char *message, uint64_t *serial, uint64_t *used, struct husk_error *err);
 void terms_drop(struct terms *terms); /* one reference; NULL is fine */
 
-/* ---- the addresses the resolver gave ---- */
+/* ---- leash_book.c: the addresses the resolver gave ---- */
 
 #define BOOK_MAX 2048
 struct book_entry {
@@ -64,7 +64,7 @@ size_t book_addresses(struct book *book, const char *name, uint32_t *addresses, 
 /* Does the address stand for a host that a secret belongs to? */
 bool book_has_secret(struct book *book, const struct policy *policy, uint32_t address, uint16_t port);
 
-/* ---- the process ---- */
+/* ---- leash_main.c, leash_terms.c: the process ---- */
 
 struct tally; /* counts for one destination; leash_report.c */
 struct flow;
@@ -152,6 +152,8 @@ struct flow {
 void flow_start(struct proxy *proxy, int guest);
 /* Connects to where the guest wanted to go. The failure is reported. */
 int flow_connect(struct flow *flow);
+/* Breaks the connection to there off, with a reset. */
+void flow_disconnect(struct flow *flow);
 /* May this name be spoken to over this flow, by these rules? Else the reason and the rule that would allow it; both may be
  * up to 512 bytes. */
 bool flow_allows(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule);
@@ -167,6 +169,7 @@ void flow_refuse_tls(struct flow *flow);
 void flow_linger(struct flow *flow);
 /* The flow is allowed: reports and counts it. False when other rules came meanwhile that do not allow it. */
 bool flow_permit(struct flow *flow, const char *host);
+void flow_again(struct flow *flow);  /* reports one more request to the host that the flow is permitted for */
 void flow_revoke(struct flow *flow); /* it is refused after all */
 /* Waits until `fd` is ready; false: timed out or broken. */
 bool flow_wait(int fd, short events, int timeout_ms);

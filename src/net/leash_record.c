@@ -1,8 +1,12 @@
 /*
- * The log and the counters of a leash, for leash.c, which holds its lock around every call. Bounded whatever comes in, and
- * read back from a file without trust in it.
+ * The log and the counters of a leash, for leash.c, which holds its lock around every call. Both are bounded, whatever
+ * arrives. The file that they are read back from is not trusted.
  */
 #include "net/leash_record.h"
+
+#include "base/jansson.h"
+
+#define LEASH_COUNT_MAX (INT64_MAX / 2)
 
 struct destination {
 	char *host;
@@ -16,27 +20,51 @@ struct leash_record {
 	size_t count;
 };
 
-static void drop_json(json_t **json)
-{
-	json_decref(*json);
-}
-#define cleanup_json cleanup(drop_json)
-
 /* ---- what comes in ---- */
 
+static json_int_t time_of(json_t *event)
+{
+	return json_integer_value(json_object_get(event, "at_ms"));
+}
+
+/* The same line told again: more of what was told alike is counted later, under the time of the first. */
+static bool same_line(json_t *one, json_t *other)
+{
+	static const char *const keys[] = { "at_ms", "port", "verdict", "kind", "host", "reason" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+		if (!json_equal(json_object_get(one, keys[i]), json_object_get(other, keys[i])))
+			return false;
+	return true;
+}
+
+/* In the order of time, whatever order they are told in, and each line once, with the sum of its counts. */
 void leash_record_event(struct leash_record *record, json_t *event, json_int_t count)
 {
 	static const char *const texts[] = { "verdict", "kind", "host", "reason", "rule" };
+	size_t at = json_array_size(record->log);
 
 	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
 		if (!json_is_string(json_object_get(event, texts[i])))
 			return;
-	if (!json_is_integer(json_object_get(event, "at_ms")) || !json_is_integer(json_object_get(event, "port")) ||
-	    json_object_set_new(event, "count", json_integer(count > 0 ? count : 1)) < 0)
+	if (!json_is_integer(json_object_get(event, "at_ms")) || !json_is_integer(json_object_get(event, "port")))
 		return;
-	while (json_array_size(record->log) >= LEASH_LOG_MAX)
+	count = MIN(MAX(count, 1), LEASH_COUNT_MAX);
+	while (at > 0 && time_of(json_array_get(record->log, at - 1)) > time_of(event))
+		at--;
+	for (size_t i = at; i > 0 && time_of(json_array_get(record->log, i - 1)) == time_of(event); i--) {
+		json_t *line = json_array_get(record->log, i - 1), *told = json_object_get(line, "count");
+
+		if (same_line(line, event)) {
+			json_integer_set(told, MIN(json_integer_value(told) + count, LEASH_COUNT_MAX));
+			return;
+		}
+	}
+	if (json_object_set_new(event, "count", json_integer(count)) < 0 ||
+	    json_array_insert(record->log, at, event) < 0)
+		return;
+	while (json_array_size(record->log) > LEASH_LOG_MAX)
 		json_array_remove(record->log, 0);
-	json_array_append(record->log, event);
 }
 
 static struct destination *find(struct leash_record *record, const char *host, uint16_t port)

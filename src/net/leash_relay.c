@@ -1,6 +1,6 @@
 /*
- * Carries the bytes of an allowed connection both ways without looking at them: socket to pipe to socket inside the kernel
- * (splice), so that they are never copied here. One thread does both directions.
+ * Carries the bytes of an allowed connection in both directions without reading them: from socket to pipe to socket inside
+ * the kernel (splice). One thread serves both directions.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -29,8 +29,8 @@ static int direction_open(struct direction *d)
 
 static void direction_close(struct direction *d)
 {
-	base_cleanup_close(&d->pipe[0]);
-	base_cleanup_close(&d->pipe[1]);
+	fd_close(&d->pipe[0]);
+	fd_close(&d->pipe[1]);
 }
 
 /* Moves what can be moved now. 1: something moved, 0: nothing can, -1: the connection is broken or out of bytes. */

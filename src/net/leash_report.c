@@ -1,7 +1,7 @@
 /*
- * What the supervisor is told: verdicts as they fall, bytes once a second. Also the two limits that count bytes, since the
- * counting is here. A guest can cause any number of verdicts, so alike ones are told once and counted, and there is a
- * bound a second; what is dropped is still counted. Nothing here may wait for the supervisor while a flow does.
+ * Reports to the supervisor: each verdict at once, bytes once a second. The two limits that count bytes are enforced here,
+ * where the counting is. A guest can cause any number of verdicts, so equal verdicts are reported once with a count, and
+ * there is a limit per second; dropped ones are still counted. A flow must never wait for the supervisor here.
  */
 #include <jansson.h>
 #include <poll.h>
@@ -26,6 +26,12 @@ struct tally {
 	atomic_uint_fast64_t sent, received, connections, denied;
 };
 
+/* What one report takes of a tally. */
+struct taken {
+	uint64_t sent, received, connections, denied;
+	bool told;
+};
+
 struct alike {
 	uint64_t hash; /* 0: free */
 	int64_t told_ms;
@@ -37,6 +43,7 @@ struct reporter {
 	pthread_mutex_t lock;
 	struct tally tallies[LEASH_DESTINATIONS_MAX];
 	struct tally other;
+	struct taken taken[LEASH_DESTINATIONS_MAX + 1]; /* by the report that is being written */
 	struct alike alike[ALIKE_MAX];
 	int64_t second_ms;
 	unsigned in_second;
@@ -292,14 +299,10 @@ void report_used(struct proxy *proxy, uint64_t used)
 /* ---- once a second, and when asked ---- */
 
 /* Adds what the tally has; takes it off again only when it is certain to have been told. */
-struct taken {
-	uint64_t sent, received, connections, denied;
-};
-
 static bool add_tally(json_t *list, struct tally *tally, struct taken *taken)
 {
 	*taken = (struct taken){ atomic_load(&tally->sent), atomic_load(&tally->received),
-				 atomic_load(&tally->connections), atomic_load(&tally->denied) };
+				 atomic_load(&tally->connections), atomic_load(&tally->denied), false };
 	if (!tally->used || !(taken->sent || taken->received || taken->connections || taken->denied))
 		return false;
 	return json_array_append_new(
@@ -319,23 +322,22 @@ static void settle(struct tally *tally, const struct taken *taken)
 static void flush_tallies(struct proxy *proxy)
 {
 	struct reporter *r = proxy->reporter;
-	static struct taken taken[LEASH_DESTINATIONS_MAX + 1]; /* the reporter's lock guards it */
-	static bool told[LEASH_DESTINATIONS_MAX + 1];
+	struct taken *taken = r->taken;
 	json_t *list = json_array();
 
 	pthread_mutex_lock(&r->lock);
 	for (size_t i = 0; list && i <= LEASH_DESTINATIONS_MAX; i++) {
 		struct tally *tally = i < LEASH_DESTINATIONS_MAX ? &r->tallies[i] : &r->other;
 
-		told[i] = add_tally(list, tally, &taken[i]);
-		if (!told[i] && i < LEASH_DESTINATIONS_MAX && tally->holders == 0 && !taken[i].denied)
+		taken[i].told = add_tally(list, tally, &taken[i]);
+		if (!taken[i].told && i < LEASH_DESTINATIONS_MAX && tally->holders == 0 && !taken[i].denied)
 			tally->used = false;
 	}
 	json_t *root = json_array_size(list) ? json_pack("{s:O}", "traffic", list) : NULL;
 	cleanup_free char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
 	if (text && send_text(proxy, text, 0) == 0)
 		for (size_t i = 0; i <= LEASH_DESTINATIONS_MAX; i++)
-			if (told[i])
+			if (taken[i].told)
 				settle(i < LEASH_DESTINATIONS_MAX ? &r->tallies[i] : &r->other, &taken[i]);
 	pthread_mutex_unlock(&r->lock);
 	json_decref(root);

@@ -1,7 +1,7 @@
 /*
- * Secrets on their way through: the guest's placeholder becomes the value in a header of a request to the secret's host,
- * and the value becomes stars should that host send it back. leash_web.c is the only caller, and only on connections
- * whose other end has proven to be that host. A value goes nowhere but into these buffers.
+ * Secrets in transit: replaces the guest's placeholder by the value in a header of a request to the secret's host, and
+ * replaces the value by stars if that host sends it back. leash_web.c is the only caller, only on connections whose other
+ * end has proven to be that host. A value must never leave these buffers.
  */
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

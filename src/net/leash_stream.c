@@ -1,7 +1,7 @@
 /*
- * A socket that may have TLS around it, for leash_web.c. Towards the world certificates are checked against the
- * authorities of the host (read through a descriptor opened before the jail closed); towards the guest we stand in for
- * the host with a certificate of the sandbox's own authority. HTTP/1.1 is all that is spoken on either side.
+ * A socket with optional TLS, for leash_web.c. Towards the internet, certificates are checked against the host's
+ * authorities, which are read through a descriptor that was opened before the jail closed. Towards the guest, the leash
+ * presents a certificate of the sandbox's own authority. Both sides speak HTTP/1.1 only.
  */
 #include <openssl/err.h>
 #include <openssl/pem.h>

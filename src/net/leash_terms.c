@@ -1,21 +1,16 @@
 /*
- * What the supervisor told the leash to hold to: reading its message, and the one set of terms in force. Secrets live here
- * while they hold and are wiped with the last flow that uses them; no error text may repeat any of it.
+ * The terms of a leash: reads them from the supervisor's message, and holds the one set in force. Secrets stay in memory
+ * while their terms are in force, and are wiped with the last flow that uses them. No error text may repeat any part of the
+ * terms.
  */
 #include <arpa/inet.h>
-#include <jansson.h>
 #include <openssl/crypto.h>
 #include <sys/socket.h>
 
+#include "base/jansson.h"
 #include "net/authority.h"
 #include "net/leash_proxy.h"
 #include "net/secrets.h"
-
-static void drop_json(json_t **json)
-{
-	json_decref(*json);
-}
-#define cleanup_json cleanup(drop_json)
 
 void terms_drop(struct terms *terms)
 {

@@ -1,9 +1,9 @@
 /*
- * Datagrams of the guest, on one thread: for each pair of ends that the policy allows a connected socket in the host's
- * namespace, and back to the guest through a raw socket, since an answer must come from the address it was sent to. Only
- * addresses count here, since a datagram names no host that could be checked: in the mode allow those that are listed.
+ * UDP datagrams of the guest, on one thread. Each pair of ends that the policy allows gets a connected socket in the host's
+ * namespace. Answers go back through a raw socket, because an answer must come from the address that the guest sent to. A
+ * datagram names no host, so only rules with addresses apply: in mode "allow", those that are listed.
  *
- * Answers come only from where the guest sent to (the kernel sees to it), and go only to the guest.
+ * Answers are accepted only from where the guest sent to (the kernel ensures this), and go only to the guest.
  */
 #include <arpa/inet.h>
 #include <netinet/ip.h>
@@ -74,7 +74,7 @@ static void pair_close(struct proxy *proxy, struct pair *pair)
 {
 	if (pair->fd < 0)
 		return;
-	base_cleanup_close(&pair->fd);
+	fd_close(&pair->fd);
 	terms_drop(pair->terms);
 	tally_put(proxy, pair->tally);
 	*pair = (struct pair){ .fd = -1 };

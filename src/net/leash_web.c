@@ -1,10 +1,17 @@
 /*
  * Carries HTTP requests of the guest one by one, each checked before a byte of it goes out: on a connection that is kept
  * alive the next request may name another host. Used for plain HTTP, and for TLS to hosts that secrets belong to, where
- * TLS ends here. Answers pass unread.
+ * TLS ends here. Answers are followed to their end, and pass unchanged but for one header.
  *
- * A request is written anew from its parsed head, so the host reads what was checked. Only a WebSocket may take a
- * connection over, on its first request: anything else that does (h2c) could then name hosts unseen.
+ * The host must never see a request that was not checked, whatever it makes of the bytes. So:
+ * - a request is written anew from its parsed head, and the host reads what was checked;
+ * - the next request goes out when the answer to the one before it has ended, and an answer that nobody asked for ends
+ *   the connection;
+ * - a request with a body is the last one on its connection: it goes out with "Connection: close", so that a host which
+ *   ignores the body does not take it for the next request; and http.c refuses a body that begins with a request line;
+ * - a body that is cut short ends in a reset, never as if it were whole;
+ * - only a WebSocket may take a connection over, on its first request: anything else that does (h2c) could then name
+ *   hosts unseen.
  */
 #include "net/leash_web.h"
 
@@ -23,9 +30,14 @@ struct web {
 	struct mask mask;
 	struct buf in;                                      /* from the guest, not looked at yet */
 	struct buf up, down;                                /* waiting to be written to the host, to the guest */
-	struct buf answer;                                  /* to the request for an upgrade, until its head is whole */
 	enum { HEAD, BODY, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
 	struct http_body body;
+	enum { IDLE, ANSWER_HEAD, ANSWER_BODY } due; /* of the host's side: what it owes to the last request */
+	struct buf answer;                           /* until its head is whole */
+	struct http_body answer_body;
+	bool bodiless; /* the answer has no body whatever its head says */
+	bool last;     /* the answer that is due ends the connection */
+	bool over;     /* nothing more of the host is wanted */
 	size_t requests;
 	uint64_t early; /* bytes that came before it was known whom to count them for */
 	bool blocked;   /* a request waits for room towards the host */
@@ -56,6 +68,19 @@ static int deny(struct web *web, const char *host, const char *reason, const cha
 	return refuse(web, "403 Forbidden", reason, rule);
 }
 
+/* What cannot be read in one way only. Once the answer has begun there is no place for a word of ours. */
+static int refuse_malformed(struct web *web, const char *reason)
+{
+	flow_denied(web->flow, web->only ? web->only : web->flow->host, reason, "");
+	if (web->due != IDLE && (web->due == ANSWER_BODY || web->answer.size))
+		return -1;
+	stream_free(&web->remote);
+	web->remote.fd = -1;
+	flow_disconnect(web->flow);
+	buf_consume(&web->up, web->up.size);
+	return refuse(web, "400 Bad Request", reason, "");
+}
+
 /* ---- one request ---- */
 
 static bool is_websocket(const struct web *web, const struct http_request *request)
@@ -68,16 +93,28 @@ static bool is_websocket(const struct web *web, const struct http_request *reque
 	return true;
 }
 
-/* Headers that do not go on: offers of other protocols, and of encodings that would hide a secret coming back; and those
- * that a secret is sent as. */
+/* Headers that do not go on: those that write_head writes itself, those that speak of this connection only (a host that
+ * obeys "Connection: content-length" reads another request than we do), offers of other protocols, and of encodings that
+ * would hide a secret coming back; and those that a secret is sent as. */
 static bool is_dropped(const struct web *web, const struct http_field *field, bool websocket)
 {
+	static const char *const dropped[] = { "host",       "connection", "proxy-connection",
+					       "keep-alive", "te",         "http2-settings" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(dropped); i++)
+		if (http_is(field->name, dropped[i]))
+			return true;
 	if (http_is(field->name, "upgrade"))
 		return !websocket;
-	if (!web->only)
-		return http_is(field->name, "http2-settings");
-	return http_is(field->name, "http2-settings") || http_is(field->name, "accept-encoding") ||
-	       secret_replaces(web->terms, web->only, web->flow->port, field);
+	return web->only && (http_is(field->name, "accept-encoding") ||
+			     secret_replaces(web->terms, web->only, web->flow->port, field));
+}
+
+static int write_host(struct buf *out, const struct http_request *request)
+{
+	if (request->port)
+		return buf_printf(out, "Host: %s:%u\r\n", request->host, request->port);
+	return buf_printf(out, "Host: %s\r\n", request->host);
 }
 
 static int write_head(struct web *web, const struct http_request *request, bool websocket)
@@ -85,6 +122,7 @@ static int write_head(struct web *web, const struct http_request *request, bool 
 	struct buf *out = &web->up;
 	int bad = buf_append(out, request->line.data, request->line.size) | buf_append_string(out, "\r\n");
 
+	bad |= write_host(out, request);
 	for (size_t i = 0; i < request->field_count; i++) {
 		const struct http_field *field = &request->fields[i];
 
@@ -98,6 +136,8 @@ static int write_head(struct web *web, const struct http_request *request, bool 
 	if (web->only)
 		bad |= buf_append_string(out, "Accept-Encoding: identity\r\n") |
 		       secret_headers(web->terms, web->only, web->flow->port, out);
+	if (websocket || web->last)
+		bad |= buf_append_string(out, websocket ? "Connection: Upgrade\r\n" : "Connection: close\r\n");
 	return bad | buf_append_string(out, "\r\n");
 }
 
@@ -130,7 +170,9 @@ static int check_request(struct web *web, const struct http_request *request)
 		return refuse(web, "502 Bad Gateway", reason, "");
 	}
 	web->remote.fd = flow->remote;
-	if ((!flow->permitted || strcmp(flow->host, request->host) != 0) && !flow_permit(flow, request->host))
+	if (flow->permitted && strcmp(flow->host, request->host) == 0)
+		flow_again(flow);
+	else if (!flow_permit(flow, request->host))
 		return -1;
 	return 1;
 }
@@ -144,15 +186,18 @@ static int take_head(struct web *web)
 	if (size == 0)
 		return 0;
 	if (size < 0)
-		return deny(web, web->only ? web->only : web->flow->host, why, "") < 0 ? -1 : 1;
+		return refuse_malformed(web, why) < 0 ? -1 : 1;
 	int verdict = check_request(web, &request);
 	if (verdict <= 0)
 		return verdict < 0 ? -1 : 1;
 	bool websocket = is_websocket(web, &request);
+	web->last = !websocket && (request.close || request.framing != BODY_NONE);
+	web->bodiless = http_is(request.method, "HEAD");
 	if (write_head(web, &request, websocket) != 0)
 		return -1;
 	http_body_start(&web->body, &request);
 	web->state = websocket ? UPGRADING : BODY;
+	web->due = ANSWER_HEAD;
 	web->requests++;
 	buf_consume(&web->in, (size_t)size);
 	return 1;
@@ -162,16 +207,15 @@ static int take_body(struct web *web)
 {
 	ssize_t taken = http_body_feed(&web->body, web->in.data, web->in.size);
 
-	if (taken < 0) {
-		flow_denied(web->flow, web->flow->host, "its body is not framed as it must be", "");
-		return -1;
-	}
+	if (taken < 0)
+		return refuse_malformed(web, "its body is not framed as it must be, or begins like a request") < 0 ? -1
+														   : 1;
 	if (buf_append(&web->up, web->in.data, (size_t)taken) < 0)
 		return -1;
 	buf_consume(&web->in, (size_t)taken);
 	if (http_body_done(&web->body))
-		web->state = HEAD;
-	return taken > 0 || web->state == HEAD;
+		web->state = web->last ? CLOSING : HEAD;
+	return taken > 0 || web->state != BODY;
 }
 
 /* Looks at what the guest has sent, as far as the state allows. */
@@ -187,7 +231,7 @@ static int take_input(struct web *web)
 			more = 0;
 		} else if (web->state == HEAD) {
 			web->blocked = web->up.size >= PENDING_MAX;
-			more = web->blocked ? 0 : take_head(web);
+			more = web->blocked || web->due != IDLE ? 0 : take_head(web);
 		} else {
 			if (web->state == RAW && buf_append(&web->up, web->in.data, web->in.size) < 0)
 				return -1;
@@ -199,33 +243,127 @@ static int take_input(struct web *web)
 
 /* ---- answers ---- */
 
-/* The head of the answer to an upgrade decides what the connection is from here on. */
-static int take_upgrade(struct web *web, const char *data, size_t size)
+/* Bytes for the guest; `last`: of this answer. */
+static int pass(struct web *web, const char *data, size_t size, bool last)
 {
-	int status = 0;
+	return web->only ? mask_feed(&web->mask, data, size, last, &web->down) : buf_append(&web->down, data, size);
+}
 
-	if (buf_append(&web->answer, data, size) < 0)
-		return -1;
-	ssize_t head = http_response_parse(web->answer.data, web->answer.size, &status);
-	if (head == 0)
-		return 0;
-	if (head > 0 && status == 101)
-		web->state = RAW;
-	else
-		web->state = CLOSING; /* whatever the guest sends next was not checked as a request */
-	int result = mask_feed(&web->mask, web->answer.data, web->answer.size, false, &web->down);
+static int end_answer(struct web *web)
+{
+	web->due = IDLE;
+	web->over = web->last;
+	return pass(web, "", 0, true);
+}
 
+/* The head goes on, with a word to the guest if it is the last on this connection. */
+static int pass_head(struct web *web, size_t size)
+{
+	const char *data = web->answer.data;
+	size_t first = (size_t)((const char *)memchr(data, '\n', size) - data) + 1;
+	static const char closing[] = "Connection: close\r\n";
+
+	if (!web->last)
+		return pass(web, data, size, false);
+	return pass(web, data, first, false) | pass(web, closing, sizeof(closing) - 1, false) |
+	       pass(web, data + first, size - first, false);
+}
+
+/* What is no answer of HTTP/1 passes until the connection ends; the guest has said its last. */
+static int pass_unread(struct web *web)
+{
+	const struct http_response open = { .framing = BODY_OPEN };
+
+	http_body_start_answer(&web->answer_body, &open);
+	web->due = ANSWER_BODY;
+	web->state = CLOSING;
+	int result = pass(web, web->answer.data, web->answer.size, false);
 	buf_consume(&web->answer, web->answer.size);
 	return result;
 }
 
+/* The head is whole: what comes after it? */
+static int begin_answer(struct web *web, size_t size, const struct http_response *response)
+{
+	if (response->status == 101 && web->state != UPGRADING)
+		return pass_unread(web);
+	bool interim = response->status / 100 == 1;
+	web->last = web->last || (response->close && !interim);
+	int result = interim ? pass(web, web->answer.data, size, false) : pass_head(web, size);
+	buf_consume(&web->answer, size);
+	if (interim && response->status != 101)
+		return result;
+	if (web->state == UPGRADING)
+		web->state = interim ? RAW : HEAD;
+	if (web->last && web->state == HEAD)
+		web->state = CLOSING;
+	http_body_start_answer(&web->answer_body, response);
+	web->due = ANSWER_BODY;
+	return result;
+}
+
+/* Adds these bytes to the head; how many of them belong to what follows it. */
+static ssize_t take_answer_head(struct web *web, const char *data, size_t size)
+{
+	struct http_response response;
+
+	if (buf_append(&web->answer, data, size) < 0)
+		return -1;
+	ssize_t head = http_response_parse(web->answer.data, web->answer.size, web->bodiless, &response);
+	if (head == 0)
+		return 0;
+	if (head < 0)
+		return pass_unread(web);
+	size_t rest = web->answer.size - (size_t)head;
+	if (begin_answer(web, (size_t)head, &response) < 0)
+		return -1;
+	buf_consume(&web->answer, web->answer.size);
+	return (ssize_t)rest;
+}
+
+/* Bytes of its body; how many of them are left. */
+static ssize_t take_answer_body(struct web *web, const char *data, size_t size)
+{
+	ssize_t taken = http_body_feed(&web->answer_body, data, size);
+
+	if (taken < 0) {
+		web->answer_body.framing = BODY_OPEN;
+		web->state = CLOSING;
+		taken = (ssize_t)size;
+	}
+	return pass(web, data, (size_t)taken, false) < 0 ? -1 : (ssize_t)size - taken;
+}
+
 static int take_answer(struct web *web, const char *data, size_t size)
 {
-	if (web->state == UPGRADING)
-		return take_upgrade(web, data, size);
-	if (!web->only)
-		return buf_append(&web->down, data, size);
-	return mask_feed(&web->mask, data, size, false, &web->down);
+	while (size > 0) {
+		ssize_t left;
+
+		if (web->state == RAW)
+			return pass(web, data, size, false);
+		if (web->due == IDLE) {
+			web->over = true;
+			return 0;
+		}
+		left = web->due == ANSWER_HEAD ? take_answer_head(web, data, size) : take_answer_body(web, data, size);
+		if (left < 0)
+			return -1;
+		data += size - (size_t)left;
+		size = (size_t)left;
+		if (web->due == ANSWER_BODY && web->state != RAW && http_body_done(&web->answer_body) &&
+		    end_answer(web) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* The host has said its last. */
+static int end_answers(struct web *web)
+{
+	int result = pass(web, web->answer.size ? web->answer.data : "", web->answer.size, true);
+
+	buf_consume(&web->answer, web->answer.size);
+	return result;
 }
 
 /* ---- carrying ---- */
@@ -269,8 +407,8 @@ static int read_remote(struct web *web)
 
 	if (got == STREAM_BROKEN || (got > 0 && !count(web, 0, (uint64_t)got)))
 		return -1;
-	if (got == 0 && web->only)
-		return mask_feed(&web->mask, "", 0, true, &web->down);
+	if (got == 0)
+		return end_answers(web);
 	return got > 0 ? take_answer(web, web->chunk, (size_t)got) : 0;
 }
 
@@ -296,14 +434,14 @@ static bool wants_guest(const struct web *web)
 
 static bool wants_remote(const struct web *web)
 {
-	return web->remote.fd >= 0 && !web->remote.over && web->down.size < PENDING_MAX;
+	return web->remote.fd >= 0 && !web->remote.over && !web->over && web->down.size < PENDING_MAX;
 }
 
 static bool is_done(const struct web *web)
 {
 	if (web->down.size)
 		return false;
-	return (web->state == CLOSING && !web->flow->permitted) || web->remote.over ||
+	return (web->state == CLOSING && !web->flow->permitted) || web->remote.over || web->over ||
 	       (web->guest.over && web->remote.fd < 0);
 }
 
@@ -342,8 +480,10 @@ static int turn(struct web *web)
 {
 	if ((wants_guest(web) && read_guest(web) < 0) || push(web) < 0)
 		return -1;
-	if ((wants_remote(web) && read_remote(web) < 0) || flush(&web->guest, &web->down) < 0)
+	if ((wants_remote(web) && read_remote(web) < 0) || push(web) < 0 || flush(&web->guest, &web->down) < 0)
 		return -1;
+	if (web->guest.over && web->state == BODY)
+		return -1; /* the request was cut short */
 	if (web->guest.over && web->up.size == 0 && !web->blocked && web->state != UPGRADING && web->remote.fd >= 0 &&
 	    !web->finished) {
 		web->finished = true;

@@ -7,7 +7,7 @@
 
 #include <openssl/ssl.h>
 
-#include "net/http.h"
+#include "net/leash_http.h"
 #include "net/leash_proxy.h"
 
 /* ---- leash_stream.c ---- */

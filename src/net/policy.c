@@ -1,24 +1,18 @@
 /*
- * Reading, checking and writing egress policies. libhusk calls it on what a caller asked for, before anything is made; the
- * supervisor and the leash on what was kept. Matching is in policy_match.c.
- *
- * A policy that is not understood to the last field must never be accepted: what is unknown here would be unenforced.
+ * Parses, checks and writes egress policies. libhusk calls it on what a caller asks for, before anything is created;
+ * supervisor and leash call it on the stored policy. Matching is in policy_match.c. A policy with an unknown field must
+ * never be accepted, because that field would not be enforced.
  */
 #include "net/policy.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
-#include <jansson.h>
 #include <strings.h>
+
+#include "base/jansson.h"
 
 #define RATE_MIN 1024
 #define LABEL_MAX 63
-
-static void drop_json(json_t **json)
-{
-	json_decref(*json);
-}
-#define cleanup_json cleanup(drop_json)
 
 static const char *const mode_names[] = { [POLICY_OFF] = "off", [POLICY_ALLOW] = "allow", [POLICY_OPEN] = "open" };
 

@@ -1,6 +1,6 @@
 /*
- * What a policy says about a name or an address. The leash asks for each lookup, connection and datagram. Pure: it looks
- * at its arguments and nothing else, and what it does not recognise is not allowed.
+ * Decides what a policy says about a name or an address. The leash asks for each lookup, connection and datagram. The
+ * functions are pure: they look at their arguments only, and anything that they do not recognise is denied.
  */
 #include "net/policy.h"
 

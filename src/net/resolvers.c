@@ -1,5 +1,5 @@
 /*
- * Reads whom to ask for names, for leash.c, each time a policy is given to a leash: the leash itself sees no file.
+ * Reads the host's DNS resolvers for leash.c, each time a policy is given to a leash. The leash itself cannot open files.
  */
 #include "net/resolvers.h"
 

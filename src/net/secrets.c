@@ -6,16 +6,10 @@
  */
 #include "net/secrets.h"
 
-#include <jansson.h>
 #include <openssl/crypto.h>
 
+#include "base/jansson.h"
 #include "net/authority.h"
-
-static void drop_json(json_t **json)
-{
-	json_decref(*json);
-}
-#define cleanup_json cleanup(drop_json)
 
 void secrets_wipe(char *text)
 {

@@ -1,7 +1,7 @@
 /*
  * What the core of huskd shares behind server.h: the request itself, the two flows through which a streaming
  * handler's thread and its connection's thread meet, the answer, and the server. The families of the API know
- * server.h alone, save instance.c and events.c, which look at the server as a whole.
+ * server.h alone, save api_instance.c and api_events.c, which look at the server as a whole.
  *
  * A request is counted: libmicrohttpd holds it from the request line until it says that the request is completed, a
  * streaming handler's thread while it runs, a response while it may be read from, and an upgraded connection until
@@ -14,12 +14,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/log.h"
+#include "server/dialect.h"
 #include "server/server.h"
 
 #define TARGET_MAX 8192  /* of a request's path and query */
 #define SEGMENTS_MAX 64  /* of a path */
 #define QUERY_MAX 64     /* names in a query */
 #define PARAMETERS_MAX 4 /* {names} in a route */
+#define ROUTES_MAX 400   /* of all families and dialects */
 #define FLOW_BYTES (128 * 1024)
 #define DISCARD_MAX (64 << 20) /* of a refused body: read to its end, so that the client hears why and may go on */
 #define THREAD_STACK (384 * 1024)
@@ -47,7 +50,8 @@ void target_free(struct target *target);
 
 struct route_match {
 	const struct route *route;
-	size_t index; /* of the route among all */
+	const struct dialect *dialect; /* that the route is of; NULL: the native API */
+	size_t index;                  /* of the route among all */
 	const char *names[PARAMETERS_MAX];
 	size_t name_size[PARAMETERS_MAX];
 	const char *values[PARAMETERS_MAX];
@@ -57,6 +61,7 @@ struct route_match {
 int routes_setup(struct husk_error *err);
 size_t routes_count(void);
 const struct route *routes_at(size_t index);
+const struct dialect *routes_dialect(size_t index); /* NULL: the native API */
 /* 1: found; 0: no such path; -1: the path exists, but not with this method (`allow` names those there are). */
 int route_find(const struct target *target, const char *method, struct route_match *match, char *allow, size_t size);
 
@@ -103,7 +108,7 @@ struct request {
 	_Atomic int references;
 	struct MHD_Connection *connection;
 	int socket;
-	char id[65];
+	char id[65]; /* log_is_id holds */
 	char method[24];
 	char remote[64];
 	struct target target;
@@ -114,9 +119,10 @@ struct request {
 	size_t header_count;
 	int64_t length;    /* of the body; -1: unknown; 0: none */
 	struct husk *husk; /* the caller's view; the server's own for whoever owns the instance */
-	bool owner;
-	bool open;    /* a port that wants no token */
-	char *tenant; /* for the log; NULL: the instance itself */
+	enum { CALLER_UNKNOWN, CALLER_TENANT, CALLER_INSTANCE } caller; /* by its token, or the socket's peer */
+	bool open;                                                      /* a port that wants no token */
+	char *port_host; /* the Host header that a port's program gets; NULL: the caller's */
+	char *tenant;    /* the tenant's name; NULL: any other caller */
 
 	bool prepared;      /* the headers have been seen */
 	bool threaded;      /* a streaming handler was started */
@@ -144,11 +150,14 @@ struct server {
 	struct husk *husk;
 	const struct server_options *options;
 	struct listener tcp, local;
+	uint16_t port;         /* of TCP; 0: it does not listen there */
+	char address[128];     /* of TCP, with the port */
 	int over_fd;           /* an eventfd: readable once patience has ended */
 	_Atomic bool stopping; /* no new connection; those under way may finish */
 	_Atomic bool over;     /* patience has ended */
 	_Atomic uint64_t held; /* bytes of bodies in memory, of all requests */
 	uid_t uid;
+	bool shared; /* the unix socket is for a group as well, whose users are tenants */
 	pthread_mutex_t lock;
 	struct request *requests;
 	size_t request_count, stream_count;
@@ -166,9 +175,32 @@ int body_add(struct request *request, const char *bytes, size_t size, struct hus
 
 /* ---- http.c ---- */
 
-int http_start(struct listener *listener, int fd, const char *certificate, const char *key, struct husk_error *err);
+/* `fd` -1: it does not listen; connections are added (tls_listener.c). */
+int http_start(struct listener *listener, int fd, struct husk_error *err);
 /* While a handler works, a connection that says nothing is not idle. */
 void http_patience(struct request *request, bool endless);
+
+/* ---- peers.c: TCP connections, and how long a client may hold one without being known ---- */
+
+#define PEERS_MAX 4096u
+#define PEERS_SPARE 2048u /* connections that peers.c has cut and whose threads a busy host has not ended yet */
+int peers_watch(struct husk_error *err);
+void peers_notify(void *data, struct MHD_Connection *connection, void **context,
+		  enum MHD_ConnectionNotificationCode what); /* for libmicrohttpd */
+/* A request with a good token is under way, or over. */
+void peers_known(struct MHD_Connection *connection, bool known);
+
+/* ---- tls_listener.c: TLS over TCP, in front of libmicrohttpd ---- */
+
+/* PEM files. */
+int tls_load(const char *certificate, const char *key, struct husk_error *err);
+/* Accepts on `fd`, which is taken when this succeeds, and gives the daemon what comes, until tls_stop. */
+int tls_listen(struct MHD_Daemon *daemon, int fd, struct husk_error *err);
+void tls_stop(void);
+
+/* ---- tend.c ---- */
+
+int tend_start(struct husk_error *err);
 
 /* ---- auth.c ---- */
 
@@ -198,17 +230,20 @@ void upgrade_abandon(struct request *request);
 
 int thread_start(pthread_t *out, bool detached, void *(*run)(void *data), void *data);
 
-/* ---- log.c, metrics.c ---- */
+/* ---- access_log.c, metrics.c ---- */
 
 void log_request(const struct request *request);
-void log_server(const struct server *server, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void metrics_count(const struct request *request, int64_t us);
 int metrics_write(struct server *server, struct buf *out, struct husk_error *err);
 
-/* events.c: everyone who follows events looks again, at a stop for the last time. */
+/* ---- api_events.c ---- */
+
+/* Everyone who follows events looks again, at a stop for the last time. */
 void events_wake(void);
 /* Once no request is left: nothing reads events any more. */
 void events_end(void);
+
+/* ---- error_document.c ---- */
 
 json_t *error_json(const char *name, const struct husk_error *err);
 

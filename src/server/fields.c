@@ -1,11 +1,13 @@
 /*
- * The fields of a JSON body, taken one by one and strictly: a wrong type, a number out of range or a name nobody
- * knows is told with the name of the field, and nothing is done. Used by every handler that takes a body. Values are
- * never put into an error when they could be secrets: those of pairs are not.
+ * Reads the fields of a JSON body, strictly: a wrong type, a number out of range or an unknown name is an error with the
+ * field's name, and nothing is done. Used by every handler with a body. Values that may be secrets, such as those of pairs,
+ * never appear in an error.
  */
 #include <math.h>
 
 #include "server/server.h"
+
+#define SECONDS_MAX (365.0 * 86400)
 
 void fields_begin(struct fields *fields, json_t *object)
 {
@@ -198,4 +200,12 @@ int fields_done(struct fields *fields, struct husk_error *err)
 	if (err)
 		*err = fields->error;
 	return -1;
+}
+
+int64_t fields_timeout_ms(struct fields *fields)
+{
+	double seconds = fields_number(fields, "timeout_seconds", 0, 0, SECONDS_MAX);
+
+	/* Not down to 0, which means none. */
+	return (int64_t)(seconds * 1000 + 0.999999);
 }

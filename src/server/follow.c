@@ -1,11 +1,11 @@
 /*
- * Following a process for a client; see process.h. One thread does it all: output, input and the client's going away are
- * waited for together, so that nothing here can be stuck on a process that neither reads nor writes. Output is the
- * guest's: it is passed on as bytes, never looked into beyond where a character ends.
+ * Follows a process for a client; see follow.h. One thread waits for output, input and the client's disconnect together, so
+ * that a process that neither reads nor writes cannot block it. Output is the guest's: it is passed on as bytes and never
+ * interpreted, except to find where a character ends.
  */
 #include <inttypes.h>
 
-#include "server/process.h"
+#include "server/follow.h"
 
 #define PIECE 65536u        /* of output in one event, at most */
 #define HELD_MS 500         /* how long half a character waits for its rest */
@@ -111,6 +111,18 @@ json_t *process_exit_document(const struct husk_process_event *event)
 			 "out_of_memory", event->out_of_memory, "duration_ms", (json_int_t)event->duration_ms);
 }
 
+json_t *process_end_document(const struct follow *follow, const struct husk_process_event *event, const char *errors,
+			     size_t size)
+{
+	bool failed = event->exit_code != 0 && follow->started_ms;
+	cleanup_json json_t *document = process_exit_document(event);
+	json_t *denied = failed ? json_denied(request_husk(follow->request), request_path(follow->request, "id"),
+					      follow->started_ms, errors, size)
+				: json_array();
+
+	return json_object_set_new(document, "denied", denied) < 0 ? NULL : steal_pointer(document);
+}
+
 static size_t character_length(char first)
 {
 	unsigned char byte = (unsigned char)first;
@@ -186,10 +198,17 @@ static int send_event(struct follow *follow, const struct husk_process_event *ev
 
 	if (event->kind == HUSK_EXIT) {
 		if (send_held(follow, err) == 0 &&
-		    sse_send(follow->request, "exit", NULL, process_exit_document(event), err) == 0)
+		    sse_send(follow->request, "exit", NULL,
+			     process_end_document(follow, event, follow->last_errors, follow->last_errors_size),
+			     err) == 0)
 			return 0;
 		follow->abandoned = true;
 		return -1;
+	}
+	if (index == 1) {
+		follow->last_errors_size = MIN(event->size, sizeof(follow->last_errors));
+		memcpy(follow->last_errors, event->data + event->size - follow->last_errors_size,
+		       follow->last_errors_size);
 	}
 	for (size_t at = 0; at < event->size; at += PIECE)
 		if (send_piece(follow, index, event->data + at, MIN(PIECE, event->size - at), err) < 0)

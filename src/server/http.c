@@ -1,19 +1,18 @@
 /*
- * Between libmicrohttpd and the handlers: its callbacks, which come several times per request, become one call of one
- * handler. One thread per connection: a plain handler runs on it; a streaming handler gets a second one beside it,
- * since libmicrohttpd pulls an answer's bytes while a handler pushes them. Everything that a client sends before it
- * is known who it is passes here: nothing may be kept of it beyond fixed bounds.
+ * The layer between libmicrohttpd and the handlers: libmicrohttpd calls back several times per request, a handler is called
+ * once. Each connection has one thread. A plain handler runs on it. A streaming handler gets a second thread, because
+ * libmicrohttpd pulls an answer's bytes while the handler pushes them. Everything that a client sends before it is
+ * authenticated passes here and is bounded.
  *
- * libmicrohttpd takes an answer at two moments only: when the headers are in, and when the whole body is. An answer
- * at the first moment costs the connection, so it is given there only to spare a large upload that nobody wants.
+ * libmicrohttpd accepts an answer at two moments only: after the headers, and after the whole body. An answer after the
+ * headers costs the connection, so it is used only to refuse a large upload.
  */
+#include "base/http_grammar.h"
 #include "server/core.h"
-#include "server/e2b.h"
 
-#define IDLE_SECONDS 60          /* a connection without a request, or with half of one */
-#define STALL_SECONDS 120        /* a client that takes nothing of its answer, or sends nothing of its body */
-#define CONNECTION_MEMORY 36864u /* of libmicrohttpd, for headers and buffers; it touches half of it at once */
-#define CONNECTIONS_MAX 4096u
+#define IDLE_SECONDS 60               /* a connection without a request, or with half of one */
+#define STALL_SECONDS 120             /* a client that takes nothing of its answer, or sends nothing of its body */
+#define CONNECTION_MEMORY 36864u      /* of libmicrohttpd, for headers and buffers; it touches half of it at once */
 #define WASTE_MAX (UINT64_C(1) << 30) /* sent after a refusal: then the connection is cut */
 
 void http_patience(struct request *request, bool endless)
@@ -46,22 +45,49 @@ static enum MHD_Result copy_header(void *data, enum MHD_ValueKind kind, const ch
 static void take_request_id(struct request *request)
 {
 	const char *given = request_header(request, "X-Request-Id");
-	size_t size = given ? strlen(given) : 0;
 
-	if (size == 0 || size >= sizeof(request->id))
-		return;
-	if (strspn(given, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == size)
-		memcpy(request->id, given, size + 1);
+	if (log_is_id(given))
+		snprintf(request->id, sizeof(request->id), "%s", given);
 }
 
-static void measure_body(struct request *request)
+/* Where its body ends must be said once and in one way: another server between the client and us, which reads it in the
+ * other way, would take the rest for a second request, or we would. */
+static int measure_body(struct request *request, const char *version, struct husk_error *err)
 {
-	const char *text = request_header(request, "Content-Length");
+	const char *length = NULL, *coding = NULL;
+	uint64_t size = 0;
 
-	if (request_header(request, "Transfer-Encoding"))
+	for (size_t i = 0; i < request->header_count; i++) {
+		const struct text_pair *header = &request->headers[i];
+		bool sizes = strcasecmp(header->name, "Content-Length") == 0;
+		bool codes = strcasecmp(header->name, "Transfer-Encoding") == 0;
+
+		if (!*header->name || strpbrk(header->name, " \t"))
+			return husk_fail(err, HUSK_INVALID, "a header's name holds a blank");
+		if ((sizes && length) || (codes && coding))
+			return husk_fail(err, HUSK_INVALID, "the request has two headers %s", header->name);
+		length = sizes ? header->value : length;
+		coding = codes ? header->value : coding;
+	}
+	if (length && coding)
+		return husk_fail(err, HUSK_INVALID, "the request has a Content-Length and a Transfer-Encoding");
+	if (coding && (strcasecmp(coding, "chunked") != 0 || !str_equal(version, "HTTP/1.1")))
+		return husk_fail(err, HUSK_INVALID, "the Transfer-Encoding is not 'chunked', of HTTP/1.1");
+	if (length && http_length(length, strlen(length), &size) < 0)
+		return husk_fail(err, HUSK_INVALID, "the Content-Length is not a number");
+	if (length)
+		request->length = (int64_t)size;
+	if (coding)
 		request->length = -1;
-	else if (!text || str_to_int64(text, 0, INT64_MAX, &request->length) < 0)
-		request->length = 0;
+	return 0;
+}
+
+/* The next bytes cannot be told from a body: the answer is the last one on this connection. */
+static enum MHD_Result refuse_framing(struct request *request, const struct husk_error *failure)
+{
+	respond_error(request, NULL, failure);
+	respond_header(request, "Connection", "close", NULL);
+	return respond_queue(request);
 }
 
 static int handle_host(struct request *request, struct husk_error *err)
@@ -92,19 +118,35 @@ static bool find_host(struct request *request)
 	return true;
 }
 
+/* At some ports the clients of a dialect expect what the server answers itself, such as E2B's code interpreter. */
+static void find_answered(struct request *request)
+{
+	const struct dialect *dialect = dialects_answering(request, (uint16_t)atoi(request->host_port));
+	struct route_match match = { 0 };
+	char allow[64];
+
+	if (dialect && route_find(&request->target, request->method, &match, allow, sizeof(allow)) > 0 &&
+	    match.dialect == dialect && match.route->flags & ROUTE_AUTHORISE)
+		request->match = match;
+}
+
 static int find_route(struct request *request, struct husk_error *err)
 {
 	static const struct fault no_method = { 405, "method_not_allowed" };
 	char allow[64];
 	int parsed = target_parse(&request->target, err);
 
-	if (find_host(request))
+	if (find_host(request)) {
+		if (parsed == 0)
+			find_answered(request);
 		return 0;
+	}
 	if (parsed < 0)
 		return -1;
 	int found = route_find(&request->target, request->method, &request->match, allow, sizeof(allow));
 	if (found > 0)
 		return 0;
+	request->match.dialect = dialects_speaking(request);
 	if (found == 0)
 		return husk_fail(err, HUSK_NOT_FOUND,
 				 "there is nothing at this path; GET /openapi.json lists what there is");
@@ -127,20 +169,21 @@ static int authorise(struct request *request, struct husk_error *err)
 	}
 	if (flags & ROUTE_PUBLIC)
 		return 0;
-	if (flags & ROUTE_E2B_DATA)
-		return e2b_authorise(request, err);
+	if (flags & ROUTE_AUTHORISE)
+		return request->match.dialect->authorise(request, err);
 	request->husk = NULL;
 	if (auth_request(request, err) < 0) {
-		if ((flags & ROUTE_SIGNED) && e2b_port_open(request, request_path(request, "id"))) {
+		if ((flags & ROUTE_SIGNED) && dialects_port_open(request, request_path(request, "id"), err)) {
 			request->husk = request->server->husk;
 			return 0;
 		}
-		request->fault = (struct fault){ 401, "unauthorized" };
+		if (!request->fault.status)
+			request->fault = (struct fault){ 401, "unauthorized" };
 		return -1;
 	}
-	if ((flags & ROUTE_ADMIN) && !request->owner)
+	if ((flags & ROUTE_ADMIN) && request->caller != CALLER_INSTANCE)
 		return husk_fail(err, HUSK_DENIED,
-				 "this is for the instance's owner; use the unix socket or an admin token");
+				 "this is for the instance's owner: root on the unix socket, or an admin token");
 	return 0;
 }
 
@@ -162,12 +205,14 @@ static void *handler_main(void *data)
 {
 	struct request *request = data;
 	struct husk_error err = { 0 };
+
+	log_set_request(request->id);
 	int result = (request->handle ? request->handle : request->match.route->handle)(request, &err);
 
 	if (result < 0)
 		respond_error(request, &request->fault, &err);
 	if (result < 0 && err.code == HUSK_INTERNAL)
-		log_server(request->server, "request %s: %s", request->id, err.message);
+		log_line(LOG_ERROR, "%s", err.message);
 	flow_finish(request, result < 0);
 	request_unref(request);
 	return NULL;
@@ -209,14 +254,14 @@ static void run_plain(struct request *request)
 	if (request->match.route->handle(request, &err) < 0) {
 		respond_error(request, &request->fault, &err);
 		if (err.code == HUSK_INTERNAL)
-			log_server(request->server, "request %s: %s", request->id, err.message);
+			log_line(LOG_ERROR, "%s", err.message);
 	}
 	http_patience(request, false);
 }
 
 /* ---- libmicrohttpd's three kinds of call ---- */
 
-static enum MHD_Result on_headers(struct request *request, const char *method)
+static enum MHD_Result on_headers(struct request *request, const char *method, const char *version)
 {
 	struct husk_error err = { 0 };
 
@@ -224,17 +269,25 @@ static enum MHD_Result on_headers(struct request *request, const char *method)
 	snprintf(request->method, sizeof(request->method), "%s", method);
 	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, copy_header, request);
 	take_request_id(request);
-	measure_body(request);
+	log_set_request(request->id); /* of the connection's thread, until log_request */
+	/* Without one of its headers it is another request. */
+	int count = MHD_get_connection_values(request->connection, MHD_HEADER_KIND, NULL, NULL);
+	if (request->header_count != (size_t)MAX(count, 0))
+		husk_fail_memory(&err);
+	if (err.code || measure_body(request, version, &err) < 0)
+		return refuse_framing(request, &err);
 	bool refused = consider(request, &err) < 0;
 	if (refused)
 		respond_error(request, &request->fault, &err);
+	else if (!(request->match.route->flags & ROUTE_PUBLIC))
+		peers_known(request->connection, true);
 	bool answered = refused;
 	if (!refused && (request->match.route->flags & ROUTE_STREAM) && request->length != 0) {
 		start_handler(request);
 		answered = await_handler(request, true);
 	}
-	/* E2B's clients send bodies without a length, and take a cut connection for no answer at all. */
-	bool endless = request->length < 0 && !e2b_speaks(request);
+	const struct dialect *dialect = request->match.dialect;
+	bool endless = request->length < 0 && !(dialect && dialect->reads_refused);
 	if (answered && (endless || request->length > DISCARD_MAX))
 		return respond_queue(request);
 	return MHD_YES;
@@ -287,11 +340,11 @@ static enum MHD_Result on_access(void *data, struct MHD_Connection *connection, 
 {
 	struct request *request = *context;
 
-	(void)data, (void)connection, (void)url, (void)version;
+	(void)data, (void)connection, (void)url;
 	if (!request)
 		return MHD_NO;
 	if (!request->prepared)
-		return on_headers(request, method);
+		return on_headers(request, method, version);
 	if (*size == 0)
 		return on_end(request);
 	enum MHD_Result result = on_body(request, bytes, *size);
@@ -309,12 +362,14 @@ static void on_completed(void *data, struct MHD_Connection *connection, void **c
 {
 	struct request *request = *context;
 
-	(void)data, (void)connection, (void)reason;
+	(void)data, (void)reason;
 	*context = NULL;
 	if (!request)
 		return;
-	if (!request->upgraded)
+	if (!request->upgraded) {
 		request_gone(request);
+		peers_known(connection, false);
+	}
 	if (request->threaded)
 		pthread_join(request->thread, NULL);
 	if (request->answer.kind == ANSWER_UPGRADE && !request->upgraded)
@@ -329,33 +384,27 @@ static size_t leave_encoded(void *data, struct MHD_Connection *connection, char 
 	return strlen(text);
 }
 
-int http_start(struct listener *listener, int fd, const char *certificate, const char *key, struct husk_error *err)
+int http_start(struct listener *listener, int fd, struct husk_error *err)
 {
 	unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC |
-			 MHD_ALLOW_UPGRADE | (certificate ? MHD_USE_TLS : 0);
+			 MHD_ALLOW_UPGRADE | (fd < 0 ? MHD_USE_NO_LISTEN_SOCKET : 0);
 	/* clang-format off */
-	struct MHD_OptionItem tls[] = {
-		{ MHD_OPTION_HTTPS_MEM_CERT, 0, (void *)certificate },
-		{ MHD_OPTION_HTTPS_MEM_KEY, 0, (void *)key },
-		{ MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)"NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2" },
-		{ MHD_OPTION_END, 0, NULL },
-	};
+	struct MHD_OptionItem listen[] = { { MHD_OPTION_LISTEN_SOCKET, fd, NULL }, { MHD_OPTION_END, 0, NULL } };
 	struct MHD_OptionItem none[] = { { MHD_OPTION_END, 0, NULL } };
 	listener->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_access, listener,
-		MHD_OPTION_LISTEN_SOCKET, fd,
 		MHD_OPTION_URI_LOG_CALLBACK, on_target, listener,
 		MHD_OPTION_UNESCAPE_CALLBACK, leave_encoded, NULL,
 		MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
 		MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
-		MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX,
+		MHD_OPTION_CONNECTION_LIMIT, PEERS_MAX + PEERS_SPARE,
+		MHD_OPTION_NOTIFY_CONNECTION, listener->local ? NULL : peers_notify, NULL,
 		MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY,
 		MHD_OPTION_THREAD_STACK_SIZE, (size_t)THREAD_STACK,
 		MHD_OPTION_STRICT_FOR_CLIENT, 1,
-		MHD_OPTION_ARRAY, certificate ? tls : none,
+		MHD_OPTION_ARRAY, fd < 0 ? none : listen,
 		MHD_OPTION_END);
 	/* clang-format on */
 	if (!listener->daemon)
-		return husk_fail(err, HUSK_INTERNAL, "cannot start the HTTP server%s",
-				 certificate ? "; are certificate and key a PEM pair?" : "");
+		return husk_fail(err, HUSK_INTERNAL, "cannot start the HTTP server");
 	return 0;
 }

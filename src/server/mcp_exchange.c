@@ -1,10 +1,11 @@
 /*
- * The exchange of server/mcp.h: a short answer is JSON, one that takes long or tells of progress becomes a stream of
- * server-sent events, and a session is a signed id whose sandboxes are found by their metadata. Called by mcp.c, and by
- * src/mcp while a tool runs. Whatever must be known beyond one request is here, and lives no longer than the server.
+ * Answers and sessions of MCP over HTTP; see mcp_exchange.h. A quick answer is JSON. An answer that takes long or reports
+ * progress is a stream of server-sent events. A session is a signed id whose sandboxes are found by their metadata. Called
+ * by api_mcp.c, and by src/mcp while a tool runs. Everything that must be known beyond one request is here, and lives no
+ * longer than the server.
  *
- * A command whose client was cut off goes on (in the legacy era, as its specification asks), and the ids of its events
- * say all that is needed to come back to it: the sandbox and the process, whose output the supervisor keeps.
+ * A command whose client was disconnected continues (in the legacy era, as its specification requires). The ids of its
+ * events name the sandbox and the process, whose output the agent keeps, so that a client can come back.
  */
 #include <inttypes.h>
 #include <openssl/crypto.h>
@@ -12,8 +13,8 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-#include "server/mcp.h"
-#include "server/templates.h"
+#include "server/api_templates.h"
+#include "server/mcp_exchange.h"
 
 #define STREAM_AFTER_MS 1000 /* what is answered sooner needs no stream */
 #define CLOSED_MAX 1024
@@ -263,10 +264,8 @@ int session_close(struct exchange *exchange, struct husk_error *err)
 
 void exchange_free(struct exchange *exchange)
 {
-	if (exchange->cancel_fd >= 0)
-		close(exchange->cancel_fd);
-	if (exchange->wait_fd >= 0)
-		close(exchange->wait_fd);
+	fd_close(&exchange->cancel_fd);
+	fd_close(&exchange->wait_fd);
 	free(exchange->event_id);
 	free(exchange->rules);
 }

@@ -1,10 +1,10 @@
 /*
- * Figures for Prometheus: what was asked and how long it took, counted as requests end, and what there is right now,
- * asked of the catalog when somebody looks. Counters are per route, never per path, so that no client can grow them.
+ * Metrics for Prometheus: requests and their durations, counted as requests end; and what exists right now, read from the
+ * catalog for each scrape. Counters are per route, never per path, so that no client can make them grow.
  */
 #include "server/core.h"
 
-#define ROUTES_COUNTED 161 /* all routes, ports by host name, and what matched none */
+#define ROUTES_COUNTED (ROUTES_MAX + 2) /* all routes, ports by host name, and what matched none */
 #define REASONS_MAX 16
 #define DESTINATIONS_MAX 32 /* told apart for each sandbox; the others as "rest" */
 #define LABEL_MAX 256
@@ -119,7 +119,7 @@ static int write_durations(struct buf *out)
 
 static int write_sandboxes(struct server *server, struct buf *out, struct husk_error *err)
 {
-	const struct husk_filter live = { 0 };
+	const struct husk_filter live = { .with_builds = true };
 	struct husk_sandbox **list = NULL;
 	uint64_t counts[HUSK_ENDED + 1] = { 0 };
 	int failed;
@@ -201,7 +201,7 @@ static int put_sandbox(struct server *server, const char *id, struct buf out[sta
 
 static int write_network(struct server *server, struct buf *out, struct husk_error *err)
 {
-	const struct husk_filter live = { 0 };
+	const struct husk_filter live = { .with_builds = true };
 	struct husk_sandbox **list = NULL;
 	struct buf families[NETWORK_COUNTERS] = { 0 };
 	int failed = 0;

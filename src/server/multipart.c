@@ -1,6 +1,6 @@
 /*
- * multipart/form-data; see multipart.h. A part ends where its delimiter begins, so as many bytes as could be the beginning
- * of one are held back until more have come.
+ * Parses multipart/form-data; see multipart.h. A part ends where its delimiter begins, so bytes that could be the start of
+ * a delimiter are held back until more arrive.
  */
 #include "server/multipart.h"
 

@@ -1,6 +1,6 @@
 /*
- * docs/openapi.json inside the program, so that what is served is what was built. The assembler takes the file in;
- * make runs at the top of the source tree, where the path is true.
+ * docs/openapi.json inside the program, so that the server always serves the document that it was built with. The assembler
+ * includes the file; make runs at the top of the source tree, so that the path is right.
  */
 #include "server/openapi.h"
 

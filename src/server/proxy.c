@@ -1,5 +1,5 @@
 /*
- * A request to a program inside a sandbox, and its answer back; see proxy.h. Called by ports.c on the request's own thread.
+ * A request to a program inside a sandbox, and its answer back; see proxy.h. Called by api_ports.c on the request's own thread.
  * The program is hostile: its answer passes through http1.c, nothing of it is kept beyond fixed buffers, and headers that
  * would speak for the server itself are dropped. It must never see a token of ours, nor the cookie that stands in for one.
  *
@@ -9,7 +9,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include "server/http1.h"
+#include "base/http1.h"
+#include "base/http_grammar.h"
+#include "server/dialect.h"
 #include "server/proxy.h"
 
 #define PIECE (32u << 10)
@@ -39,7 +41,7 @@ static bool is_hop_by_hop(const char *name, const char *connection)
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
 		if (strcasecmp(name, names[i]) == 0)
 			return true;
-	return http1_list_has(connection, name);
+	return connection && http_list_has(connection, strlen(connection), name);
 }
 
 /* ---- the request ---- */
@@ -54,15 +56,20 @@ struct head {
 
 static bool is_ours(const char *name)
 {
-	static const char *const names[] = {
-		"Host",      "Content-Length",  "Expect",           "X-Husk-Token",      "E2B-Traffic-Access-Token",
-		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Prefix"
-	};
+	static const char *const names[] = { "Host",
+					     "Content-Length",
+					     "Expect",
+					     "X-Husk-Token",
+					     "Forwarded",
+					     "X-Forwarded-For",
+					     "X-Forwarded-Host",
+					     "X-Forwarded-Proto",
+					     "X-Forwarded-Prefix" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(names); i++)
 		if (strcasecmp(name, names[i]) == 0)
 			return true;
-	return false;
+	return dialects_private(name);
 }
 
 /* The client's cookies without ours. */
@@ -132,7 +139,8 @@ static int make_head(struct exchange *x, struct buf *out, struct husk_error *err
 	const char *host = request_header(request, "Host");
 	struct head head = { .exchange = x, .connection = connection };
 
-	x->upgrade = upgrade && http1_list_has(connection, "upgrade") && request_length(request) == 0;
+	x->upgrade = upgrade && connection && http_list_has(connection, strlen(connection), "upgrade") &&
+		     request_length(request) == 0;
 	head.failed |= buf_printf(&head.text, "%s %s HTTP/1.1\r\nHost: %s\r\n", request_method(request), proxy->target,
 				  proxy->host);
 	request_headers(request, put_header, &head);
@@ -273,7 +281,7 @@ static int read_final_head(struct exchange *x, struct http1_head *head, struct h
 /* On a path of ours the guest's pages share our origin: what would reach beyond its own path is not passed on. */
 static bool is_allowed(const struct proxy *proxy, const struct http1_header *header)
 {
-	static const char *const ours[] = { "Content-Length", "X-Request-Id" };
+	static const char *const ours[] = { "Content-Length", "X-Request-Id", "X-Husk-Version" };
 	static const char *const origin[] = { "Service-Worker-Allowed", "Clear-Site-Data", "Alt-Svc",
 					      "Strict-Transport-Security" };
 
@@ -454,7 +462,7 @@ static void run_tunnel(struct request *request, int fd, const void *first, size_
 		relay(&client, &guest, request_over_fd(request));
 	buf_free(&client.to_send);
 	buf_free(&guest.to_send);
-	close(tunnel->fd);
+	fd_close(&tunnel->fd);
 	free(tunnel);
 }
 
@@ -472,6 +480,15 @@ static int begin_tunnel(struct exchange *x, struct husk_error *err)
 	x->fd = -1; /* both are the tunnel's now */
 	x->in = (struct buf){ 0 };
 	return 0;
+}
+
+int proxy_tunnel(struct request *request, int fd, struct husk_error *err)
+{
+	struct exchange x = { .request = request, .fd = fd };
+	int result = begin_tunnel(&x, err);
+
+	fd_close(&x.fd);
+	return result;
 }
 
 /* ---- */
@@ -497,7 +514,6 @@ int proxy_run(struct request *request, int fd, const struct proxy *proxy, struct
 	int result = converse(&x, &head, err);
 	http1_head_free(&head);
 	buf_free(&x.in);
-	if (x.fd >= 0)
-		close(x.fd);
+	fd_close(&x.fd);
 	return result;
 }

@@ -1,5 +1,5 @@
 /*
- * One request handed on to a program inside a sandbox, and its answer handed back. For ports.c, which decides whose
+ * One request handed on to a program inside a sandbox, and its answer handed back. For api_ports.c, which decides whose
  * request it is and which port it goes to.
  */
 #ifndef HUSK_SERVER_PROXY_H
@@ -20,5 +20,7 @@ struct proxy {
 
 /* `fd` is connected to the program and is taken. Streams both ways; an upgrade goes on as raw bytes after this returns. */
 int proxy_run(struct request *request, int fd, const struct proxy *proxy, struct husk_error *err);
+/* The answer is an upgrade, and then bytes go both ways between the client and `fd`, which is taken also when this fails. */
+int proxy_tunnel(struct request *request, int fd, struct husk_error *err);
 
 #endif

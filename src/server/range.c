@@ -1,5 +1,5 @@
 /*
- * Reads a Range header; see range.h. The header is the client's: whatever it holds, the result stays inside the file.
+ * Parses a Range header; see range.h. Whatever the client sends, the result stays inside the file.
  */
 #include "server/range.h"
 

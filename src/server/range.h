@@ -1,5 +1,5 @@
 /*
- * The Range header of RFC 9110, for files.c. Bytes only, and one range: a list of several is answered with the whole, as
+ * The Range header of RFC 9110, for api_files.c. Bytes only, and one range: a list of several is answered with the whole, as
  * the standard allows.
  */
 #ifndef HUSK_SERVER_RANGE_H

@@ -1,7 +1,7 @@
 /*
- * A request's life, and what a handler may ask of it: the accessors that server.h promises. Made when libmicrohttpd
- * has read the request line, dropped by whoever holds it last. Header values and bodies may hold secrets: nothing
- * here logs.
+ * The life of a request, and what a handler can ask of it: the accessors of server.h. A request is created when
+ * libmicrohttpd has read the request line, and freed by its last holder. Header values and bodies may hold secrets, so
+ * nothing here logs.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -113,6 +113,7 @@ void request_unref(struct request *request)
 		free(request->headers[i].name);
 	free(request->headers);
 	free(request->tenant);
+	free(request->port_host);
 	json_decref(request->json);
 	flow_free(&request->in);
 	flow_free(&request->out);
@@ -187,6 +188,11 @@ void request_queries(struct request *request, int (*each)(void *data, const char
 			return;
 }
 
+const char *request_port_host(const struct request *request)
+{
+	return request->port_host;
+}
+
 const char *request_header(const struct request *request, const char *name)
 {
 	for (size_t i = 0; i < request->header_count; i++)
@@ -219,15 +225,7 @@ bool request_secure(const struct request *request)
 
 uint16_t request_server_port(const struct request *request)
 {
-	struct MHD_Daemon *daemon = request->server->tcp.daemon;
-	const union MHD_DaemonInfo *info = daemon ? MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_LISTEN_FD) : NULL;
-	struct sockaddr_in6 address = { 0 };
-	socklen_t size = sizeof(address);
-
-	/* sin6_port and sin_port are in the same place. */
-	if (!info || getsockname(info->listen_fd, (struct sockaddr *)&address, &size) < 0)
-		return 0;
-	return ntohs(address.sin6_port);
+	return request->server->port;
 }
 
 int request_over_fd(const struct request *request)
@@ -316,30 +314,6 @@ int body_add(struct request *request, const char *bytes, size_t size, struct hus
 	return 0;
 }
 
-/* Nesting before anything recurses over it; brackets inside strings do not count. */
-static bool too_deep(const char *bytes, size_t size)
-{
-	size_t depth = 0;
-	bool string = false;
-
-	for (size_t i = 0; i < size; i++) {
-		if (string) {
-			if (bytes[i] == '\\')
-				i++;
-			else if (bytes[i] == '"')
-				string = false;
-		} else if (bytes[i] == '"') {
-			string = true;
-		} else if (bytes[i] == '{' || bytes[i] == '[') {
-			if (++depth > JSON_DEPTH_MAX)
-				return true;
-		} else if ((bytes[i] == '}' || bytes[i] == ']') && depth) {
-			depth--;
-		}
-	}
-	return false;
-}
-
 static json_t *parse_body(struct request *request, const char *bytes, size_t size, struct husk_error *err)
 {
 	json_error_t problem;
@@ -355,7 +329,7 @@ static json_t *parse_body(struct request *request, const char *bytes, size_t siz
 			husk_fail_memory(err);
 		return request->json;
 	}
-	if (too_deep(bytes, size)) {
+	if (str_json_deeper(bytes, size, JSON_DEPTH_MAX)) {
 		husk_fail(err, HUSK_INVALID, "the body is nested more than %d levels deep", JSON_DEPTH_MAX);
 		return NULL;
 	}
@@ -419,4 +393,11 @@ int request_wait(struct request *request, int fd, int timeout_ms)
 			return -1;
 		return wait[0].revents ? 1 : 0;
 	}
+}
+
+bool request_wants_events(const struct request *request)
+{
+	const char *accept = request_header(request, "Accept");
+
+	return accept && strstr(accept, "text/event-stream");
 }

@@ -1,14 +1,13 @@
 /*
- * Answers: what a handler gives is kept in the request, and handed to libmicrohttpd by the connection's thread, which
- * is the only one that may. Called by every handler and by http.c. An answer is given once; a second one is a bug and
- * told so.
+ * Answers: a handler stores its answer in the request, and the connection's thread hands it to libmicrohttpd, which only
+ * that thread may do. Called by every handler and by http.c. A request is answered once; a second answer is a bug and is
+ * reported.
  */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
 #include "server/core.h"
-#include "server/e2b.h"
 
 /* libmicrohttpd's buffer for an answer of known length. A chunked one is made in the connection's own memory. */
 #define SIZED_BLOCK ((size_t)64 * 1024)
@@ -119,8 +118,9 @@ void respond_error(struct request *request, const struct fault *fault, const str
 	if (fault && fault->status == 401)
 		respond_header(request, "WWW-Authenticate", "Bearer", NULL);
 	unsigned status = fault && fault->status ? fault->status : error_status(failure);
-	json_t *document = e2b_speaks(request) ? e2b_error(request, &status, failure)
-					       : error_json(fault && fault->status ? fault->name : NULL, failure);
+	const struct dialect *dialect = request->match.dialect;
+	json_t *document = dialect && dialect->error ? dialect->error(request, &status, failure)
+						     : error_json(fault && fault->status ? fault->name : NULL, failure);
 	if (respond_json(request, status, document, NULL) < 0) {
 		request->answer.kind = ANSWER_PLAIN; /* no memory even for saying so */
 		request->answer.status = 500;
@@ -150,6 +150,7 @@ static void *upgrade_main(void *data)
 	struct request *request = upgrade->request;
 	int on = 1;
 
+	log_set_request(request->id);
 	fd_set_nonblocking(upgrade->fd, false);
 	setsockopt(upgrade->fd, IPPROTO_TCP, TCP_NODELAY, &on,
 		   sizeof(on)); /* fails on a unix socket, which needs none */
@@ -209,9 +210,9 @@ void upgrade_abandon(struct request *request)
 		log_line(LOG_ERROR, "cannot end an upgraded connection properly: %s", strerror(errno));
 		return;
 	}
-	close(pair[1]);
+	fd_close(&pair[1]);
 	request->answer.run(request, pair[0], "", 0, request->answer.run_data);
-	close(pair[0]);
+	fd_close(&pair[0]);
 }
 
 static void let_go(void *request)
@@ -259,6 +260,8 @@ enum MHD_Result respond_queue(struct request *request)
 		MHD_add_response_header(response, answer->headers[i].name, answer->headers[i].value);
 	if (response)
 		MHD_add_response_header(response, "X-Request-Id", request->id);
+	if (response)
+		MHD_add_response_header(response, "X-Husk-Version", HUSK_VERSION);
 	if (response && answer->kind != ANSWER_UPGRADE && atomic_load(&request->server->stopping))
 		MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
 	request->queued = true;

@@ -1,33 +1,53 @@
 /*
- * Which handler a request goes to: the tables of all families as one list, and the match of a path's segments against
- * a pattern's. Called by http.c. Must never look at the undecoded path to decide, nor at anything but whole segments.
+ * Finds the handler of a request: the tables of all families as one list, and the match of a path's segments against a
+ * pattern. Called by http.c. The decision must never use the undecoded path, nor anything but whole segments.
  */
 #include "server/core.h"
 
-#define ROUTES_MAX 200
-
 /* Filled once, before the first connection. */
 static const struct route *all[ROUTES_MAX];
+static const struct dialect *spoken[ROUTES_MAX]; /* by all[i]; NULL: the native API */
 static size_t all_count;
 
-int routes_setup(struct husk_error *err)
+static int add_tables(const struct route *const *tables, const struct dialect *dialect, struct husk_error *err)
 {
-	static const struct route *const tables[] = {
-		instance_routes,    sandbox_routes,     snapshot_routes,       template_routes,     event_routes,
-		exec_routes,        pty_routes,         code_routes,           file_routes,         port_routes,
-		mcp_routes,         e2b_sandbox_routes, e2b_snapshot_routes,   e2b_template_routes, e2b_build_routes,
-		e2b_process_routes, e2b_file_routes,    e2b_filesystem_routes, e2b_code_routes,     egress_routes,
-		volume_routes,      e2b_volume_routes,  e2b_secret_routes,     e2b_watcher_routes
-	};
-
-	all_count = 0;
-	for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
-		for (const struct route *route = tables[i]; route->method; route++) {
+	for (; *tables; tables++) {
+		for (const struct route *route = *tables; route->method; route++) {
 			if (all_count == ROUTES_MAX)
 				return husk_fail(err, HUSK_INTERNAL, "more than %d routes", ROUTES_MAX);
+			spoken[all_count] = dialect;
 			all[all_count++] = route;
 		}
 	}
+	return 0;
+}
+
+int routes_setup(struct husk_error *err)
+{
+	static const struct route *const native[] = { instance_routes,
+						      sandbox_routes,
+						      snapshot_routes,
+						      point_routes,
+						      template_routes,
+						      event_routes,
+						      exec_routes,
+						      pty_routes,
+						      code_routes,
+						      file_routes,
+						      port_routes,
+						      mcp_routes,
+						      egress_routes,
+						      volume_routes,
+						      wire_routes,
+						      owner_routes,
+						      NULL };
+
+	all_count = 0;
+	if (add_tables(native, NULL, err) < 0)
+		return -1;
+	for (size_t i = 0; dialects[i]; i++)
+		if (add_tables(dialects[i]->tables, dialects[i], err) < 0)
+			return -1;
 	return 0;
 }
 
@@ -39,6 +59,11 @@ size_t routes_count(void)
 const struct route *routes_at(size_t index)
 {
 	return index < all_count ? all[index] : NULL;
+}
+
+const struct dialect *routes_dialect(size_t index)
+{
+	return index < all_count ? spoken[index] : NULL;
 }
 
 static bool add_parameter(struct route_match *match, const char *name, size_t size, const char *value)
@@ -107,6 +132,7 @@ int route_find(const struct target *target, const char *method, struct route_mat
 			continue;
 		if (method_fits(all[i]->method, method)) {
 			match->route = all[i];
+			match->dialect = spoken[i];
 			match->index = i;
 			return 1;
 		}

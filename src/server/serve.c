@@ -1,10 +1,11 @@
 /*
- * Serving from start to end: the two listening sockets, the threads of libmicrohttpd behind them, and the stop.
- * Called by main.c. The server keeps nothing that must be saved, so that the end may always be a plain exit; the stop
- * is graceful only for the sake of clients in the middle of a stream.
+ * Serving from start to stop: the two listening sockets, libmicrohttpd's threads behind them, and the shutdown. Called by
+ * main.c. The server keeps nothing that must be saved, so it may exit at any time; the shutdown is graceful only for
+ * clients in the middle of a stream.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -16,10 +17,9 @@
 #include <sys/un.h>
 
 #include "server/core.h"
-#include "server/e2b.h"
 
 #define BACKLOG 1024
-#define PEM_MAX (1u << 20)
+#define DEFAULT_GROUP "husk"
 #define LAST_WORDS_MS 2000 /* for handlers to tell their clients, once patience has ended */
 #define DRAIN_STEP_MS 50
 
@@ -94,7 +94,6 @@ static int listen_tcp(struct server *server, struct husk_error *err)
 	int failed = getaddrinfo(host, port, &hints, &found);
 	if (failed)
 		return husk_fail(err, HUSK_INVALID, "cannot listen on '%s': %s", address, gai_strerror(failed));
-	bool loopback = is_loopback(found->ai_addr);
 	cleanup_close int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd >= 0)
 		set_socket_options(fd);
@@ -102,15 +101,28 @@ static int listen_tcp(struct server *server, struct husk_error *err)
 	freeaddrinfo(found);
 	if (bound < 0 || listen(fd, BACKLOG) < 0)
 		return husk_fail_errno(err, "cannot listen on %s", address);
-	if (!loopback && !has_token(server->husk))
+	return steal_fd(&fd);
+}
+
+/* Beyond this machine a listener needs a token, and should have TLS. */
+static int check_reach(struct server *server, int fd, struct husk_error *err)
+{
+	struct sockaddr_storage address = { 0 };
+	socklen_t size = sizeof(address);
+
+	if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+		return husk_fail_errno(err, "cannot tell where a socket listens");
+	if (is_loopback((struct sockaddr *)&address))
+		return 0;
+	if (!has_token(server->husk))
 		return husk_fail(err, HUSK_DENIED,
 				 "refusing to listen on %s, beyond this machine, without any token; make one with "
 				 "'husk token create NAME'",
-				 address);
-	if (!loopback && !server->options->certificate)
-		log_server(server,
-			   "listening beyond this machine without TLS: tokens travel in the clear (--cert, --key)");
-	return steal_fd(&fd);
+				 server->options->tcp_fd >= 0 ? "the socket from systemd" : server->options->address);
+	if (!server->options->certificate)
+		log_line(LOG_WARN,
+			 "listening beyond this machine without TLS: tokens travel in the clear (--cert, --key)");
+	return 0;
 }
 
 /* The lock beside the socket says whether its server lives: a socket left by a killed one is simply replaced. */
@@ -126,6 +138,43 @@ static int lock_socket(const char *path, struct husk_error *err)
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 		return husk_fail(err, HUSK_CONFLICT, "another huskd serves this instance on '%s'", path);
 	return steal_fd(&fd);
+}
+
+/* The group whose users may connect; 0: none. */
+static int find_group(const char *wanted, gid_t *out, struct husk_error *err)
+{
+	const struct group *group = getgrnam(wanted ? wanted : DEFAULT_GROUP);
+	int64_t number = 0;
+
+	*out = 0;
+	if (str_equal(wanted, "none") || (!group && !wanted))
+		return 0;
+	if (!group && str_to_int64(wanted, 1, UINT32_MAX - 1, &number) < 0)
+		return husk_fail(err, HUSK_INVALID, "--group '%s': there is no such group; run: groupadd --system %s",
+				 wanted, wanted);
+	*out = group ? group->gr_gid : (gid_t)number;
+	return 0;
+}
+
+/* The socket, and the way to it when that is the instance's own run directory, which is closed to everybody else: its
+ * files can be named by the group then, and keep their own modes. */
+static int share_socket(const char *path, gid_t group, struct husk_error *err)
+{
+	cleanup_free char *directory = strdup(path);
+	struct stat status;
+
+	if (!directory)
+		return husk_fail_memory(err);
+	char *slash = strrchr(directory, '/');
+	if (slash && slash > directory)
+		*slash = '\0';
+	if (chown(path, (uid_t)-1, group) < 0 || chmod(path, 0660) < 0)
+		return husk_fail_errno(err, "cannot give '%s' to group %u", path, group);
+	if (!slash || stat(directory, &status) < 0 || status.st_uid != geteuid() || (status.st_mode & 07777) != 0700)
+		return 0;
+	if (chown(directory, (uid_t)-1, group) < 0 || chmod(directory, 0710) < 0)
+		return husk_fail_errno(err, "cannot let group %u into '%s'", group, directory);
+	return 0;
 }
 
 static int listen_unix(const char *path, struct husk_error *err)
@@ -149,22 +198,46 @@ static int listen_unix(const char *path, struct husk_error *err)
 
 /* ---- starting ---- */
 
+/* Where it listens, with the port the kernel chose when none was asked for. */
+static void name_address(int fd, char *out, size_t out_size)
+{
+	struct sockaddr_storage address = { 0 };
+	socklen_t size = sizeof(address);
+	char host[NI_MAXHOST], port[NI_MAXSERV];
+
+	if (getsockname(fd, (struct sockaddr *)&address, &size) == 0 &&
+	    getnameinfo((struct sockaddr *)&address, size, host, sizeof(host), port, sizeof(port),
+			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		snprintf(out, out_size, address.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+static uint16_t port_of(int fd)
+{
+	struct sockaddr_storage address = { 0 };
+	socklen_t size = sizeof(address);
+
+	if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
+		return 0;
+	return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+						   : ((struct sockaddr_in *)&address)->sin_port);
+}
+
 static int start_tcp(struct server *server, struct husk_error *err)
 {
 	const struct server_options *options = server->options;
-	cleanup_free char *certificate = NULL;
-	cleanup_free char *key = NULL;
+	bool tls = options->certificate;
 
-	if (!options->address)
+	if (!options->address && options->tcp_fd < 0)
 		return 0;
-	if (options->certificate) {
-		certificate = file_read(options->certificate, PEM_MAX, NULL, err);
-		key = certificate ? file_read(options->key, PEM_MAX, NULL, err) : NULL;
-		if (!key)
-			return -1;
-	}
-	cleanup_close int fd = listen_tcp(server, err);
-	if (fd < 0 || http_start(&server->tcp, fd, certificate, key, err) < 0)
+	if (tls && tls_load(options->certificate, options->key, err) < 0)
+		return -1;
+	cleanup_close int fd = options->tcp_fd >= 0 ? options->tcp_fd : listen_tcp(server, err);
+	if (fd < 0 || check_reach(server, fd, err) < 0 || peers_watch(err) < 0 ||
+	    http_start(&server->tcp, tls ? -1 : fd, err) < 0)
+		return -1;
+	server->port = port_of(fd);
+	name_address(fd, server->address, sizeof(server->address));
+	if (tls && tls_listen(server->tcp.daemon, fd, err) < 0)
 		return -1;
 	steal_fd(&fd);
 	return 0;
@@ -172,9 +245,16 @@ static int start_tcp(struct server *server, struct husk_error *err)
 
 static int start_unix(struct server *server, struct husk_error *err)
 {
-	cleanup_close int fd = listen_unix(server->options->socket_path, err);
+	const struct server_options *options = server->options;
+	bool own = options->local_fd < 0;
+	gid_t group = 0;
 
-	if (fd < 0 || http_start(&server->local, fd, NULL, NULL, err) < 0)
+	if (find_group(options->group, &group, err) < 0)
+		return -1;
+	cleanup_close int fd = own ? listen_unix(options->socket_path, err) : options->local_fd;
+	server->shared = group != 0;
+	if (fd < 0 || (group && own && share_socket(options->socket_path, group, err) < 0) ||
+	    http_start(&server->local, fd, err) < 0)
 		return -1;
 	steal_fd(&fd);
 	return 0;
@@ -191,23 +271,13 @@ static void raise_limits(void)
 	}
 }
 
-/* Where it listens, with the port the kernel chose when none was asked for. */
 static void announce(const struct server *server)
 {
-	const char *scheme = server->options->certificate ? "https" : "http";
-	struct sockaddr_storage address = { 0 };
-	socklen_t size = sizeof(address);
-	char host[NI_MAXHOST], port[NI_MAXSERV];
-
 	printf("huskd %s listens on %s", HUSK_VERSION, server->options->socket_path);
-	const union MHD_DaemonInfo *info =
-		server->tcp.daemon ? MHD_get_daemon_info(server->tcp.daemon, MHD_DAEMON_INFO_LISTEN_FD) : NULL;
-	if (info && getsockname(info->listen_fd, (struct sockaddr *)&address, &size) == 0 &&
-	    getnameinfo((struct sockaddr *)&address, size, host, sizeof(host), port, sizeof(port),
-			NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-		printf(address.ss_family == AF_INET6 ? " and %s://[%s]:%s" : " and %s://%s:%s", scheme, host, port);
+	if (server->port)
+		printf(" and %s://%s", server->options->certificate ? "https" : "http", server->address);
 	printf("\n");
-	if (info && !has_token(server->husk))
+	if (server->port && !has_token(server->husk))
 		printf("no token yet: 'husk token create NAME' makes one for use over TCP\n");
 	fflush(stdout);
 }
@@ -229,7 +299,7 @@ static void end_patience(struct server *server)
 
 	atomic_store(&server->over, true);
 	if (write(server->over_fd, &one, sizeof(one)) != (ssize_t)sizeof(one))
-		log_server(server, "cannot tell streams to end: %s", strerror(errno));
+		log_line(LOG_ERROR, "cannot tell streams to end: %s", strerror(errno));
 	pthread_mutex_lock(&server->lock);
 	for (struct request *request = server->requests; request; request = request->next) {
 		pthread_mutex_lock(&request->lock);
@@ -258,23 +328,26 @@ static void stop(struct server *server, const sigset_t *signals)
 	MHD_socket tcp = MHD_INVALID_SOCKET;
 
 	atomic_store(&server->stopping, true);
+	tls_stop();
 	if (server->tcp.daemon)
 		tcp = MHD_quiesce_daemon(server->tcp.daemon);
 	MHD_socket local = MHD_quiesce_daemon(server->local.daemon);
-	unlink(server->options->socket_path);
+	/* systemd's socket goes on listening: who connects now is served after the restart */
+	if (server->options->local_fd < 0)
+		unlink(server->options->socket_path);
 	events_wake();
 	if (left)
-		log_server(server, "stopping; %zu requests may go on for %d s", left, server->options->stop_seconds);
+		log_line(LOG_INFO, "stopping; %zu requests may go on for %d s", left, server->options->stop_seconds);
 	bool quiet = drain(server, signals, (int64_t)server->options->stop_seconds * 1000);
 	if (!quiet) {
 		end_patience(server);
 		quiet = drain(server, signals, LAST_WORDS_MS);
 	}
-	quiet = e2b_builds_end() && quiet;
-	e2b_watchers_end();
+	quiet = dialects_stop() && quiet;
+	husk_pool_drain(server->husk);
 	/* A handler deep in a call is not waited for: the end of the process is the end of it. */
 	if (!quiet) {
-		log_server(server, "stopped with %zu requests cut off", requests_left(server));
+		log_line(LOG_WARN, "stopped with %zu requests cut off", requests_left(server));
 		_exit(0);
 	}
 	if (server->tcp.daemon)
@@ -282,13 +355,30 @@ static void stop(struct server *server, const sigset_t *signals)
 	MHD_stop_daemon(server->local.daemon);
 	events_end();
 	if (tcp != MHD_INVALID_SOCKET)
-		close(tcp);
+		fd_close(&tcp);
 	if (local != MHD_INVALID_SOCKET)
-		close(local);
-	log_server(server, "stopped");
+		fd_close(&local);
+	log_line(LOG_INFO, "stopped");
 }
 
-int server_run(struct husk *husk, const struct server_options *options, struct husk_error *err)
+/* SIGHUP: settings that are wrong change nothing. */
+static void reload(struct server_options *options)
+{
+	struct server_options fresh;
+	struct husk_error err = { 0 };
+
+	if (!options->reload || options->reload(&fresh, &err) < 0) {
+		log_line(LOG_ERROR, "nothing is changed: %s",
+			 options->reload ? err.message : "there is nothing to reload");
+		return;
+	}
+	options->user_sandboxes = fresh.user_sandboxes;
+	options->user_memory_bytes = fresh.user_memory_bytes;
+	options->user_snapshot_bytes = fresh.user_snapshot_bytes;
+	log_line(LOG_INFO, "settings read again: the log and the quotas of users; others need a restart");
+}
+
+int server_run(struct husk *husk, struct server_options *options, struct husk_error *err)
 {
 	/* Threads of libmicrohttpd use it to the very end. */
 	static struct server server;
@@ -305,6 +395,7 @@ int server_run(struct husk *husk, const struct server_options *options, struct h
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &signals, NULL); /* every thread inherits it: only this one takes them */
 	raise_limits();
 	cleanup_close int over = eventfd(0, EFD_CLOEXEC);
@@ -312,11 +403,13 @@ int server_run(struct husk *husk, const struct server_options *options, struct h
 	if (over < 0)
 		return husk_fail_errno(err, "cannot make an eventfd");
 	cleanup_close int lock = lock_socket(options->socket_path, err);
-	if (lock < 0 || routes_setup(err) < 0 || start_tcp(&server, err) < 0 || start_unix(&server, err) < 0)
+	if (lock < 0 || routes_setup(err) < 0 || dialects_start(err) < 0 || start_tcp(&server, err) < 0 ||
+	    start_unix(&server, err) < 0 || tend_start(err) < 0)
 		return -1;
 	announce(&server);
-	while (sigwait(&signals, &number) != 0)
-		;
+	while (sigwait(&signals, &number) != 0 || number == SIGHUP)
+		if (number == SIGHUP)
+			reload(options);
 	stop(&server, &signals);
 	return 0;
 }

@@ -27,9 +27,8 @@ enum route_flags {
 	ROUTE_SOCKET = 1 << 2, /* the handler ends with respond_upgrade */
 	ROUTE_ADMIN = 1 << 3,  /* only for the instance's owner: the unix socket, or a token without a tenant */
 	ROUTE_SIGNED = 1 << 4, /* has {id} and {port}: a signature for that port stands in for a token (ports_signed) */
-	ROUTE_E2B = 1 << 5,    /* of the API that E2B's clients speak, with its errors (e2b.h) */
-	ROUTE_E2B_DATA = 1 << 6, /* … and of one sandbox, which a header names and whose own token opens it */
-	ROUTE_CONNECT = 1 << 7,  /* … and of the Connect protocol, with its errors (connect.h) */
+	ROUTE_AUTHORISE = 1 << 5, /* of a dialect, whose `authorise` decides who may ask (dialect.h) */
+	ROUTE_DIALECT = 1 << 8,   /* from this bit on: flags that only the route's own dialect knows */
 };
 
 struct route {
@@ -40,31 +39,30 @@ struct route {
 	unsigned flags;
 };
 
-/* One table per family, each ended by a route without a method. */
-extern const struct route instance_routes[]; /* instance.c: healthz, metrics, openapi.json, doctor */
-extern const struct route sandbox_routes[]; /* sandboxes.c: create, list, get, delete, ttl, metadata, pause …, fork */
-extern const struct route snapshot_routes[]; /* snapshots.c */
-extern const struct route volume_routes[];   /* volumes.c */
-extern const struct route template_routes[]; /* templates.c */
-extern const struct route event_routes[];    /* events.c: events, logs, stats */
-extern const struct route exec_routes[];     /* exec.c: exec, processes */
-extern const struct route pty_routes[];      /* pty.c */
-extern const struct route code_routes[];     /* code.c */
-extern const struct route file_routes[];     /* files.c: files, tar, watch */
-extern const struct route egress_routes[];   /* egress.c */
-extern const struct route port_routes[];     /* ports.c: by path, and signing */
-extern const struct route mcp_routes[];      /* mcp.c: the Model Context Protocol */
-extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[],
-	e2b_build_routes[]; /* e2b_*.c */
-extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
-extern const struct route e2b_secret_routes[], e2b_volume_routes[], e2b_watcher_routes[];
+/* One table per family of the native API, each ended by a route without a method. Dialects list theirs in dialect.h. */
+extern const struct route instance_routes[]; /* api_instance.c: healthz, metrics, openapi.json, doctor */
+extern const struct route sandbox_routes[];  /* api_sandboxes.c: create, list, get, delete, ttl, fork … */
+extern const struct route snapshot_routes[]; /* api_snapshots.c */
+extern const struct route point_routes[];    /* api_points.c: checkpoints, rewind, families */
+extern const struct route volume_routes[];   /* api_volumes.c */
+extern const struct route template_routes[]; /* api_templates.c */
+extern const struct route event_routes[];    /* api_events.c: events, logs, stats */
+extern const struct route exec_routes[];     /* api_exec.c: exec, processes */
+extern const struct route pty_routes[];      /* api_pty.c */
+extern const struct route code_routes[];     /* api_code.c */
+extern const struct route file_routes[];     /* api_files.c: files, tar, watch */
+extern const struct route egress_routes[];   /* api_egress.c */
+extern const struct route wire_routes[];     /* api_wire.c: libhusk's way to the guest */
+extern const struct route owner_routes[];    /* api_owner.c: tokens, clearing up */
+extern const struct route port_routes[];     /* api_ports.c: by path, and signing */
+extern const struct route mcp_routes[];      /* api_mcp.c: the Model Context Protocol */
 
-/* ---- the request ---- */
+/* ---- request.c, stream.c: the request ---- */
 
 /* The caller's view of the instance: what it finds and makes is the caller's own. */
 struct husk *request_husk(struct request *request);
 struct husk *request_owner(struct request *request); /* the whole instance, for what is done on everyone's behalf */
-const char *request_tenant(const struct request *request); /* the caller's; NULL: the instance itself */
+const char *request_tenant(const struct request *request); /* the caller's name if it is a tenant, else NULL */
 const char *request_id(const struct request *request);     /* in the log and in X-Request-Id */
 const char *request_method(const struct request *request);
 const char *request_target(const struct request *request); /* path and query as they came */
@@ -72,6 +70,8 @@ const char *request_path(const struct request *request,
 			 const char *name); /* a {name} of the route, decoded; never NULL */
 const char *request_query(const struct request *request, const char *name); /* decoded; NULL: not given, or empty "" */
 const char *request_header(const struct request *request, const char *name);
+/* The Host header for the program behind a port, where a dialect chose one; NULL: none did. */
+const char *request_port_host(const struct request *request);
 /* Calls back for every header; a non-zero return stops. */
 void request_headers(struct request *request, int (*each)(void *data, const char *name, const char *value), void *data);
 const char *request_remote(const struct request *request); /* the client: "127.0.0.1:41234", "[::1]:41234", "unix" */
@@ -103,7 +103,7 @@ int request_wait(struct request *request, int fd, int timeout_ms);
 bool request_stopping(const struct request *request); /* whoever waits for nothing in particular should end now */
 bool request_over(struct request *request); /* the client has gone, or the server stops and its patience has ended */
 
-/* ---- the fields of a JSON body: strict, so that a typing error is told and not ignored ---- */
+/* ---- fields.c: the fields of a JSON body: strict, so that a typing error is told and not ignored ---- */
 
 /* Each takes the field out of what is left; absent or null gives the fallback; a wrong type is remembered as the error,
  * which names the field. fields_done fails with that, or when fields are left that nobody asked for. */
@@ -128,7 +128,7 @@ int64_t fields_timeout_ms(struct fields *fields);            /* timeout_seconds;
 json_t *fields_any(struct fields *fields, const char *name); /* borrowed; NULL: absent */
 int fields_done(struct fields *fields, struct husk_error *err);
 
-/* ---- the answer ---- */
+/* ---- respond.c, stream.c: the answer ---- */
 
 /* Takes the document; NULL means that memory ran out while it was made. */
 int respond_json(struct request *request, unsigned status, json_t *document, struct husk_error *err);
@@ -161,16 +161,18 @@ int respond_upgrade(struct request *request,
 		    void (*run)(struct request *request, int fd, const void *first, size_t size, void *data),
 		    void *data, struct husk_error *err);
 
+/* ---- error_document.c ---- */
+
 /* {"error":{"code","message","field","hint"}} and the status that goes with the code. */
 json_t *error_document(const struct husk_error *err);
 unsigned error_status(const struct husk_error *err);
 
-/* ---- websocket.c: RFC 6455 over wslay, for pty.c and whoever comes next ---- */
+/* ---- websocket.c: RFC 6455 over wslay, for api_pty.c and whoever comes next ---- */
 
 /* Checks the handshake's headers and adds Sec-WebSocket-Accept; INVALID says what is missing. */
 int websocket_accept(struct request *request, struct husk_error *err);
 
-/* ---- ports.c ---- */
+/* ---- api_ports.c ---- */
 
 /* Called by http.c before routing: 1 when the Host header names a port of a sandbox ("8000-<id>.localhost:7820"), in which
  * case the request goes to ports_proxy; 0 when not. */
@@ -186,16 +188,23 @@ char *ports_domain(struct request *request, struct husk_error *err);
 int ports_link(struct request *request, const char *id, uint16_t port, int64_t seconds, char **url, int64_t *expires_ms,
 	       struct husk_error *err);
 
-/* ---- serving ---- */
+/* ---- serve.c ---- */
 
 struct server_options {
 	const char *address;           /* "127.0.0.1:7820", "[::1]:7820"; NULL: only the unix socket */
 	const char *socket_path;       /* NULL: <run directory>/huskd.sock */
 	const char *certificate, *key; /* PEM files; NULL: no TLS */
 	int stop_seconds;              /* how long streams may go on after SIGTERM */
-	bool json_log;
+	/* Whose users may use the unix socket, each as a tenant; a name or a number. NULL: "husk" if there is such a group;
+	 * "none": root alone. */
+	const char *group;
+	_Atomic uint32_t user_sandboxes; /* quotas of each of them, as of a token; 0: none */
+	_Atomic uint64_t user_memory_bytes, user_snapshot_bytes;
+	/* At SIGHUP: what holds now; only the quotas count. NULL: SIGHUP changes nothing. */
+	int (*reload)(struct server_options *out, struct husk_error *err);
+	int local_fd, tcp_fd; /* listening sockets from systemd (activation.h); -1: huskd makes its own */
 };
 /* Serves until SIGTERM or SIGINT. */
-int server_run(struct husk *husk, const struct server_options *options, struct husk_error *err);
+int server_run(struct husk *husk, struct server_options *options, struct husk_error *err);
 
 #endif

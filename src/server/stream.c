@@ -1,8 +1,7 @@
 /*
- * Streaming: the two flows between a handler's thread and its connection's thread, and on top of them the pieces of
- * an answer and server-sent events. A flow is a ring of bounded size: whoever is ahead waits, so that a slow client
- * costs its handler's time and nobody's memory. Nothing here may wait without also waking when the client goes or the
- * server's patience ends.
+ * Streaming: the two flows between a handler's thread and its connection's thread; built on them, the pieces of an answer
+ * and server-sent events. A flow is a ring of bounded size: whoever is ahead waits, so that a slow client costs its
+ * handler's time and no memory. Every wait also ends when the client disconnects or the server's deadline passes.
  */
 #include "server/core.h"
 

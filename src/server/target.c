@@ -1,18 +1,10 @@
 /*
- * The target of a request taken apart: path segments and query, each decoded by itself. Called for every request
- * before anything else looks at it. It must never let an encoded slash divide a path, a NUL end a string early, or a
- * ".." through to whoever comes next: such a target is refused whole.
+ * Parses the target of a request: path segments and query, each decoded separately. Called for every request before
+ * anything else reads it. An encoded slash must never divide a path, a NUL must never end a string early, and ".." must
+ * never get through: such a target is refused.
  */
+#include "base/http_grammar.h"
 #include "server/core.h"
-
-static int hex_digit(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
 
 /* Decodes [from, from + size) to *to, NUL-terminates, and moves *to behind it. */
 static int decode(const char *from, size_t size, bool form, char **to, struct husk_error *err)
@@ -25,8 +17,8 @@ static int decode(const char *from, size_t size, bool form, char **to, struct hu
 		if (from[i] == '+' && form) {
 			byte = ' ';
 		} else if (from[i] == '%') {
-			int high = size - i > 2 ? hex_digit(from[i + 1]) : -1;
-			int low = size - i > 2 ? hex_digit(from[i + 2]) : -1;
+			int high = size - i > 2 ? http_hex_digit(from[i + 1]) : -1;
+			int low = size - i > 2 ? http_hex_digit(from[i + 2]) : -1;
 			if (high < 0 || low < 0)
 				return husk_fail(err, HUSK_INVALID, "bad percent-encoding in the request's target");
 			byte = high * 16 + low;

@@ -1,7 +1,7 @@
 /*
- * WebSockets; see websocket.h. The framing is wslay's; here are the handshake, the byte stream below it, and the limits
- * that keep a client from making us hold more than it may: a message that is too long ends the connection, and while
- * answers to its pings pile up nothing more is read.
+ * WebSockets; see websocket.h. wslay does the framing. This file has the handshake, the byte stream below, and the limits
+ * on what a client can make the server hold: a message that is too long closes the connection, and nothing more is read
+ * while answers to pings are queued.
  */
 #include "server/websocket.h"
 
@@ -9,8 +9,11 @@
 #include <sys/socket.h>
 #include <wslay/wslay.h>
 
-#define QUEUE_MAX (256u << 10) /* of what is queued for the client, past which nothing is read from it */
-#define KEY_LENGTH 24          /* of Sec-WebSocket-Key: 16 bytes in base64 */
+/* Of what is queued for the client, past which nothing is read from it. Messages count too: an empty one (the answer to an
+ * empty ping) has no bytes, but costs memory. */
+#define QUEUE_MAX (256u << 10)
+#define QUEUED_MAX 256u
+#define KEY_LENGTH 24 /* of Sec-WebSocket-Key: 16 bytes in base64 */
 
 struct websocket {
 	int fd;
@@ -89,7 +92,8 @@ static ssize_t on_receive(wslay_event_context_ptr wslay, uint8_t *bytes, size_t 
 	ssize_t count;
 
 	(void)flags;
-	if (websocket->full || wslay_event_get_queued_msg_length(wslay) > QUEUE_MAX) {
+	if (websocket->full || wslay_event_get_queued_msg_length(wslay) > QUEUE_MAX ||
+	    wslay_event_get_queued_msg_count(wslay) > QUEUED_MAX) {
 		wslay_event_set_error(wslay, WSLAY_ERR_WOULDBLOCK);
 		return -1;
 	}

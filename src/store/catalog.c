@@ -1,8 +1,8 @@
 /*
- * Opening the catalog: the file, its settings and its schema. What is stored in it is in catalog_sandbox.c,
- * catalog_snapshot.c, catalog_template.c, catalog_volume.c and catalog_event.c. Every process that uses a Husk instance opens it, each
- * `husk` command included, so opening an existing one must cost next to nothing. A handle must never be carried across
- * fork(): SQLite's locks belong to the process that took them.
+ * Opens the catalog: the file, its settings and its schema. The rows are in catalog_sandbox.c, catalog_snapshot.c, catalog_point.c,
+ * catalog_template.c, catalog_volume.c and catalog_event.c. Every process that uses an instance opens the catalog, each
+ * `husk` command included, so opening must be cheap. A handle must never be used after fork(): SQLite's locks belong to the
+ * process that took them.
  */
 #include <sys/stat.h>
 
@@ -113,6 +113,25 @@ static const char *const schema_steps[] = {
 	"CREATE UNIQUE INDEX volumes_name ON volumes (name, coalesce(tenant, ''));"
 	"ALTER TABLE sandboxes ADD COLUMN volumes TEXT;"
 	"ALTER TABLE snapshots ADD COLUMN volumes TEXT;",
+
+	/* It was an entry of the metadata once. */
+	"ALTER TABLE sandboxes ADD COLUMN hibernates INTEGER NOT NULL DEFAULT 0;"
+	"UPDATE sandboxes SET hibernates = 1 WHERE json_extract(metadata, '$.\"husk.on-expiry\"') = 'hibernate';",
+
+	/* A snapshot that other tenants may create sandboxes from. */
+	"ALTER TABLE snapshots ADD COLUMN shared INTEGER NOT NULL DEFAULT 0;",
+
+	/* Checkpoints of a sandbox, which go with it. `point` of a sandbox: the one that it was at last. */
+	"CREATE TABLE points ("
+	"  sandbox TEXT NOT NULL, number INTEGER NOT NULL, parent INTEGER NOT NULL, label TEXT,"
+	"  created_ms INTEGER NOT NULL, bytes INTEGER NOT NULL, ready INTEGER NOT NULL, traffic TEXT,"
+	"  PRIMARY KEY (sandbox, number));"
+	"CREATE UNIQUE INDEX points_label ON points (sandbox, label) WHERE label IS NOT NULL;"
+	"ALTER TABLE sandboxes ADD COLUMN point INTEGER NOT NULL DEFAULT 0;"
+	"CREATE TRIGGER sandboxes_ended AFTER UPDATE OF state ON sandboxes WHEN NEW.state = 'ended' BEGIN"
+	"  DELETE FROM points WHERE sandbox = NEW.id; END;"
+	"CREATE TRIGGER sandboxes_removed AFTER DELETE ON sandboxes BEGIN"
+	"  DELETE FROM points WHERE sandbox = OLD.id; END;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)
@@ -178,9 +197,13 @@ static int set_up(struct catalog *catalog, const char *path, struct husk_error *
 	 * commands everyone is the last one. The log is kept short instead, so that finding it costs little. */
 	sqlite3_db_config(catalog->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 	sqlite3_wal_autocheckpoint(catalog->db, 256);
-	if (execute(catalog, "PRAGMA synchronous = NORMAL", err) ||
+	/* What is deleted is written over: secrets are among it. */
+	if (execute(catalog, "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON", err) ||
 	    catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
 		return -1;
+	if (version < 0)
+		return husk_fail(err, HUSK_UNAVAILABLE, "the catalog %s is damaged: its schema is %lld" DAMAGED_WAY_OUT,
+				 path, (long long)version);
 	if (version > (int64_t)ARRAY_SIZE(schema_steps))
 		return husk_fail(
 			err, HUSK_UNAVAILABLE,
@@ -188,6 +211,57 @@ static int set_up(struct catalog *catalog, const char *path, struct husk_error *
 			"another HUSK_HOME",
 			path, (long long)version, ARRAY_SIZE(schema_steps));
 	return version < (int64_t)ARRAY_SIZE(schema_steps) ? upgrade_schema(catalog, err) : 0;
+}
+
+/* Does this directory, beside the catalog, hold anything? */
+static bool has_entries(const char *directory, const char *name)
+{
+	cleanup_free char *path = str_format("%s/%s", directory, name);
+	cleanup_dir DIR *dir = path ? opendir(path) : NULL;
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir)))
+		if (entry->d_name[0] != '.')
+			return true;
+	return false;
+}
+
+/* A catalog of no bytes is a new one, which somebody else is just about to fill, or one that was emptied: then all that it
+ * listed would pass for left over and be cleared away. */
+static int check_emptied(const char *path, const char *directory, struct husk_error *err)
+{
+	static const char *const kept[] = { "sandboxes", "snapshots", "templates", "volumes" };
+	struct stat status;
+	bool used = false;
+
+	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+		used |= has_entries(directory, kept[i]);
+	for (int64_t end = time_monotonic_ms() + BUSY_MS; used; usleep(2000)) {
+		if (stat(path, &status) < 0)
+			return husk_fail_errno(err, "cannot read the catalog %s", path);
+		if (status.st_size > 0)
+			return 0;
+		if (time_monotonic_ms() > end)
+			return husk_fail(err, HUSK_UNAVAILABLE,
+					 "the catalog %s is empty, but this instance has data" DAMAGED_WAY_OUT, path);
+	}
+	return 0;
+}
+
+/* Makes the file when there is none, and refuses one that was emptied. */
+static int find_file(const char *path, const char *directory, struct husk_error *err)
+{
+	struct stat status;
+
+	/* It holds secrets, so it is ours alone, and so are its -wal and -shm, which take its mode. Made without
+	 * opening it: closing any descriptor of a database drops the locks this process has on it. */
+	if (mknod(path, S_IFREG | 0600, 0) == 0)
+		return 0;
+	if (errno != EEXIST)
+		return husk_fail_errno(err, "make the catalog %s", path);
+	if (stat(path, &status) < 0)
+		return husk_fail_errno(err, "cannot read the catalog %s", path);
+	return status.st_size == 0 ? check_emptied(path, directory, err) : 0;
 }
 
 static void close_catalog(struct catalog **catalog)
@@ -198,15 +272,18 @@ static void close_catalog(struct catalog **catalog)
 int catalog_open(const char *path, struct catalog **out, struct husk_error *err)
 {
 	cleanup(close_catalog) struct catalog *catalog = calloc(1, sizeof *catalog);
+	const char *name = strrchr(path, '/');
+	cleanup_free char *directory = name ? strndup(path, (size_t)(name - path)) : strdup(".");
 
-	if (!catalog)
+	if (!catalog || !directory)
 		return husk_fail_memory(err);
 	pthread_mutex_init(&catalog->own_lock, NULL); /* cannot fail with default attributes */
 	catalog->lock = &catalog->own_lock;
-	/* It holds environments, so it is ours alone, and so are its -wal and -shm, which take its mode. Made without
-	 * opening it: closing any descriptor of a database drops the locks this process has on it. */
-	if (mknod(path, S_IFREG | 0600, 0) && errno != EEXIST)
-		return husk_fail_errno(err, "make the catalog %s", path);
+	catalog->values = str_format("%s/environments", directory);
+	if (!catalog->values)
+		return husk_fail_memory(err);
+	if (find_file(path, directory, err) < 0)
+		return -1;
 	if (sqlite3_open_v2(path, &catalog->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK) {
 		if (!catalog->db)
 			return husk_fail_memory(err);
@@ -227,6 +304,7 @@ void catalog_close(struct catalog *catalog)
 		free((char *)catalog->view.tenant);
 	} else {
 		sqlite3_close(catalog->db);
+		free(catalog->values);
 		pthread_mutex_destroy(&catalog->own_lock);
 	}
 	free(catalog);

@@ -19,7 +19,9 @@ void catalog_close(struct catalog *catalog);
 /* Who is asking. Through a handle with a tenant nothing of anybody else is found, listed, or suggested; what is added
  * through it is the tenant's, within its quotas (0: none). */
 struct catalog_view {
-	const char *tenant; /* NULL: the instance itself, which finds everything by id, and by name what is its own */
+	bool instance;      /* the instance itself, which finds everything by id, and by name what is its own */
+	const char *tenant; /* else this one's things only. One of the two must be given: a name that is missing, for
+			     * want of memory, say, must not open everything */
 	uint32_t max_sandboxes;
 	uint64_t max_memory_bytes, max_snapshot_bytes;
 };
@@ -58,6 +60,7 @@ struct catalog_sandbox {
 	bool warm; /* POOL: restored already; else a prepared shell */
 	int64_t created_ms, expires_ms, ended_ms, idle_seconds;
 	bool persistent;
+	bool hibernates; /* when its time is over, in place of its end; asleep, its expires_ms is 0 */
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
 	uint32_t slot;     /* its number in 1..16383 while not ended: uid range, later its network */
@@ -67,6 +70,7 @@ struct catalog_sandbox {
 	char *idempotency_key, *request; /* the caller's key for the request that made it, and that request signed */
 	char *egress;                    /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
 	char *volumes; /* JSON array of {id, name, path, read_only}, in the order they are mounted; NULL: none */
+	int64_t point; /* the number of the checkpoint that it took or went back to last; 0: none */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
@@ -85,6 +89,7 @@ struct catalog_query {
 	const char *template_name; /* NULL: any */
 	const char *after;         /* those that follow this id in the order of the list; NULL: from the newest */
 	size_t limit;              /* 0: all */
+	bool without_builds;       /* leaves out those whose metadata has "husk.build" */
 };
 /* INVALID when `after` is no sandbox any more. */
 int catalog_sandbox_query(struct catalog *catalog, const struct catalog_query *query, struct catalog_sandbox ***out,
@@ -101,12 +106,20 @@ int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_
 int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
 			       struct husk_error *err);
+int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t idle_seconds, struct husk_error *err);
 /* The metadata alone, so that a client's change never writes over what the supervisor changed meanwhile. GONE: ended. */
 int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err);
 /* The egress policy alone, likewise. */
 int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const char *egress, struct husk_error *err);
-/* To ENDED with a reason and the time; frees its slot and name, drops its environment. Does nothing when it had ended. */
+/* To ENDED with a reason and the time; frees its name, drops its environment. It keeps its slot, because what is left of its
+ * machine is still being removed. Does nothing when it had ended. */
+int catalog_sandbox_ending(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err);
+/* The same, and nothing is left of its machine: frees its slot too. */
 int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err);
+/* Ended ones whose machine may not be gone yet. catalog_sandbox_list_free. */
+int catalog_sandbox_remains(struct catalog *catalog, struct catalog_sandbox ***out, struct husk_error *err);
+/* Removes the values of environments that have no row any more: of processes killed between the two. */
+int catalog_values_sweep(struct catalog *catalog, struct husk_error *err);
 /* Deletes the row altogether (a pool entry, a creation that failed). */
 int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_error *err);
 /* Takes one pool entry of this template digest, disk size and kind, atomically, moving it to CREATING. 1 with *out, or 0. */
@@ -128,6 +141,7 @@ struct catalog_snapshot {
 	bool ready; /* false while it is being written, and for what a fork passes through */
 	char *environment, *metadata, *egress, *volumes; /* of the sandbox */
 	char *tenant;                                    /* as of a sandbox */
+	bool shared;                                     /* other tenants may create from it */
 };
 void catalog_snapshot_free(struct catalog_snapshot *row);
 void catalog_snapshot_list_free(struct catalog_snapshot **list);
@@ -136,6 +150,10 @@ int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot 
 int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err);
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
 			 struct husk_error *err);
+/* One that `tenant` (NULL: the instance) shares, whoever the view is of. */
+int catalog_snapshot_get_shared(struct catalog *catalog, const char *tenant, const char *name,
+				struct catalog_snapshot **out, struct husk_error *err);
+int catalog_snapshot_share(struct catalog *catalog, const char *id, bool shared, struct husk_error *err);
 /* With `unready` only those not ready; else only the ready ones; newest first. */
 int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out,
 			  struct husk_error *err);
@@ -146,6 +164,37 @@ int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *na
 int catalog_snapshot_untag(struct catalog *catalog, const char *name, struct husk_error *err);
 /* Its further names, in order; strv_free. */
 int catalog_snapshot_tags(struct catalog *catalog, const char *id, char ***out, struct husk_error *err);
+
+/* ---- checkpoints: of one sandbox, by its id; they go with it ---- */
+
+struct catalog_point {
+	char *sandbox, *label;
+	int64_t number, parent; /* from 1 on; the one that the sandbox was at before, 0: none */
+	int64_t created_ms;
+	uint64_t bytes;
+	bool ready;    /* false while it is being written */
+	char *traffic; /* JSON array of what the sandbox had sent and received by then, by destination; NULL: nothing */
+};
+#define CATALOG_POINTS_MAX 256 /* of one sandbox */
+void catalog_point_free(struct catalog_point *row);
+void catalog_point_list_free(struct catalog_point **list);
+/* Gives it a number and its parent. CONFLICT: the label is taken; LIMIT: there are too many. */
+int catalog_point_add(struct catalog *catalog, struct catalog_point *row, struct husk_error *err);
+/* Ready now, and where the sandbox is. */
+int catalog_point_finish(struct catalog *catalog, const char *sandbox, int64_t number, uint64_t bytes,
+			 struct husk_error *err);
+/* Not ready, or ready again: around its removal. */
+int catalog_point_show(struct catalog *catalog, const char *sandbox, int64_t number, bool ready,
+		       struct husk_error *err);
+/* The sandbox has gone back to it. */
+int catalog_point_reach(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
+/* By number or label, of those that are ready. */
+int catalog_point_get(struct catalog *catalog, const char *sandbox, const char *word, struct catalog_point **out,
+		      struct husk_error *err);
+/* With `unready` only those not ready; else only the ready ones; by number. */
+int catalog_point_list(struct catalog *catalog, const char *sandbox, bool unready, struct catalog_point ***out,
+		       struct husk_error *err);
+int catalog_point_remove(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
 
 /* ---- stored secrets: each tenant's own; the view's tenant is meant, also by NULL ---- */
 
@@ -163,10 +212,11 @@ int catalog_secret_list(struct catalog *catalog, struct husk_stored_secret ***ou
 int catalog_secret_remove(struct catalog *catalog, const char *id_or_name, struct husk_error *err);
 int catalog_secret_value(struct catalog *catalog, const char *id_or_name, char **out, struct husk_error *err);
 
-/* ---- templates: a name points at the newest digest; older digests stay while something uses them ---- */
+/* ---- templates: a name points at the newest version; older ones stay while something uses them ---- */
 
 struct catalog_template {
-	char *name, *digest, *description, *isolation;
+	char *name, *description, *isolation;
+	char *digest; /* the version: "<digest of the content>-<build>", the name of its directory */
 	int64_t created_ms;
 	uint64_t bytes, disk_bytes;
 	bool current; /* the name points here */
@@ -186,9 +236,13 @@ int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog
 			  struct husk_error *err);
 /* Drops the name; the versions become old. DENIED when a tenant means the instance's. */
 int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err);
-/* Old versions that no sandbox (not ended) and no snapshot uses; the caller removes their files, then forgets them. */
+/* Old versions that no sandbox (not ended) and no snapshot uses. */
 int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err);
-int catalog_template_forget(struct catalog *catalog, const char *digest, struct husk_error *err);
+/* Forgets such a version. `take` takes its files out of sight, in the same transaction: nobody can begin to use it
+ * meanwhile. 1: done; 0: it is in use, and `take` was not called. */
+typedef int (*catalog_template_take)(void *data, struct husk_error *err);
+int catalog_template_forget(struct catalog *catalog, const char *digest, catalog_template_take take, void *data,
+			    struct husk_error *err);
 
 /* ---- volumes ---- */
 

@@ -1,7 +1,7 @@
 /*
- * The events of an instance: an append-only list that readers follow by sequence number. Written by whoever did the
- * thing (supervisors mostly), read by `husk events` and the server. Must never hold a secret: no environment values, no
- * command lines, no output.
+ * The events of an instance: an append-only list that readers follow by sequence number. Supervisors write most events;
+ * `husk events` and the server read them. An event must never hold a secret: no environment values, no command lines, no
+ * output.
  */
 #include "store/catalog_kit.h"
 
@@ -25,7 +25,10 @@ int catalog_event(struct catalog *catalog, const char *sandbox, const char *kind
 			  text(catalog->view.tenant)),
 		err);
 
-	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+	if (catalog_finish(catalog, result, err) < 0)
+		return -1;
+	log_line(LOG_INFO, "event of %s: %s %s", sandbox ? sandbox : "the instance", kind, detail ? detail : "{}");
+	return 0;
 }
 
 /* The public list is an array of structures, the kit's one of pointers to them. Takes the strings over. */

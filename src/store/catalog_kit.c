@@ -1,7 +1,7 @@
 /*
- * What catalog_kit.h promises: the only file that binds, steps and reads SQLite statements. It knows the shape of rows
- * through their field tables and nothing of what they mean. Called by the other catalog files; must never be called
- * outside a transaction, and never leaves one open when it fails.
+ * The functions of catalog_kit.h: the only file that prepares, binds and steps SQLite statements. It knows rows by their
+ * tables of fields, not by their meaning. Called by the other catalog files. It must always be called inside a transaction,
+ * and never leaves one open when it fails.
  */
 #include "store/catalog_kit.h"
 
@@ -13,8 +13,9 @@ static void finalize_statement(sqlite3_stmt **statement)
 
 int catalog_fail(struct catalog *catalog, struct husk_error *err)
 {
-	const char *why = sqlite3_errmsg(catalog->db);
+	const char *why = sqlite3_errmsg(catalog->db), *file = sqlite3_db_filename(catalog->db, "main");
 
+	file = file ? file : "";
 	switch (sqlite3_errcode(catalog->db) & 0xff) {
 	case SQLITE_NOMEM:
 		return husk_fail_memory(err);
@@ -22,10 +23,14 @@ int catalog_fail(struct catalog *catalog, struct husk_error *err)
 		return husk_fail(err, HUSK_TIMEOUT, "the catalog is busy: another husk process holds it; try again");
 	case SQLITE_FULL:
 		return husk_fail(err, HUSK_LIMIT, "the catalog cannot grow: %s; free some disk space (husk gc)", why);
+	case SQLITE_ERROR: /* every statement here fits the schema: a table is missing, or is there too early */
+		if (strstr(why, "no such ") || strstr(why, "already exists"))
+			return husk_fail(err, HUSK_UNAVAILABLE, "the catalog %s is damaged: %s" DAMAGED_WAY_OUT, file,
+					 why);
+		return husk_fail(err, HUSK_INTERNAL, "catalog: %s", why);
 	case SQLITE_CORRUPT:
 	case SQLITE_NOTADB:
-		return husk_fail(err, HUSK_UNAVAILABLE,
-				 "the catalog is damaged: %s; move catalog.db away to start anew", why);
+		return husk_fail(err, HUSK_UNAVAILABLE, "the catalog %s is damaged: %s" DAMAGED_WAY_OUT, file, why);
 	default:
 		return husk_fail(err, HUSK_INTERNAL, "catalog: %s", why);
 	}
@@ -229,10 +234,12 @@ static int read_field(sqlite3_stmt *statement, int column, const struct field *f
 
 	switch (field->kind) {
 	case FIELD_TEXT: {
-		const char *value = (const char *)sqlite3_column_text(statement, column);
+		/* Out of memory looks the same as NULL, except for the type, which is good until the value is read. */
+		bool none = sqlite3_column_type(statement, column) == SQLITE_NULL;
+		const char *value = none ? NULL : (const char *)sqlite3_column_text(statement, column);
 
-		if (!value) /* out of memory looks the same as NULL, except for the type */
-			return sqlite3_column_type(statement, column) == SQLITE_NULL ? 0 : -1;
+		if (!value)
+			return none ? 0 : -1;
 		*(char **)member = strdup(value);
 		return *(char **)member ? 0 : -1;
 	}

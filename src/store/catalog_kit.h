@@ -11,11 +11,15 @@
 
 #include "store/catalog.h"
 
+/* The end of a message about a catalog that cannot be used. */
+#define DAMAGED_WAY_OUT "; put back a copy of it, or move it away, with its -wal and -shm, to start anew"
+
 struct catalog {
 	sqlite3 *db;
 	pthread_mutex_t *lock; /* held from catalog_begin to catalog_finish; a handle and its views share it */
 	pthread_mutex_t own_lock;
 	int64_t busy_until_ms; /* when to stop waiting for the lock that is being waited for; monotonic */
+	char *values;          /* the directory of catalog_values.c; a view borrows it */
 	bool is_view;
 	struct catalog_view view; /* all zero: the whole instance */
 };
@@ -104,5 +108,13 @@ const char *catalog_state_name(enum catalog_state state);
  * `id` (NULL: none) counts as one of the new ones. */
 int quota_check(struct catalog *catalog, const char *id, size_t count, uint64_t memory_bytes, struct husk_error *err);
 int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_error *err);
+
+/* ---- values of environments (catalog_values.c) ---- */
+
+/* Keeps the values; *names is what the row gets in their place, for the caller to free also on failure. */
+int values_put(struct catalog *catalog, const char *id, const char *environment, char **names, struct husk_error *err);
+/* Puts them into the row's text again. */
+int values_get(struct catalog *catalog, const char *id, char **environment, struct husk_error *err);
+void values_drop(struct catalog *catalog, const char *id);
 
 #endif

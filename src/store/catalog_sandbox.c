@@ -1,8 +1,7 @@
 /*
- * Sandboxes in the catalog: their rows, the states they move through, their slots, and the pool of prepared ones.
- * Called by libhusk and by supervisors, all at once and from many processes; whatever must happen only once (a slot, a
- * name, a claim) is decided inside one write transaction. Must never bring an ended sandbox back: its slot has a new
- * owner.
+ * Sandboxes in the catalog: rows, states, slots, and the pool of prepared machines. libhusk and supervisors call it, from
+ * many processes at once. What must happen only once (a slot, a name, a claim) is decided inside one write transaction. An
+ * ended sandbox must never come back, because its slot has a new owner.
  */
 #include "store/catalog_kit.h"
 
@@ -36,6 +35,8 @@ static const struct field sandbox_fields[] = {
 	FIELD(catalog_sandbox, FIELD_TEXT, request),
 	FIELD(catalog_sandbox, FIELD_TEXT, egress),
 	FIELD(catalog_sandbox, FIELD_TEXT, volumes),
+	FIELD(catalog_sandbox, FIELD_BOOL, hibernates),
+	FIELD(catalog_sandbox, FIELD_INT64, point),
 };
 static const struct table sandboxes = { "sandboxes", sizeof(struct catalog_sandbox), sandbox_fields,
 					ARRAY_SIZE(sandbox_fields) };
@@ -100,7 +101,10 @@ int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct 
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);
-	if (catalog_finish(catalog, result, err) < 0) {
+	result = catalog_finish(catalog, result, err);
+	struct catalog_sandbox *found = row;
+
+	if (result < 0 || values_get(catalog, found->id, &found->environment, err) < 0) {
 		catalog_sandbox_free(row);
 		return -1;
 	}
@@ -132,6 +136,8 @@ static int query_tail(const struct catalog *catalog, const struct catalog_query 
 	if (catalog->view.tenant && buf_append_string(tail, " AND tenant = ?1"))
 		return -1;
 	if (query->template_name && buf_append_string(tail, " AND template_name = ?2"))
+		return -1;
+	if (query->without_builds && buf_append_string(tail, " AND json_extract(metadata, '$.\"husk.build\"') IS NULL"))
 		return -1;
 	if (query->after &&
 	    buf_append_string(tail,
@@ -293,9 +299,13 @@ static int insert_sandbox(struct catalog *catalog, struct catalog_sandbox *row, 
 		return husk_fail(err, HUSK_CONFLICT, "sandbox %s exists already", row->id);
 	if (check_new(catalog, row, err) || free_slot(catalog, &row->slot, err))
 		return -1;
+	cleanup_free char *names = NULL;
 	struct catalog_sandbox owned = *row;
 
+	if (values_put(catalog, row->id, row->environment, &names, err) < 0)
+		return -1;
 	owned.tenant = (char *)catalog->view.tenant;
+	owned.environment = names;
 	return table_insert(catalog, &sandboxes, &owned, err);
 }
 
@@ -304,6 +314,8 @@ int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, st
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
 	if (catalog_finish(catalog, insert_sandbox(catalog, row, err), err)) {
+		if (row->slot) /* it is not another's: the row was nearly there */
+			values_drop(catalog, row->id);
 		row->slot = 0;
 		return -1;
 	}
@@ -361,26 +373,31 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 {
 	if (row->state == CATALOG_ENDED)
 		return husk_fail(err, HUSK_INTERNAL, "sandbox %s cannot be updated to ended without a reason", row->id);
+	cleanup_free char *names = NULL;
+
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
 	int result = check_new(catalog, row, err);
 
 	if (result == 0)
-		result = update_live(catalog, row->id,
-				     "UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
-				     "persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
-				     "metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
-				     "tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18, volumes = ?19 "
-				     "WHERE id = ?1 AND state <> 'ended'",
-				     ARGUMENTS(text(row->id), text(row->name), text(row->parent),
-					       number(row->expires_ms), number(row->idle_seconds),
-					       number(row->persistent), number((int64_t)row->memory_bytes),
-					       number((int64_t)row->disk_bytes), number(row->cpu_milli),
-					       number(row->pids), text(row->metadata), text(row->environment),
-					       number(row->created_ms), text(catalog_state_name(row->state)),
-					       text(catalog->view.tenant), text(row->idempotency_key),
-					       text(row->request), text(row->egress), text(row->volumes)),
-				     err);
+		result = values_put(catalog, row->id, row->environment, &names, err);
+	if (result == 0)
+		result = update_live(
+			catalog, row->id,
+			"UPDATE sandboxes SET name = ?2, parent = ?3, expires_ms = ?4, idle_seconds = ?5, "
+			"persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
+			"metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
+			"tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18, volumes = ?19, "
+			"hibernates = ?20 "
+			"WHERE id = ?1 AND state <> 'ended'",
+			ARGUMENTS(text(row->id), text(row->name), text(row->parent), number(row->expires_ms),
+				  number(row->idle_seconds), number(row->persistent),
+				  number((int64_t)row->memory_bytes), number((int64_t)row->disk_bytes),
+				  number(row->cpu_milli), number(row->pids), text(row->metadata), text(names),
+				  number(row->created_ms), text(catalog_state_name(row->state)),
+				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request),
+				  text(row->egress), text(row->volumes), number(row->hibernates)),
+			err);
 	return catalog_finish(catalog, result, err);
 }
 
@@ -392,6 +409,17 @@ int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t 
 	int result = update_live(
 		catalog, id, "UPDATE sandboxes SET expires_ms = ?2, persistent = ?3 WHERE id = ?1 AND state <> 'ended'",
 		ARGUMENTS(text(id), number(expires_ms), number(persistent)), err);
+
+	return catalog_finish(catalog, result, err);
+}
+
+int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t idle_seconds, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int result =
+		update_live(catalog, id, "UPDATE sandboxes SET idle_seconds = ?2 WHERE id = ?1 AND state <> 'ended'",
+			    ARGUMENTS(text(id), number(idle_seconds)), err);
 
 	return catalog_finish(catalog, result, err);
 }
@@ -418,24 +446,59 @@ int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const ch
 			err);
 }
 
-int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)
+/* Inside a transaction. NOT_FOUND: there is no such row. */
+static int end_row(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)
 {
 	int64_t known = 0;
+	int changed = catalog_run(catalog,
+				  "UPDATE sandboxes SET state = 'ended', end_reason = ?2, ended_ms = ?3, "
+				  "environment = NULL WHERE id = ?1 AND state <> 'ended'",
+				  ARGUMENTS(text(id), text(reason), number(time_wall_ms())), err);
 
+	if (changed != 0)
+		return changed;
+	int found = catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE id = ?1", ARGUMENTS(text(id)), &known, err);
+	return found == 0 ? not_found(catalog, id, err) : MIN(found, 0);
+}
+
+int catalog_sandbox_ending(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)
+{
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int result = catalog_run(catalog,
-				 "UPDATE sandboxes SET state = 'ended', end_reason = ?2, ended_ms = ?3, slot = 0, "
-				 "environment = NULL WHERE id = ?1 AND state <> 'ended'",
-				 ARGUMENTS(text(id), text(reason), number(time_wall_ms())), err);
+	if (catalog_finish(catalog, end_row(catalog, id, reason, err), err) < 0)
+		return -1;
+	values_drop(catalog, id);
+	return 0;
+}
 
-	if (result == 0) {
-		result = catalog_number(catalog, "SELECT 1 FROM sandboxes WHERE id = ?1", ARGUMENTS(text(id)), &known,
-					err);
-		if (result == 0)
-			result = not_found(catalog, id, err);
+int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = end_row(catalog, id, reason, err);
+	if (changed >= 0 &&
+	    catalog_run(catalog, "UPDATE sandboxes SET slot = 0 WHERE id = ?1", ARGUMENTS(text(id)), err) < 0)
+		changed = -1;
+	if (catalog_finish(catalog, changed, err) < 0)
+		return -1;
+	values_drop(catalog, id);
+	return 0;
+}
+
+int catalog_sandbox_remains(struct catalog *catalog, struct catalog_sandbox ***out, struct husk_error *err)
+{
+	void **list = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	if (catalog_finish(catalog,
+			   table_all(catalog, &sandboxes, "WHERE state = 'ended' AND slot > 0", NULL, &list, err),
+			   err)) {
+		table_free_list(&sandboxes, list);
+		return -1;
 	}
-	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+	*out = (struct catalog_sandbox **)list;
+	return 0;
 }
 
 int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_error *err)
@@ -444,7 +507,10 @@ int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_
 		return -1;
 	int result = catalog_run(catalog, "DELETE FROM sandboxes WHERE id = ?1", ARGUMENTS(text(id)), err);
 
-	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+	if (catalog_finish(catalog, result, err) < 0)
+		return -1;
+	values_drop(catalog, id);
+	return 0;
 }
 
 /* ---- the pool ---- */

@@ -1,7 +1,7 @@
 /*
- * Stored secrets in the catalog: values that a tenant put down once, to be named by the policies of its sandboxes. A value
- * is read by catalog_secret_value alone, for the leash of a sandbox; the rows that are listed and shown do not have it, and
- * no error or event may. What is another tenant's is not found.
+ * Stored secrets in the catalog: values that a tenant stores once and that the policies of its sandboxes name. Only
+ * catalog_secret_value reads a value, for the leash of a sandbox. Listed rows, errors and events never contain one. A
+ * secret of another tenant is not found.
  */
 #include "store/catalog_kit.h"
 
@@ -64,7 +64,8 @@ int catalog_secret_add(struct catalog *catalog, const struct husk_stored_secret 
 	return catalog_finish(catalog, insert(catalog, secret, value, err), err) < 0 ? -1 : 0;
 }
 
-/* One statement on one secret, ?1 being its id or name and ?2 the tenant. */
+/* One statement on one secret, ?1 being its id or name and ?2 the tenant. The old value is gone from the disk as well,
+ * unless somebody reads just now: then the next change takes it along. */
 static int change(struct catalog *catalog, const char *id_or_name, const char *sql, const struct argument *arguments,
 		  struct husk_error *err)
 {
@@ -74,7 +75,12 @@ static int change(struct catalog *catalog, const char *id_or_name, const char *s
 
 	if (changed == 0)
 		changed = not_found(id_or_name, err);
-	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
+	if (catalog_finish(catalog, changed, err) < 0)
+		return -1;
+	pthread_mutex_lock(catalog->lock);
+	sqlite3_wal_checkpoint_v2(catalog->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+	pthread_mutex_unlock(catalog->lock);
+	return 0;
 }
 
 int catalog_secret_change(struct catalog *catalog, const char *id_or_name, const char *value, const char *metadata,

@@ -1,6 +1,7 @@
 /*
- * Snapshots in the catalog. A row is added before the image is written and marked ready after it, so that whatever a
- * killed process left half-written is found as "not ready" and cleared; an unready one must never be found by its name.
+ * Snapshots in the catalog. A row is added before its image is written and marked ready afterwards. So what a killed
+ * process left half-written is found as "not ready" and removed. A snapshot that is not ready must never be found by its
+ * name.
  */
 #include "store/catalog_kit.h"
 
@@ -23,6 +24,7 @@ static const struct field snapshot_fields[] = {
 	FIELD(catalog_snapshot, FIELD_TEXT, tenant),
 	FIELD(catalog_snapshot, FIELD_TEXT, egress),
 	FIELD(catalog_snapshot, FIELD_TEXT, volumes),
+	FIELD(catalog_snapshot, FIELD_BOOL, shared),
 };
 static const struct table snapshots = { "snapshots", sizeof(struct catalog_snapshot), snapshot_fields,
 					ARRAY_SIZE(snapshot_fields) };
@@ -66,9 +68,13 @@ static int insert_snapshot(struct catalog *catalog, const struct catalog_snapsho
 {
 	if (row->name && check_name(catalog, row->name, err) < 0)
 		return -1;
+	cleanup_free char *names = NULL;
 	struct catalog_snapshot owned = *row;
 
+	if (values_put(catalog, row->id, row->environment, &names, err) < 0)
+		return -1;
 	owned.tenant = (char *)catalog->view.tenant;
+	owned.environment = names;
 	return table_insert(catalog, &snapshots, &owned, err);
 }
 
@@ -76,7 +82,10 @@ int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot 
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	return catalog_finish(catalog, insert_snapshot(catalog, row, err), err);
+	int result = catalog_finish(catalog, insert_snapshot(catalog, row, err), err);
+	if (result < 0)
+		values_drop(catalog, row->id);
+	return result;
 }
 
 /* One statement on one snapshot, ?1 being its id, that makes it `more` bytes; NOT_FOUND when it touched none. */
@@ -102,7 +111,10 @@ int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t by
 
 int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err)
 {
-	return change(catalog, id, 0, "DELETE FROM snapshots WHERE id = ?1", ARGUMENTS(text(id)), err);
+	if (change(catalog, id, 0, "DELETE FROM snapshots WHERE id = ?1", ARGUMENTS(text(id)), err) < 0)
+		return -1;
+	values_drop(catalog, id);
+	return 0;
 }
 
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
@@ -123,12 +135,46 @@ int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);
-	if (catalog_finish(catalog, result, err) < 0) {
+	result = catalog_finish(catalog, result, err);
+	struct catalog_snapshot *found = row;
+
+	if (result < 0 || values_get(catalog, found->id, &found->environment, err) < 0) {
 		catalog_snapshot_free(row);
 		return -1;
 	}
 	*out = row;
 	return 0;
+}
+
+int catalog_snapshot_get_shared(struct catalog *catalog, const char *tenant, const char *name,
+				struct catalog_snapshot **out, struct husk_error *err)
+{
+	void *row = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result = table_one(catalog, &snapshots,
+			       "WHERE shared AND ready AND tenant IS ?2 AND (name = ?1 OR id = ?1 OR "
+			       "id = (SELECT snapshot FROM snapshot_tags WHERE name = ?1 AND tenant IS ?2))",
+			       ARGUMENTS(text(name), text(tenant)), &row, err);
+
+	if (result == 0)
+		result = husk_fail(err, HUSK_NOT_FOUND, "snapshot '%.80s' not found among those that are shared", name);
+	result = catalog_finish(catalog, result, err);
+	struct catalog_snapshot *found = row;
+
+	if (result < 0 || values_get(catalog, found->id, &found->environment, err) < 0) {
+		catalog_snapshot_free(row);
+		return -1;
+	}
+	*out = row;
+	return 0;
+}
+
+int catalog_snapshot_share(struct catalog *catalog, const char *id, bool shared, struct husk_error *err)
+{
+	return change(catalog, id, 0, "UPDATE snapshots SET shared = ?2 WHERE id = ?1",
+		      ARGUMENTS(text(id), number(shared)), err);
 }
 
 int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out, struct husk_error *err)

@@ -1,8 +1,7 @@
 /*
- * Templates in the catalog: versions by content digest, and for each name the one it points at. Old versions stay as
- * long as a sandbox or a snapshot was made from them, because neither can be restored without its root image. Called by
- * the template builder, by create, and by the clearing of what is unused; must never call a version unused that a
- * hibernated sandbox still needs.
+ * Templates in the catalog: versions by id, and the version that each name points at. An old version stays for as long as a
+ * sandbox or snapshot was made from it, because neither can be restored without its root image. Called by the template
+ * builder, by create and by gc. A version that a hibernated sandbox needs must never count as unused.
  */
 #include "store/catalog_kit.h"
 
@@ -43,7 +42,7 @@ static int insert_template(struct catalog *catalog, const struct catalog_templat
 
 	version.current = true;
 	version.tenant = (char *)catalog->view.tenant;
-	/* The same content may be built again, by force or after its name was dropped: it replaces its own row. */
+	/* A name may go back to a version that it had: that one's row is written anew. */
 	if (catalog_run(catalog, "DELETE FROM templates WHERE name = ?1 AND digest = ?2 AND tenant IS ?3",
 			ARGUMENTS(text(row->name), text(row->digest), text(version.tenant)), err) < 0 ||
 	    catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current AND tenant IS ?2",
@@ -105,17 +104,16 @@ int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog
 			      err);
 }
 
+/* Two names may share one version: it is unused when neither points at it. */
+#define UNUSED                                                                                                         \
+	"NOT EXISTS (SELECT 1 FROM templates WHERE digest = candidate.digest AND current) "                            \
+	"AND NOT EXISTS (SELECT 1 FROM snapshots WHERE template_digest = candidate.digest) "                           \
+	"AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE template_digest = candidate.digest AND state <> 'ended') "
+
 int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err)
 {
-	/* Two names may share one content: its files are unused when neither points at it, and it is listed once. */
-	return list_templates(
-		catalog,
-		"AS candidate WHERE NOT EXISTS (SELECT 1 FROM templates WHERE digest = candidate.digest AND current) "
-		"AND NOT EXISTS (SELECT 1 FROM snapshots WHERE template_digest = candidate.digest) "
-		"AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE template_digest = candidate.digest "
-		"AND state <> 'ended') "
-		"GROUP BY digest ORDER BY created_ms",
-		NULL, out, err);
+	return list_templates(catalog, "AS candidate WHERE " UNUSED "GROUP BY digest ORDER BY created_ms", NULL, out,
+			      err);
 }
 
 /* Why a tenant's removal touched nothing: it is the instance's, or there is none. */
@@ -145,12 +143,26 @@ int catalog_template_remove(struct catalog *catalog, const char *name, struct hu
 	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
 }
 
-int catalog_template_forget(struct catalog *catalog, const char *digest, struct husk_error *err)
+static int forget(struct catalog *catalog, const char *digest, catalog_template_take take, void *data,
+		  struct husk_error *err)
+{
+	int64_t unused = 0;
+
+	if (catalog_number(catalog, "SELECT 1 FROM templates AS candidate WHERE digest = ?1 AND " UNUSED "LIMIT 1",
+			   ARGUMENTS(text(digest)), &unused, err) < 0)
+		return -1;
+	if (!unused)
+		return 0;
+	if (take(data, err) < 0)
+		return -1;
+	return catalog_run(catalog, "DELETE FROM templates WHERE digest = ?1", ARGUMENTS(text(digest)), err) < 0 ? -1
+														 : 1;
+}
+
+int catalog_template_forget(struct catalog *catalog, const char *digest, catalog_template_take take, void *data,
+			    struct husk_error *err)
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int result = catalog_run(catalog, "DELETE FROM templates WHERE digest = ?1 AND NOT current",
-				 ARGUMENTS(text(digest)), err);
-
-	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+	return catalog_finish(catalog, forget(catalog, digest, take, data, err), err);
 }

@@ -1,7 +1,7 @@
 /*
- * Tenants in the catalog: handles that see one tenant's things only, the quotas that hold for what is added through
- * them, and the tokens that open the instance to a tenant. The conditions on `tenant` stand in each table's own file;
- * here is what they have in common. Must never keep a token's secret: only its hash comes in.
+ * Tenants in the catalog: handles that see one tenant's rows only, quotas for what is added through such a handle, and the
+ * tokens that give access to a tenant. Each table's own file has its condition on `tenant`; this file has what they share.
+ * A token's secret must never be stored: only its hash arrives here.
  */
 #include "store/catalog_kit.h"
 
@@ -9,11 +9,14 @@
 
 int catalog_as(struct catalog *catalog, const struct catalog_view *view, struct catalog **out, struct husk_error *err)
 {
+	if (view->instance == !!view->tenant)
+		return husk_fail(err, HUSK_INTERNAL, "a view is a tenant's or the instance's, one of the two");
 	struct catalog *made = calloc(1, sizeof *made);
-
 	if (!made)
 		return husk_fail_memory(err);
-	*made = (struct catalog){ .db = catalog->db, .lock = catalog->lock, .is_view = true, .view = *view };
+	*made = (struct catalog){
+		.db = catalog->db, .lock = catalog->lock, .values = catalog->values, .is_view = true, .view = *view
+	};
 	made->view.tenant = view->tenant ? strdup(view->tenant) : NULL;
 	if (view->tenant && !made->view.tenant) {
 		free(made);
@@ -87,13 +90,17 @@ int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_e
 
 	if (!catalog->view.tenant || !catalog->view.max_snapshot_bytes)
 		return 0;
-	if (catalog_number(catalog, "SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?1 AND ready",
+	if (catalog_number(catalog,
+			   "SELECT (SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?1 AND ready) + "
+			   "(SELECT coalesce(sum(p.bytes), 0) FROM points p JOIN sandboxes s ON s.id = p.sandbox "
+			   "WHERE s.tenant = ?1 AND p.ready)",
 			   ARGUMENTS(text(catalog->view.tenant)), &used, err) < 0)
 		return -1;
 	if (!exceeds((uint64_t)used, bytes, catalog->view.max_snapshot_bytes))
 		return 0;
 	return husk_fail(err, HUSK_LIMIT,
-			 "the quota max_snapshot_bytes does not allow it: snapshots take %lld of %llu bytes, and this "
+			 "the quota max_snapshot_bytes does not allow it: snapshots and checkpoints take %lld of %llu "
+			 "bytes, and this "
 			 "needs %llu more; remove some first",
 			 (long long)used, (unsigned long long)catalog->view.max_snapshot_bytes,
 			 (unsigned long long)bytes);
@@ -174,6 +181,8 @@ int catalog_token_list(struct catalog *catalog, struct husk_token ***out, struct
 		return -1;
 	}
 	*out = (struct husk_token **)list;
+	for (size_t i = 0; (*out)[i]; i++)
+		(*out)[i]->admin = !(*out)[i]->tenant;
 	return 0;
 }
 
@@ -186,10 +195,12 @@ int catalog_token_find(struct catalog *catalog, const char *hash, struct husk_to
 	int result = catalog_finish(
 		catalog, table_one(catalog, &tokens, "WHERE hash = ?1", ARGUMENTS(text(hash)), &row, err), err);
 
-	if (result == 1)
+	if (result == 1) {
 		*out = row;
-	else
+		(*out)->admin = !(*out)->tenant;
+	} else {
 		table_free_row(&tokens, row);
+	}
 	return result;
 }
 

@@ -1,7 +1,6 @@
 /*
- * Volumes in the catalog: what outlives sandboxes, by name. Which sandbox has which stands in the sandboxes' rows, so
- * that a volume is free the moment its last sandbox has ended; the check and the removal are one transaction, as are the
- * check and the arrival of a sandbox.
+ * Volumes in the catalog. The rows of sandboxes say which sandbox uses which volume, so a volume is free as soon as its
+ * last sandbox has ended. The check and the removal are one transaction; so are the check and the creation of a sandbox.
  */
 #include "store/catalog_kit.h"
 

@@ -1,33 +1,24 @@
 /*
- * Stage 1 of a template: a Debian root from the host's own release and package sources, made by mmdebstrap, with the
- * definition's users, files, npm packages and scripts put in by templates/customize.sh. Called by rootfs.c.
+ * Stage 1 of a template: a Debian root filesystem from the host's release and package sources, made by mmdebstrap.
+ * templates/customize.sh adds the definition's users, files, npm and PyPI packages and scripts. Called by rootfs.c. All of
+ * this runs third-party programs as root, so it runs in a cell (builder.c), which has no rights outside what it makes.
  *
- * Sources are taken from this host's apt configuration (never written here), Debian's own only: what a third party
- * offers does not get into a template by being configured on the host. Credentials in a source's address do not get
- * into it either.
+ * Package sources are read from the host's apt configuration, Debian's own only: a third party's packages do not get into a
+ * template because the host has that source. Credentials in a source's address are left out.
  */
 #include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include "store/builder.h"
 #include "store/rootfs.h"
 
 #define SAY_EVERY_MS 1000 /* between lines that only count */
 #define REASON_MAX 600    /* of the tool's own words, in the message */
 
-/* What apt, npm and node need from the caller's environment to reach their servers. */
-static const char *const passed_on[] = { "http_proxy",
-					 "https_proxy",
-					 "no_proxy",
-					 "HTTP_PROXY",
-					 "HTTPS_PROXY",
-					 "NO_PROXY",
-					 "NPM_CONFIG_USERCONFIG",
-					 "NPM_CONFIG_REGISTRY",
-					 "npm_config_registry" };
+/* What apt, npm, node and pip need from the caller's environment to reach their servers. */
+static const char *const passed_on[] = { "http_proxy",          "https_proxy",         "no_proxy",
+					 "HTTP_PROXY",          "HTTPS_PROXY",         "NO_PROXY",
+					 "NPM_CONFIG_REGISTRY", "npm_config_registry", "PIP_INDEX_URL" };
 
 /* ---- package sources ---- */
 
@@ -138,7 +129,8 @@ static int add_include(const struct template_definition *definition, char ***arg
 	cleanup_buf struct buf words = { 0 };
 
 	if (buf_append_string(&words, "--include=") < 0 || join(definition->packages, ",", &words) < 0 ||
-	    (definition->npm && buf_append_string(&words, "nodejs,npm,ca-certificates,") < 0))
+	    (definition->npm && buf_append_string(&words, "nodejs,npm,ca-certificates,") < 0) ||
+	    (definition->pip && buf_append_string(&words, "python3-pip,ca-certificates,") < 0))
 		return husk_fail_memory(err);
 	if (words.data[words.size - 1] != ',')
 		return 0;
@@ -156,14 +148,15 @@ static int add_excludes(const struct template_definition *definition, char ***ar
 	return 0;
 }
 
-static int arguments_collect(const struct build *build, const char *codename, const char *hook, const char *sources,
-			     const char *out_tar, char ***arguments, struct husk_error *err)
+static int arguments_collect(const struct build *build, const char *codename, char ***arguments, struct husk_error *err)
 {
 	/* Manuals and translations are most of what a program in a sandbox never reads. Copyright files stay. */
 	static const char *const fixed[] = {
 		"mmdebstrap",
 		"--verbose",
-		"--mode=auto",
+		"--mode=root", /* of its cell */
+		"--skip=chroot/mount/sys",
+		"--skip=cleanup/apt", /* customize.sh has done that, to the new root alone */
 		"--variant=minbase",
 		"--format=tar",
 		"--aptopt=APT::Install-Recommends \"false\"",
@@ -176,17 +169,20 @@ static int arguments_collect(const struct build *build, const char *codename, co
 		"--dpkgopt=path-include=/usr/share/locale/locale.alias",
 		"--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--dpkgopt=path-include=/usr/share/doc/*/copyright",
+		/* Java's packages link manuals from there, and fail without the directory. */
+		"--essential-hook=mkdir -p \"$1/usr/share/man/man1\"",
 	};
-	cleanup_free char *customize = str_format("--customize-hook=%s", hook);
 
 	for (size_t i = 0; i < ARRAY_SIZE(fixed); i++)
 		if (strv_add(arguments, fixed[i]) < 0)
 			return husk_fail_memory(err);
+	if (strv_add(arguments, "--customize-hook=" BUILDER_SCRIPT) < 0)
+		return husk_fail_memory(err);
 	if (options_collect(arguments, err) < 0 || add_excludes(build->definition, arguments, err) < 0 ||
 	    add_include(build->definition, arguments, err) < 0)
 		return -1;
-	if (!customize || strv_add(arguments, customize) < 0 || strv_add(arguments, codename) < 0 ||
-	    strv_add(arguments, out_tar) < 0 || strv_add(arguments, sources) < 0)
+	if (strv_add(arguments, codename) < 0 || strv_add(arguments, BUILDER_WORK "/root.tar") < 0 ||
+	    strv_add(arguments, BUILDER_WORK "/debian.list") < 0)
 		return husk_fail_memory(err);
 	return 0;
 }
@@ -202,19 +198,20 @@ static int add_variable(char ***environment, const char *name, const char *value
 static int environment_collect(const struct build *build, char ***environment, struct husk_error *err)
 {
 	const struct template_definition *definition = build->definition;
-	cleanup_buf struct buf npm = { 0 }, users = { 0 }, scripts = { 0 }, excludes = { 0 };
-	const char *home = getenv("HOME");
+	cleanup_buf struct buf npm = { 0 }, pip = { 0 }, users = { 0 }, scripts = { 0 }, excludes = { 0 };
 
-	if (join(definition->npm, " ", &npm) < 0 || join(definition->users, "\n", &users) < 0 ||
-	    join(definition->scripts, "\n", &scripts) < 0 || join(definition->exclude, "\n", &excludes) < 0 ||
+	if (join(definition->npm, " ", &npm) < 0 || join(definition->pip, " ", &pip) < 0 ||
+	    join(definition->users, "\n", &users) < 0 || join(definition->scripts, "\n", &scripts) < 0 ||
+	    join(definition->exclude, "\n", &excludes) < 0 ||
 	    add_variable(environment, "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin") < 0 ||
-	    add_variable(environment, "HOME", home ? home : "/root") < 0 ||
-	    add_variable(environment, "LC_ALL", "C.UTF-8") < 0 ||
+	    add_variable(environment, "HOME", BUILDER_WORK) < 0 || add_variable(environment, "LC_ALL", "C.UTF-8") < 0 ||
 	    add_variable(environment, "DEBIAN_FRONTEND", "noninteractive") < 0 ||
-	    add_variable(environment, "TMPDIR", build->work) < 0 ||
-	    add_variable(environment, "HUSK_DEFINITION", definition->source) < 0 ||
+	    add_variable(environment, "TMPDIR", BUILDER_WORK) < 0 ||
+	    add_variable(environment, "HUSK_DEFINITION", BUILDER_WORK "/definition") < 0 ||
 	    add_variable(environment, "HUSK_NPM", npm.data ? npm.data : "") < 0 ||
 	    add_variable(environment, "HUSK_KEEP_NPM", listed(definition->packages, "npm") ? "1" : "") < 0 ||
+	    add_variable(environment, "HUSK_PIP", pip.data ? pip.data : "") < 0 ||
+	    add_variable(environment, "HUSK_KEEP_PIP", listed(definition->packages, "python3-pip") ? "1" : "") < 0 ||
 	    add_variable(environment, "HUSK_EXCLUDE", excludes.data ? excludes.data : "") < 0 ||
 	    add_variable(environment, "HUSK_USERS", users.data ? users.data : "") < 0 ||
 	    add_variable(environment, "HUSK_SCRIPTS", scripts.data ? scripts.data : "") < 0)
@@ -225,6 +222,41 @@ static int environment_collect(const struct build *build, char ***environment, s
 			return husk_fail_memory(err);
 	}
 	return 0;
+}
+
+/* ---- what it works with ---- */
+
+/* The caller's npm settings, where there are some: in a file that the cell may read, and that goes with it. */
+static int stage_npm(const struct build *build, const char *stage, struct husk_error *err)
+{
+	const char *given = getenv("NPM_CONFIG_USERCONFIG"), *home = getenv("HOME");
+	cleanup_free char *from = given && *given ? strdup(given) : str_format("%s/.npmrc", home ? home : "/root");
+	cleanup_free char *to = str_format("%s/.npmrc", stage);
+	size_t size = 0;
+	cleanup_free char *text = from ? file_read(from, 1u << 20, &size, NULL) : NULL;
+
+	if (!from || !to)
+		return husk_fail_memory(err);
+	if (!text)
+		return 0;
+	if (file_write_atomic(to, text, size, 0600, err) < 0)
+		return -1;
+	return chown(to, build->jail->uid_base, build->jail->uid_base) < 0
+		       ? husk_fail_errno(err, "cannot hand '%s' over", to)
+		       : 0;
+}
+
+/* The directory that the cell works in, with a copy of the definition: its own may be closed to others. */
+static int stage_fill(const struct build *build, const char *stage, struct husk_error *err)
+{
+	cleanup_free char *definition = str_format("%s/definition", stage);
+
+	if (!definition)
+		return husk_fail_memory(err);
+	if (build_directory(build, stage, err) < 0 || build_directory(build, definition, err) < 0 ||
+	    build_copy(build, build->definition->source, true, definition, err) < 0)
+		return -1;
+	return build->definition->npm ? stage_npm(build, stage, err) : 0;
 }
 
 /* ---- following it ---- */
@@ -287,7 +319,7 @@ static void follow_output(struct follower *follower, int fd)
 	size_t capacity = 0;
 
 	if (!stream) {
-		close(fd);
+		fd_close(&fd);
 		return;
 	}
 	while (getline(&line, &capacity, stream) >= 0) {
@@ -297,17 +329,6 @@ static void follow_output(struct follower *follower, int fd)
 		follow_line(follower, line);
 	}
 	free(line);
-}
-
-/* The tool ends with us, also when we are killed. What it mounts in the new root is seen by nobody else and goes when
- * the last of its processes does; where we may not have such a view of our own, it unmounts by itself as well as it
- * can. */
-static int contain_tool(void *data)
-{
-	(void)data;
-	if (unshare(CLONE_NEWNS) == 0 && mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
-		return 125;
-	return prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ? 125 : 0;
 }
 
 static int wait_for(pid_t pid, const char *reason, const char *log, struct husk_error *err)
@@ -324,8 +345,8 @@ static int wait_for(pid_t pid, const char *reason, const char *log, struct husk_
 	return husk_fail(err, HUSK_UNAVAILABLE, "mmdebstrap failed: %s (everything it said is in %s)", reason, log);
 }
 
-static int run_following(const struct build *build, char **arguments, char **environment, const char *log,
-			 struct husk_error *err)
+static int run_following(const struct build *build, const char *stage, const char *hook, char **arguments,
+			 char **environment, const char *log, struct husk_error *err)
 {
 	struct follower follower = { .build = build };
 	cleanup_file FILE *file = fopen(log, "we");
@@ -335,19 +356,11 @@ static int run_following(const struct build *build, char **arguments, char **env
 	follower.log = file;
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return husk_fail_errno(err, "cannot make a pipe");
-	struct command command = {
-		.argv = (const char *const *)arguments,
-		.environment = (const char *const *)environment,
-		.stdin_fd = -1,
-		.stdout_fd = ends[1],
-		.stderr_fd = ends[1],
-		.before_exec = contain_tool,
-	};
-	pid = command_start(&command, err);
-	close(ends[1]);
-	if (pid < 0) {
-		close(ends[0]);
-		return husk_wrap(err, "building a template needs mmdebstrap (apt-get install mmdebstrap)");
+	int started = step_packages(build->jail, stage, hook, arguments, environment, ends[1], &pid, err);
+	fd_close(&ends[1]);
+	if (started < 0) {
+		fd_close(&ends[0]);
+		return -1;
 	}
 	follow_output(&follower, ends[0]);
 	return wait_for(pid, follower.reason, log, err);
@@ -359,7 +372,9 @@ int debian_build(const struct build *build, const char *out_tar, const char *log
 {
 	cleanup_free char *codename = host_codename(err);
 	cleanup_free char *hook = template_libfile("templates/customize.sh");
-	cleanup_free char *sources = str_format("%s/debian.list", build->work);
+	cleanup_free char *stage = str_format("%s/stage", build->work);
+	cleanup_free char *made = str_format("%s/stage/root.tar", build->work);
+	cleanup_free char *sources = str_format("%s/stage/debian.list", build->work);
 	cleanup_strv char **arguments = NULL, **environment = NULL;
 	cleanup_buf struct buf list = { 0 };
 
@@ -367,12 +382,15 @@ int debian_build(const struct build *build, const char *out_tar, const char *log
 		return -1;
 	if (!hook)
 		return template_libfile_missing("templates/customize.sh", err);
-	if (!sources)
+	if (!stage || !made || !sources)
 		return husk_fail_memory(err);
-	if (sources_collect(codename, &list, err) < 0 ||
+	if (stage_fill(build, stage, err) < 0 || sources_collect(codename, &list, err) < 0 ||
 	    file_write_atomic(sources, list.data, list.size, 0644, err) < 0 ||
-	    arguments_collect(build, codename, hook, sources, out_tar, &arguments, err) < 0 ||
-	    environment_collect(build, &environment, err) < 0)
+	    arguments_collect(build, codename, &arguments, err) < 0 ||
+	    environment_collect(build, &environment, err) < 0 ||
+	    run_following(build, stage, hook, arguments, environment, log, err) < 0)
 		return -1;
-	return run_following(build, arguments, environment, log, err);
+	if (lchown(made, geteuid(), getegid()) < 0 || rename(made, out_tar) < 0)
+		return husk_fail_errno(err, "cannot keep what mmdebstrap made");
+	return 0;
 }

@@ -1,13 +1,14 @@
 /*
- * What a template's image depends on, as a hash: names cached work and tells a changed template from the same one.
- * Called by template_digest's users (the bake) and by rootfs.c. The order of everything hashed is fixed, and names,
- * types and sizes are hashed with the contents, so equal digests mean equal input.
+ * The hash of everything that a template's image depends on. The hash names cached work, and tells a changed template from
+ * an unchanged one. Called by the bake and by rootfs.c. The order of the input is fixed, and names, types and sizes are
+ * hashed with the content, so equal digests mean equal input.
  */
 #include <fcntl.h>
 #include <openssl/evp.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
+#include "store/image_store.h"
 #include "store/rootfs.h"
 
 /* Raised when the same input would be built into something else. */
@@ -298,6 +299,7 @@ static int digest_recipe(struct digest *digest, const struct template_definition
 	if (digest_list(digest, "package", definition->packages, err) < 0 ||
 	    digest_list(digest, "exclude", definition->exclude, err) < 0 ||
 	    digest_list(digest, "npm", definition->npm, err) < 0 ||
+	    digest_list(digest, "pip", definition->pip, err) < 0 ||
 	    digest_list(digest, "user", definition->users, err) < 0)
 		return -1;
 	for (char **script = definition->scripts; script && *script; script++) {
@@ -333,11 +335,28 @@ int digest_stage1(const struct template_definition *definition, char out[static 
 	return digest_finish(digest, out) < 0 ? fail_hash(err) : 0;
 }
 
+/* Of the store of pulled images the one that is meant: config and layers name all of its content. */
+static int digest_pulled(const struct template_definition *definition, struct digest *digest, struct husk_error *err)
+{
+	cleanup(oci_image_free) struct oci_image image = { 0 };
+
+	if (oci_load(definition->source, definition->source, definition->reference, &image, err) < 0)
+		return -1;
+	if (digest_text(digest, "config", image.config) < 0)
+		return fail_hash(err);
+	for (size_t i = 0; i < image.layer_count; i++)
+		if (digest_text(digest, "layer", image.layers[i].digest) < 0)
+			return fail_hash(err);
+	return 0;
+}
+
 /* The layout as it lies there: what of it is not the image's makes it another one, which costs a build and no more. */
 static int digest_image(const struct template_definition *definition, struct digest *digest, struct husk_error *err)
 {
 	const char *reference = definition->reference ? definition->reference : "";
 
+	if (image_store_is(definition->source))
+		return digest_pulled(definition, digest, err);
 	if (digest_text(digest, "reference", reference) < 0)
 		return fail_hash(err);
 	return digest_tree(digest, "image", definition->source, false, err);

@@ -1,26 +1,23 @@
 /*
- * The documents of container images (oci.h): index, manifest and config of an OCI layout, and manifest.json of `docker
- * save`. Pure: text in, structures out. The text is anybody's, so its size, depth and counts are bounded, what it leaves
- * out is an error with a name, and a digest is hexadecimal before it becomes part of a path.
+ * Parses the documents of container images (oci.h): index, manifest and config of an OCI layout, and manifest.json of
+ * `docker save`. The functions are pure: text in, structures out. The text is untrusted: its size, depth and counts are
+ * bounded, a missing member is an error with its name, and a digest must be hexadecimal before it becomes part of a path.
  */
 #include "store/oci.h"
 
-#include <jansson.h>
+#include "base/jansson.h"
 
 #define DEPTH_MAX 24
 #define LAYERS_MAX 512
 #define IMAGES_MAX 4096
 #define ENVIRONMENT_MAX (128u << 10)
+#define COMMAND_MAX (64u << 10)
+#define USER_MAX 256
+#define PATH_MAX_LENGTH 4095
 #define PLATFORM_OS "linux"
 #define PLATFORM_ARCHITECTURE "amd64"
 #define REFERENCE "org.opencontainers.image.ref.name"
 #define CONTAINERD_NAME "io.containerd.image.name"
-
-static void drop_json(json_t **json)
-{
-	json_decref(*json);
-}
-#define cleanup_json cleanup(drop_json)
 
 static json_t *parse(const char *text, const char *where, struct husk_error *err)
 {
@@ -46,6 +43,9 @@ void oci_image_free(struct oci_image *image)
 		free(image->layers[i].path);
 	free(image->layers);
 	strv_free(image->environment);
+	strv_free(image->command);
+	free(image->user);
+	free(image->directory);
 	*image = (struct oci_image){ 0 };
 }
 
@@ -195,8 +195,8 @@ static int fail_several(json_t *entries, const char *where, struct husk_error *e
 			 names.data ? names.data : "without names");
 }
 
-int oci_choose(const char *text, const char *where, const char *reference, char digest[static OCI_HEX_LENGTH + 1],
-	       uint64_t *size, struct husk_error *err)
+static int choose(const char *text, const char *where, const char *reference, bool first,
+		  char digest[static OCI_HEX_LENGTH + 1], uint64_t *size, struct husk_error *err)
 {
 	cleanup_json json_t *root = parse(text, where, err);
 	json_t *entries = json_object_get(root, "manifests"), *entry, *found = NULL;
@@ -212,7 +212,8 @@ int oci_choose(const char *text, const char *where, const char *reference, char 
 			continue;
 		called++;
 		/* One image under two names is one image. */
-		if (!fits(entry) || (found && str_equal(text_of(entry, "digest"), text_of(found, "digest"))))
+		if (!fits(entry) || (found && first) ||
+		    (found && str_equal(text_of(entry, "digest"), text_of(found, "digest"))))
 			continue;
 		if (found)
 			return fail_several(entries, where, err);
@@ -225,14 +226,25 @@ int oci_choose(const char *text, const char *where, const char *reference, char 
 	return husk_fail(err, HUSK_INVALID, "%s has no image for %s/%s", where, PLATFORM_OS, PLATFORM_ARCHITECTURE);
 }
 
+int oci_choose(const char *text, const char *where, const char *reference, char digest[static OCI_HEX_LENGTH + 1],
+	       uint64_t *size, struct husk_error *err)
+{
+	return choose(text, where, reference, false, digest, size, err);
+}
+
+int oci_choose_first(const char *text, const char *where, char digest[static OCI_HEX_LENGTH + 1], uint64_t *size,
+		     struct husk_error *err)
+{
+	return choose(text, where, NULL, true, digest, size, err);
+}
+
 /* ---- a manifest ---- */
 
 static int take_layer(json_t *layer, const char *where, struct oci_layer *out, struct husk_error *err)
 {
 	const char *type = text_of(layer, "mediaType");
-	uint64_t size;
 
-	if (read_descriptor(layer, where, out->digest, &size, err) < 0)
+	if (read_descriptor(layer, where, out->digest, &out->size, err) < 0)
 		return -1;
 	if (type && (!strstr(type, "tar") || strstr(type, "encrypted")))
 		return husk_fail(err, HUSK_INVALID, "%s has a layer of the kind '%.80s', which is no tar", where, type);
@@ -394,6 +406,59 @@ static int take_digests(json_t *root, const char *where, struct oci_image *out, 
 	return 0;
 }
 
+/* The words of ENTRYPOINT, then of CMD. */
+static int take_words(json_t *list, const char *what, const char *where, size_t *total, struct oci_image *out,
+		      struct husk_error *err)
+{
+	json_t *item;
+	size_t i;
+
+	if (list && !json_is_array(list) && !json_is_null(list))
+		return husk_fail(err, HUSK_INVALID, "%s has a %s that is not a list of words", where, what);
+	json_array_foreach(list, i, item)
+	{
+		const char *word = json_string_value(item);
+		*total += json_string_length(item) + 1;
+		if (!word || strlen(word) != json_string_length(item) || *total > COMMAND_MAX)
+			return husk_fail(err, HUSK_INVALID, "%s has a %s with a word (number %zu) that is not one",
+					 where, what, i + 1);
+		if (strv_add(&out->command, word) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
+/* A line of text that may be missing or empty; *out stays NULL then. */
+static int take_line(json_t *value, const char *what, const char *where, size_t limit, char **out,
+		     struct husk_error *err)
+{
+	const char *text = json_string_value(value);
+
+	if (!text || !*text)
+		return 0;
+	if (strlen(text) != json_string_length(value) || strlen(text) > limit || strpbrk(text, "\n\r"))
+		return husk_fail(err, HUSK_INVALID, "%s has a %s that is not one line of text", where, what);
+	*out = strdup(text);
+	return *out ? 0 : husk_fail_memory(err);
+}
+
+/* What its processes are, unless somebody says otherwise. */
+static int take_process(json_t *config, const char *where, struct oci_image *out, struct husk_error *err)
+{
+	size_t total = 0;
+
+	if (take_words(json_object_get(config, "Entrypoint"), "Entrypoint", where, &total, out, err) < 0 ||
+	    take_words(json_object_get(config, "Cmd"), "Cmd", where, &total, out, err) < 0 ||
+	    take_line(json_object_get(config, "User"), "User", where, USER_MAX, &out->user, err) < 0 ||
+	    take_line(json_object_get(config, "WorkingDir"), "WorkingDir", where, PATH_MAX_LENGTH, &out->directory,
+		      err) < 0)
+		return -1;
+	if (out->directory && out->directory[0] != '/')
+		return husk_fail(err, HUSK_INVALID, "%s has the WorkingDir '%.80s', which is not absolute", where,
+				 out->directory);
+	return 0;
+}
+
 int oci_config(const char *text, const char *where, bool digests, struct oci_image *out, struct husk_error *err)
 {
 	cleanup_json json_t *root = parse(text, where, err);
@@ -406,5 +471,8 @@ int oci_config(const char *text, const char *where, bool digests, struct oci_ima
 				 os ? os : "?", architecture ? architecture : "?", PLATFORM_OS, PLATFORM_ARCHITECTURE);
 	if (digests && take_digests(root, where, out, err) < 0)
 		return -1;
-	return take_variables(json_object_get(json_object_get(root, "config"), "Env"), where, out, err);
+	json_t *config = json_object_get(root, "config");
+	if (take_process(config, where, out, err) < 0)
+		return -1;
+	return take_variables(json_object_get(config, "Env"), where, out, err);
 }

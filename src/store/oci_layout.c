@@ -1,6 +1,6 @@
 /*
- * The files of a container image's layout (oci.h): opened so that nothing in it leads outside, read within bounds, and
- * checked against their digests. Documents are understood in oci.c, layers unpacked in unpack.c.
+ * The files of a container image's layout (oci.h): opened so that no name leads outside, read within bounds, and checked
+ * against their digests. oci.c parses the documents, unpack.c unpacks the layers.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -140,6 +140,7 @@ static int load_index(const char *directory, const char *where, const char *inde
 	}
 	if (nested < 0)
 		return -1;
+	memcpy(out->config, digest, sizeof(digest));
 	cleanup_free char *config = read_blob(directory, where, digest, size, err);
 	return config ? oci_config(config, where, false, out, err) : -1;
 }
@@ -152,6 +153,7 @@ static int load_docker(const char *directory, const char *where, const char *man
 
 	if (oci_docker(manifest, where, reference, out, &path, digest, err) < 0)
 		return -1;
+	memcpy(out->config, digest, sizeof(digest));
 	cleanup_free char *config = read_checked(directory, where, path, digest, err);
 	return config ? oci_config(config, where, true, out, err) : -1;
 }
@@ -214,17 +216,18 @@ static int sum_layer(struct sum *sum, struct archive *in, int fd, const char *wh
 	return 0;
 }
 
-int oci_verify(const char *directory, const char *where, const struct oci_layer *layer, struct husk_error *err)
+int oci_verify(int fd, const char *where, const struct oci_layer *layer, struct husk_error *err)
 {
-	cleanup_close int fd = oci_open(directory, where, layer->path, err);
 	cleanup(sum_free) struct sum sum = { 0 };
 
-	if (fd < 0 || sum_begin(&sum, err) < 0)
+	if (sum_begin(&sum, err) < 0)
 		return -1;
 	struct archive *in = archive_read_new();
 	int result = sum_layer(&sum, in, fd, where, layer, err);
 	archive_read_free(in);
-	return result < 0 ? -1 : sum_check(&sum, where, layer->path, layer->digest, err);
+	if (result < 0 || sum_check(&sum, where, layer->path, layer->digest, err) < 0)
+		return -1;
+	return lseek(fd, 0, SEEK_SET) < 0 ? husk_fail_errno(err, "cannot read '%s' again", where) : 0;
 }
 
 /* ---- images by name ---- */

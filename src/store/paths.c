@@ -1,7 +1,7 @@
 /*
- * Where an instance keeps its things (the map is in paths.h). Called once by husk_open and by each supervisor, then
- * only to spell paths. Must never write outside the home and run directories, nor trust ones that others could write
- * to: sockets and environments are in there.
+ * The paths of an instance (the map is in paths.h). Called once by husk_open and by each supervisor, afterwards only to
+ * build paths. Nothing may be written outside the home and run directories. A directory that other users can write to is
+ * refused, because it holds sockets and environments.
  */
 #include "store/paths.h"
 
@@ -151,11 +151,6 @@ char *path_rootfs(const struct paths *paths, const char *digest)
 	return str_format("%s/templates/%s/rootfs.img", paths->home, digest);
 }
 
-char *path_baked(const struct paths *paths, const char *digest, uint64_t disk_bytes)
-{
-	return str_format("%s/templates/%s/baked/%llu", paths->home, digest, (unsigned long long)disk_bytes);
-}
-
 char *path_cache(const struct paths *paths)
 {
 	return str_format("%s/cache", paths->home);
@@ -174,6 +169,21 @@ char *path_snapshot(const struct paths *paths, const char *id)
 char *path_sandbox(const struct paths *paths, const char *id)
 {
 	return str_format("%s/sandboxes/%s", paths->home, id);
+}
+
+char *path_image(const struct paths *paths, const char *id)
+{
+	return str_format("%s/sandboxes/%s/image", paths->home, id);
+}
+
+char *path_points(const struct paths *paths, const char *id)
+{
+	return str_format("%s/sandboxes/%s/points", paths->home, id);
+}
+
+char *path_point(const struct paths *paths, const char *id, int64_t number)
+{
+	return str_format("%s/sandboxes/%s/" POINT_FROM_SANDBOX, paths->home, id, (long long)number);
 }
 
 char *path_volume(const struct paths *paths, const char *id)

@@ -2,13 +2,16 @@
  * Where an instance keeps its things: one place that knows, so that tests and a second instance on a host never meet.
  *
  *   <home>/catalog.db, <home>/signing.key
- *   <home>/templates/<digest>/            rootfs.img, baked/<disk bytes>/ (the snapshot of it already running)
+ *   <home>/templates/<digest>-<build>/    a version: rootfs.img, baked/ (bake.h: the snapshot of it already running)
  *   <home>/cache/                         built root filesystems, by content
  *   <home>/images/                        container images that a build may name: OCI layouts, and tars
+ *   <home>/images/pulled/                 those of registries (store/image_store.h)
  *   <home>/snapshots/<id>/                a checkpoint image
- *   <home>/sandboxes/<id>/                image/ (when hibernated), log
+ *   <home>/sandboxes/<id>/                image/ (when hibernated), log, console (instance/console.h)
+ *   <home>/sandboxes/<id>/points/<n>/     its checkpoints; while it goes back to one, image is a link to that
  *   <home>/volumes/<id>/                  data/, usage (volume/volume.h)
  *   <home>/machines/<slot>/               the engine's files of a live machine
+ *   <home>/disks.btrfs, <home>/disks.lock cloned disks of gVisor machines (engine/gvisor/disks.c); on a btrfs: disks/
  *   <run>/<id>.sock, <run>/<id>.lock      a supervisor's socket, and the lock it holds while it lives
  *   <run>/runtime/                        the engines' short-lived state
  */
@@ -32,11 +35,14 @@ char *path_catalog(const struct paths *paths);
 char *path_signing_key(const struct paths *paths);
 char *path_template(const struct paths *paths, const char *digest);
 char *path_rootfs(const struct paths *paths, const char *digest);
-char *path_baked(const struct paths *paths, const char *digest, uint64_t disk_bytes);
 char *path_cache(const struct paths *paths);
 char *path_images(const struct paths *paths);
 char *path_snapshot(const struct paths *paths, const char *id);
 char *path_sandbox(const struct paths *paths, const char *id);
+char *path_image(const struct paths *paths, const char *id); /* of a hibernated sandbox */
+char *path_points(const struct paths *paths, const char *id);
+char *path_point(const struct paths *paths, const char *id, int64_t number);
+#define POINT_FROM_SANDBOX "points/%lld" /* the same, as a link in the sandbox's directory has it */
 char *path_volume(const struct paths *paths, const char *id);
 char *path_machine(const struct paths *paths, uint32_t slot);
 char *path_socket(const struct paths *paths, const char *id);

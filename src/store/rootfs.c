@@ -1,20 +1,20 @@
 /*
- * From a template to its root image: stage 1 from the cache or made anew (debian.c), unpacked (unpack.c), what Husk
- * brings put into /.husk, and all of it written as EROFS. Called by the bake through template.h.
+ * Builds a template's root image: takes stage 1 from the cache or makes it (debian.c), unpacks it, adds Husk's own files in
+ * /.husk, and writes the result as EROFS. Called by versions.c through template.h. Steps that read untrusted data
+ * (unpacking, writing the image) run in cells (builder.c); here, only the documents of a container image are parsed.
  *
- * Everything unfinished lives in one directory of the cache that this process holds a lock on; finished things are
- * renamed into place. Paths inside an unpacked root are never followed through symbolic links: the root may be
- * anybody's.
+ * Unfinished work is in one directory of the cache, locked by this process; finished files are renamed into place. Symbolic
+ * links inside an unpacked root are never followed, because the root is untrusted.
  */
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
-#include "store/oci.h"
+#include "store/builder.h"
 #include "store/rootfs.h"
 
 #define WORK_PREFIX "work-"
-#define TOOL_TIMEOUT_MS (20 * 60 * 1000)
 
 void build_say(const struct build *build, const char *format, ...)
 {
@@ -39,7 +39,7 @@ static int lock_directory(const char *path, int mode)
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
 	if (fd >= 0 && flock(fd, mode) < 0) {
-		close(fd);
+		fd_close(&fd);
 		return -1;
 	}
 	return fd;
@@ -155,19 +155,20 @@ static int stage1(const struct build *build, const char *cache, char **out, stru
 /* ---- stage 2: what Husk brings ---- */
 
 /* A directory of the root, made when missing. A link in its place is refused: what is put in would land elsewhere. */
-static int seed_directory(int root, const char *path, mode_t mode, struct husk_error *err)
+static int seed_directory(int root, uint32_t owner, const char *path, mode_t mode, struct husk_error *err)
 {
 	cleanup_close int fd = -1;
 
 	if (mkdirat(root, path, mode) == 0)
-		return fchmodat(root, path, mode, 0) < 0 ? husk_fail_errno(err, "cannot set up '/%s' in the root", path)
-							 : 0;
+		return fchmodat(root, path, mode, 0) < 0 || fchownat(root, path, owner, owner, AT_SYMLINK_NOFOLLOW) < 0
+			       ? husk_fail_errno(err, "cannot set up '/%s' in the root", path)
+			       : 0;
 	if (errno == EEXIST)
 		fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	return fd < 0 ? husk_fail_errno(err, "'/%s' in the root is no directory", path) : 0;
 }
 
-static int seed_file(int root, const char *path, const char *from, mode_t mode, struct husk_error *err)
+static int seed_file(int root, uint32_t owner, const char *path, const char *from, mode_t mode, struct husk_error *err)
 {
 	cleanup_close int in = open(from, O_RDONLY | O_CLOEXEC);
 	cleanup_close int out = openat(root, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
@@ -181,26 +182,32 @@ static int seed_file(int root, const char *path, const char *from, mode_t mode, 
 	while ((count = read_full(in, data, sizeof(data))) > 0)
 		if (write_full(out, data, (size_t)count) < 0)
 			return husk_fail_errno(err, "cannot write '/%s' in the root", path);
-	if (count < 0 || fchmod(out, mode) < 0)
+	if (count < 0 || fchown(out, owner, owner) < 0 || fchmod(out, mode) < 0)
 		return husk_fail_errno(err, "cannot copy '%s' into the root", from);
 	return 0;
 }
 
+struct seed {
+	int root;
+	uint32_t owner;
+};
+
 static int seed_guest(void *data, const char *name, const char *path, struct husk_error *err)
 {
+	const struct seed *seed = data;
 	cleanup_free char *inside = str_format(".husk/guest/%s", name);
 
 	if (!inside)
 		return husk_fail_memory(err);
-	return seed_file(*(int *)data, inside, path, access(path, X_OK) == 0 ? 0755 : 0644, err);
+	return seed_file(seed->root, seed->owner, inside, path, access(path, X_OK) == 0 ? 0755 : 0644, err);
 }
 
 static int seed_environment(int root, const struct build *build, struct husk_error *err)
 {
 	cleanup_close int fd = openat(root, ".husk/environment", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-	char **environment = build->environment ? build->environment : build->definition->environment;
+	char **environment = build->image.environment ? build->image.environment : build->definition->environment;
 
-	if (fd < 0)
+	if (fd < 0 || fchown(fd, build->jail->uid_base, build->jail->uid_base) < 0)
 		return husk_fail_errno(err, "cannot write '/.husk/environment' in the root");
 	for (; environment && *environment; environment++)
 		if (write_full(fd, *environment, strlen(*environment)) < 0 || write_full(fd, "\n", 1) < 0)
@@ -208,7 +215,29 @@ static int seed_environment(int root, const struct build *build, struct husk_err
 	return 0;
 }
 
-static int seed(const struct build *build, const char *tree, struct husk_error *err)
+/* What a container image says about its processes, for the agent. */
+static int seed_process(int root, const struct build *build, struct husk_error *err)
+{
+	cleanup_close int fd = openat(root, ".husk/process", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+	const struct oci_image *image = &build->image;
+	cleanup_buf struct buf text = { 0 };
+	int bad = 0;
+
+	if (image->user)
+		bad |= buf_printf(&text, "user=%s%c", image->user, '\0');
+	if (image->directory)
+		bad |= buf_printf(&text, "cwd=%s%c", image->directory, '\0');
+	for (char **word = image->command; word && *word; word++)
+		bad |= buf_printf(&text, "arg=%s%c", *word, '\0');
+	if (bad)
+		return husk_fail_memory(err);
+	if (fd < 0 || fchown(fd, build->jail->uid_base, build->jail->uid_base) < 0 ||
+	    write_full(fd, text.data ? text.data : "", text.size) < 0)
+		return husk_fail_errno(err, "cannot write '/.husk/process' in the root");
+	return 0;
+}
+
+static int seed_all(const struct build *build, const char *tree, struct husk_error *err)
 {
 	static const struct {
 		const char *path;
@@ -221,6 +250,7 @@ static int seed(const struct build *build, const char *tree, struct husk_error *
 	cleanup_free char *agent = template_libfile("husk-agent");
 	cleanup_free char *old = str_format("%s/.husk", tree);
 	cleanup_close int root = open(tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const uint32_t owner = build->jail->uid_base; /* root, as the cell that makes the image sees it */
 
 	if (!agent)
 		return template_libfile_missing("husk-agent", err);
@@ -231,32 +261,70 @@ static int seed(const struct build *build, const char *tree, struct husk_error *
 	if (dir_remove(old, err) < 0)
 		return -1;
 	for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
-		if (seed_directory(root, directories[i].path, directories[i].mode, err) < 0)
+		if (seed_directory(root, owner, directories[i].path, directories[i].mode, err) < 0)
 			return -1;
-	if (seed_file(root, ".husk/agent", agent, 0755, err) < 0 || guest_files(seed_guest, &root, err) < 0)
+	struct seed guest = { root, owner };
+	if (seed_file(root, owner, ".husk/agent", agent, 0755, err) < 0 || guest_files(seed_guest, &guest, err) < 0)
+		return -1;
+	if (build->definition->kind == TEMPLATE_IMAGE && seed_process(root, build, err) < 0)
 		return -1;
 	return seed_environment(root, build, err);
 }
 
 /* ---- the image ---- */
 
-static int copy_tree(const char *from, const char *to, struct husk_error *err)
+int build_directory(const struct build *build, const char *path, struct husk_error *err)
 {
-	cleanup_free char *content = str_format("%s/.", from);
-	struct command command = {
-		COMMAND_INIT,
-		.argv = (const char *[]){ "cp", "-a", "--one-file-system", "--", content, to, NULL },
-		.timeout_ms = TOOL_TIMEOUT_MS,
-	};
-
-	if (!content)
-		return husk_fail_memory(err);
-	return command_run(&command, err);
+	if (dir_make(path, 0755, err) < 0)
+		return -1;
+	if (chown(path, build->jail->uid_base, build->jail->uid_base) < 0)
+		return husk_fail_errno(err, "cannot hand '%s' over", path);
+	return 0;
 }
 
-static int lay_layers(const struct build *build, const struct oci_image *image, const char *layout, const char *tree,
-		      struct husk_error *err)
+static int unpack(const struct build *build, const char *tar, const char *field, const char *directory,
+		  struct husk_error *err)
 {
+	cleanup_close int fd = open(tar, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot read '%s'", tar);
+	return step_unpack(build->jail, fd, tar, field, directory, err);
+}
+
+int build_copy(const struct build *build, const char *from, bool as_root, const char *to, struct husk_error *err)
+{
+	struct command command = {
+		COMMAND_INIT,
+		.argv = (const char *[]){ "tar", "--create", "--format=posix", "--numeric-owner", "--one-file-system",
+					  "--exclude=./dev/*", as_root ? "--owner=0" : "--numeric-owner",
+					  as_root ? "--group=0" : "--numeric-owner", "--directory", from, ".", NULL },
+	};
+	int ends[2], status;
+
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return husk_fail_errno(err, "cannot make a pipe");
+	cleanup_close int in = ends[0], out = ends[1];
+	command.stdout_fd = out;
+	pid_t pid = command_start(&command, err);
+	fd_close(&out);
+	if (pid < 0)
+		return -1;
+	int result = step_unpack(build->jail, in, from, "rootfs", to, err);
+	fd_close(&in); /* a tar that goes on then ends */
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return husk_fail_errno(err, "cannot wait for tar");
+	/* 1: a file changed while it was read. */
+	if (result == 0 && (!WIFEXITED(status) || WEXITSTATUS(status) > 1))
+		return husk_fail(err, HUSK_INTERNAL, "cannot read all of '%s' (tar ended with status %d)", from,
+				 status);
+	return result;
+}
+
+static int lay_layers(const struct build *build, const char *layout, const char *tree, struct husk_error *err)
+{
+	const struct oci_image *image = &build->image;
 	const char *where = build->definition->source;
 
 	for (size_t i = 0; i < image->layer_count; i++) {
@@ -265,9 +333,8 @@ static int lay_layers(const struct build *build, const struct oci_image *image, 
 		if (!name)
 			return husk_fail_memory(err);
 		build_say(build, "layer %zu of %zu", i + 1, image->layer_count);
-		cleanup_close int fd =
-			oci_verify(layout, where, layer, err) < 0 ? -1 : oci_open(layout, where, layer->path, err);
-		if (fd < 0 || unpack_layer(fd, name, tree, err) < 0)
+		cleanup_close int fd = oci_open(layout, where, layer->path, err);
+		if (fd < 0 || step_layer(build->jail, fd, name, layer, tree, err) < 0)
 			return -1;
 	}
 	return 0;
@@ -278,7 +345,6 @@ static int lay_image(struct build *build, const char *tree, struct husk_error *e
 {
 	const struct template_definition *definition = build->definition;
 	cleanup_free char *unpacked = str_format("%s/layout", build->work);
-	cleanup(oci_image_free) struct oci_image image = { 0 };
 	const char *layout = definition->source;
 	struct stat status;
 
@@ -288,13 +354,13 @@ static int lay_image(struct build *build, const char *tree, struct husk_error *e
 		return husk_fail_errno(err, "cannot read '%s'", layout);
 	if (!S_ISDIR(status.st_mode)) {
 		layout = unpacked;
-		if (dir_make(unpacked, 0700, err) < 0 || unpack_tar(definition->source, unpacked, err) < 0)
+		if (build_directory(build, unpacked, err) < 0 ||
+		    unpack(build, definition->source, "image", unpacked, err) < 0)
 			return -1;
 	}
-	if (oci_load(layout, definition->source, definition->reference, &image, err) < 0)
+	if (oci_load(layout, definition->source, definition->reference, &build->image, err) < 0)
 		return -1;
-	build->environment = steal_pointer(image.environment);
-	return lay_layers(build, &image, layout, tree, err);
+	return lay_layers(build, layout, tree, err);
 }
 
 /* The template's root as a tree at `tree`. */
@@ -305,53 +371,52 @@ static int lay_out(struct build *build, const char *cache, const char *tree, str
 
 	if (definition->kind == TEMPLATE_DEFINITION && stage1(build, cache, &tar, err) < 0)
 		return -1;
-	if (dir_make(tree, 0755, err) < 0)
+	if (build_directory(build, tree, err) < 0)
 		return -1;
 	build_say(build, "unpacking the root");
 	if (definition->kind == TEMPLATE_DIRECTORY)
-		return copy_tree(definition->source, tree, err);
+		return build_copy(build, definition->source, false, tree, err);
 	if (definition->kind == TEMPLATE_IMAGE)
 		return lay_image(build, tree, err);
-	return unpack_tar(tar ? tar : definition->source, tree, err);
+	return unpack(build, tar ? tar : definition->source, "tar", tree, err);
 }
 
-/* noinline_data: gVisor reads no other. Times are kept: python recompiles a module whose source has another than its
- * compiled form remembers. No extended attributes: nothing in a guest may depend on the host's labels. */
 static int write_image(const struct build *build, const char *tree, const char *out_image, struct husk_error *err)
 {
 	cleanup_free char *part = str_format("%s.part", out_image);
-	struct command command = {
-		COMMAND_INIT,
-		.argv = (const char *[]){ "mkfs.erofs", "--quiet", "-Enoinline_data", "-x-1", part, tree, NULL },
-		.timeout_ms = TOOL_TIMEOUT_MS,
-	};
 	struct stat status;
 
 	if (!part)
 		return husk_fail_memory(err);
 	build_say(build, "writing the image");
-	if (command_run(&command, err) < 0) {
+	cleanup_close int fd = open(part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	if (fd < 0 || fchown(fd, build->jail->uid_base, build->jail->uid_base) < 0)
+		return husk_fail_errno(err, "cannot write '%s'", part);
+	if (step_image(build->jail, tree, part, err) < 0) {
 		unlink(part);
-		return husk_wrap(err, "cannot make the root image with mkfs.erofs (package erofs-utils)");
+		return husk_wrap(err, "cannot make the root image");
 	}
-	if (chmod(part, 0644) < 0 || rename(part, out_image) < 0) {
+	if (fchown(fd, geteuid(), getegid()) < 0 || fchmod(fd, 0644) < 0 || fstat(fd, &status) < 0 ||
+	    rename(part, out_image) < 0) {
 		husk_fail_errno(err, "cannot write '%s'", out_image);
 		unlink(part);
 		return -1;
 	}
-	if (stat(out_image, &status) == 0)
-		build_say(build, "root image of %lld MB done", (long long)(status.st_size >> 20));
+	build_say(build, "root image of %lld MB done", (long long)(status.st_size >> 20));
 	return 0;
 }
 
-int template_build_rootfs(const struct template_definition *definition, const char *cache_dir, const char *out_image,
-			  template_progress progress, void *data, struct husk_error *err)
+int template_build_rootfs(const struct template_definition *definition, const struct template_jail *jail,
+			  const char *cache_dir, const char *out_image, template_progress progress, void *data,
+			  struct husk_error *err)
 {
 	cleanup(work_close) char *work = NULL;
 	cleanup_close int lock = -1;
-	struct build build = {
-		.definition = definition, .progress = progress, .data = data, .started_ms = time_monotonic_ms()
-	};
+	struct build build = { .definition = definition,
+			       .jail = jail,
+			       .progress = progress,
+			       .data = data,
+			       .started_ms = time_monotonic_ms() };
 	cleanup_free char *tree = NULL;
 
 	if (work_open(cache_dir, &work, &lock, err) < 0)
@@ -362,9 +427,9 @@ int template_build_rootfs(const struct template_definition *definition, const ch
 		return husk_fail_memory(err);
 	int result = lay_out(&build, cache_dir, tree, err);
 	if (result == 0)
-		result = seed(&build, tree, err);
+		result = seed_all(&build, tree, err);
 	if (result == 0)
 		result = write_image(&build, tree, out_image, err);
-	strv_free(build.environment);
+	oci_image_free(&build.image);
 	return result < 0 ? husk_wrap(err, "template '%s'", definition->name) : 0;
 }

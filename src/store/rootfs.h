@@ -5,6 +5,7 @@
 #ifndef HUSK_ROOTFS_H
 #define HUSK_ROOTFS_H
 
+#include "store/oci.h"
 #include "store/template.h"
 
 /* ---- template.c ---- */
@@ -45,18 +46,29 @@ char *host_codename(struct husk_error *err);
 /* What a build says, with its template's name and the seconds since it began. */
 struct build {
 	const struct template_definition *definition;
+	const struct template_jail *jail;
 	template_progress progress;
 	void *data;
 	int64_t started_ms;
-	char *work;         /* a directory of its own for everything unfinished */
-	char **environment; /* that the image of a container brings */
+	char *work;             /* a directory of its own for everything unfinished */
+	struct oci_image image; /* of a container: its variables and what its processes are */
 };
 void build_say(const struct build *build, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- rootfs.c ---- */
+
+/* Makes a directory for a cell to work in. */
+int build_directory(const struct build *build, const char *path, struct husk_error *err);
+/* A directory of the host into such a one. It goes through a tar, like everything else: names, owners and links are looked at
+ * in one place. as_root: whoever owns the files. */
+int build_copy(const struct build *build, const char *from, bool as_root, const char *to, struct husk_error *err);
+
 /* ---- unpack.c ---- */
 
-/* A tar (compressed or not) into an existing directory given by its real path. Refuses what would leave it. */
-int unpack_tar(const char *tar, const char *directory, struct husk_error *err);
+/* A tar (compressed or not) into an existing directory given by its real path. Refuses what would leave it, and what no tool
+ * and no guest could have: too long, too deep, an owner out of range. For the inside of a cell (builder.c): the current
+ * directory changes meanwhile. `name` and `field` are for errors. */
+int unpack_tar(int fd, const char *name, const char *field, const char *directory, struct husk_error *err);
 /* One layer of a container image over those below it, which are there already; `name` is for errors. */
 int unpack_layer(int fd, const char *name, const char *directory, struct husk_error *err);
 

@@ -1,9 +1,9 @@
 /*
- * Template definitions: reading and checking them, and finding what Husk ships (definitions, guest files, the agent).
- * Called by the bake and by libhusk's template calls. It only reads; building is rootfs.c, hashing digest.c.
+ * Template definitions: reads and checks them, and finds the files that Husk ships (definitions, guest files, the agent).
+ * Called by the bake and by libhusk's template calls. This file only reads; rootfs.c builds, digest.c hashes.
  *
- * A definition is written by the host's user and run as root at build, so it is trusted; it is checked so that a slip
- * is named by file, line and key, and so that nothing in it can be taken for an option of the tools that are driven.
+ * The host's user writes definitions. A mistake is reported with file, line and key, and no value can be taken for an
+ * option of a tool that Husk runs. Scripts of a definition run in a cell (builder.c).
  */
 #include "store/template.h"
 
@@ -50,6 +50,16 @@ static const char *check_npm(const char *word)
 
 	if (!name || !version || version == word || !isdigit((unsigned char)version[1]) || !all_of(word, "@/-_.+"))
 		return "an npm package pinned to a version, as in left-pad@1.3.0";
+	return NULL;
+}
+
+static const char *check_pip(const char *word)
+{
+	const char *version = strstr(word, "==");
+
+	if (!isalnum((unsigned char)word[0]) || !version || !isdigit((unsigned char)version[2]) ||
+	    !all_of(word, "-_.+=!"))
+		return "a package of PyPI pinned to a version, as in requests==2.32.3";
 	return NULL;
 }
 
@@ -115,6 +125,7 @@ static const struct list_key list_keys[] = {
 	{ "packages", offsetof(struct template_definition, packages), true, check_package },
 	{ "exclude", offsetof(struct template_definition, exclude), true, check_exclude },
 	{ "npm", offsetof(struct template_definition, npm), true, check_npm },
+	{ "pip", offsetof(struct template_definition, pip), true, check_pip },
 	{ "user", offsetof(struct template_definition, users), false, check_user },
 	{ "env", offsetof(struct template_definition, environment), false, check_environment },
 	{ "script", offsetof(struct template_definition, scripts), false, check_script },

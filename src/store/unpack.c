@@ -1,11 +1,11 @@
 /*
- * A rootfs tar, or the layers of a container image one over the other, onto disk, for rootfs.c. The tar may come from
- * anywhere, so nothing in it may reach outside the directory: absolute names and ".." are refused, and no entry is written
- * through a symbolic link. Owners, permissions and times are kept as numbers; what is below /dev is left out, since a
- * sandbox gets its own.
+ * Unpacks a root filesystem tar, or the layers of a container image one over the other, for rootfs.c. The tar is untrusted,
+ * so nothing in it may reach outside the directory: absolute names and ".." are refused, and no entry is written through a
+ * symbolic link. Owners, permissions and times are kept as numbers. Entries below /dev are left out, because a sandbox gets
+ * its own /dev.
  *
- * A layer is read twice: first for what it takes away of the layers below (".wh.name", ".wh..wh..opq"), then for what it
- * brings, so that the order of its entries does not matter. Links of lower layers are followed inside the directory only.
+ * A layer is read twice: first for what it removes from the layers below (".wh.name", ".wh..wh..opq"), then for what it
+ * adds. So the order of its entries does not matter. Links of lower layers are followed inside the directory only.
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -21,22 +21,33 @@
 #define WHITEOUT ".wh."
 #define OPAQUE ".wh..wh..opq"
 
+/* What fits an image. A path in a guest has 4,096 bytes with its slash and its end; tools that write images add a few. */
+#define PATH_LONGEST (PATH_MAX - 64)
+#define PART_LONGEST 255
+#define DEEPEST 512
+#define OWNER_LAST 65535
+#define ENTRIES_MAX (8ull << 20)
+#define BYTES_MAX (256ull << 30)
+
 struct unpack {
-	const char *tar, *directory;
+	const char *tar, *field, *directory;
 	enum { WHOLE, TAKES_AWAY, BRINGS } pass;
 	struct archive *in, *out;
-	uint64_t entries;
+	uint64_t entries, bytes;
 };
 
 static int fail_entry(const struct unpack *unpack, const char *name, const char *problem, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_INVALID, "'%s': entry '%.200s' %s", unpack->tar, name, problem);
+	bool cut = strlen(name) > 200;
+
+	return husk_fail_field(err, unpack->field, "'%s': entry '%.200s%s' %s", unpack->tar, name, cut ? "…" : "",
+			       problem);
 }
 
 static int fail_format(const struct unpack *unpack, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_INVALID, "'%s' is no tar, or damaged: %s", unpack->tar,
-			 archive_error_string(unpack->in));
+	return husk_fail_field(err, unpack->field, "'%s' is no tar, or damaged: %s", unpack->tar,
+			       archive_error_string(unpack->in));
 }
 
 /* The name without leading "./", or NULL when it would lead outside. */
@@ -56,7 +67,48 @@ static const char *safe_name(const char *name)
 	return str_equal(name, ".") ? "" : name;
 }
 
+/* A path below the root that every tool and every guest can have. */
+static int check_path(const struct unpack *unpack, const char *name, const char *path, struct husk_error *err)
+{
+	size_t depth = 0;
+
+	if (strlen(path) > PATH_LONGEST)
+		return fail_entry(unpack, name, "has a path of more than 4032 bytes; make it shorter", err);
+	for (const char *part = path; *part; depth++) {
+		size_t length = strcspn(part, "/");
+		if (length > PART_LONGEST)
+			return fail_entry(unpack, name,
+					  "has a name of more than 255 bytes in its path; make it shorter", err);
+		part += length;
+		part += strspn(part, "/");
+	}
+	return depth > DEEPEST ? fail_entry(unpack, name, "lies more than 512 directories deep; make that less", err)
+			       : 0;
+}
+
+static int check_owner(const struct unpack *unpack, const char *name, struct archive_entry *entry,
+		       struct husk_error *err)
+{
+	la_int64_t uid = archive_entry_uid(entry), gid = archive_entry_gid(entry);
+
+	if (uid < 0 || uid > OWNER_LAST || gid < 0 || gid > OWNER_LAST)
+		return fail_entry(unpack, name, "has an owner or a group outside 0 to 65535; change it (chown)", err);
+	return 0;
+}
+
 /* ---- layers ---- */
+
+/* The path of an open directory. Not from /proc: there is none where this runs. */
+static ssize_t path_of(int fd, char path[static PATH_MAX])
+{
+	cleanup_close int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (here < 0 || fchdir(fd) < 0)
+		return -1;
+	/* A path that does not begin with a slash leads to a directory that no path leads to. */
+	bool known = getcwd(path, PATH_MAX) && path[0] == '/';
+	return fchdir(here) < 0 || !known ? -1 : (ssize_t)strlen(path);
+}
 
 /* Where a name of a layer is on disk: links in its parents are those of the image, and end inside of it. *missing is how
  * much of the path is not there yet, its last part not counted: what of it has a name is no directory, and never to be
@@ -67,18 +119,15 @@ static char *resolve(const struct unpack *unpack, const char *name, const char *
 				.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS };
 	cleanup_close int top = open(unpack->directory, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	cleanup_free char *parent = str_format("./%s", name);
-	char link[40], real[PATH_MAX];
+	char real[PATH_MAX];
 
 	for (char *slash = parent ? strrchr(parent, '/') : NULL; slash && top >= 0; slash = strrchr(parent, '/')) {
 		*slash = '\0';
 		cleanup_close int fd = (int)syscall(SYS_openat2, top, parent, &how, sizeof(how));
 		if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
 			continue;
-		snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-		ssize_t size = fd < 0 ? -1 : readlink(link, real, sizeof(real) - 1);
-		if (size < 0)
+		if (fd < 0 || path_of(fd, real) < 0)
 			break;
-		real[size] = '\0';
 		const char *rest = name + strlen(parent) + 1 - strlen("./");
 		char *path = str_format("%s/%s", real, rest);
 		if (!path)
@@ -205,21 +254,30 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 		return fail_entry(unpack, given ? given : "?", "leads outside the root (absolute or with '..')", err);
 	if (!name[0] || str_starts(name, "dev/"))
 		return 0;
+	if (check_path(unpack, name, name, err) < 0)
+		return -1;
 	if (unpack->pass == TAKES_AWAY)
 		return take_away(unpack, name, err);
 	if (unpack->pass == BRINGS && is_whiteout(name))
 		return 0;
 	if (type == AE_IFCHR || type == AE_IFBLK)
 		return fail_entry(unpack, name, "is a device outside /dev; take it out of the tar", err);
+	if (check_owner(unpack, name, entry, err) < 0)
+		return -1;
 	if (link) {
 		link = safe_name(link);
 		if (!link || !link[0])
 			return fail_entry(unpack, name, "is a link to outside the root", err);
+		if (check_path(unpack, name, link, err) < 0)
+			return -1;
 		target = place_of(unpack, link, 0, err);
 		type = AE_IFREG;
 	}
 	path = place_of(unpack, name, type, err);
 	if (!path || (link && !target))
+		return -1;
+	/* Links of lower layers may have made it longer. */
+	if (check_path(unpack, name, path + strlen(unpack->directory), err) < 0)
 		return -1;
 	/* This frees what `link` points at. */
 	archive_entry_copy_pathname(entry, path);
@@ -228,17 +286,21 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 	return 1;
 }
 
-static int copy_data(const struct unpack *unpack, const char *name, struct husk_error *err)
+static int copy_data(struct unpack *unpack, const char *name, struct husk_error *err)
 {
 	const void *data;
 	size_t size;
 	la_int64_t offset;
 	int result;
 
-	while ((result = archive_read_data_block(unpack->in, &data, &size, &offset)) == ARCHIVE_OK)
+	while ((result = archive_read_data_block(unpack->in, &data, &size, &offset)) == ARCHIVE_OK) {
+		unpack->bytes += size;
+		if (unpack->bytes > BYTES_MAX)
+			return husk_fail(err, HUSK_LIMIT, "'%s' holds more than %llu bytes", unpack->tar, BYTES_MAX);
 		if (archive_write_data_block(unpack->out, data, size, offset) < ARCHIVE_WARN)
 			return husk_fail(err, HUSK_LIMIT, "cannot write '%s': %s", name,
 					 archive_error_string(unpack->out));
+	}
 	if (result != ARCHIVE_EOF)
 		return fail_format(unpack, err);
 	return 0;
@@ -251,7 +313,8 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, stru
 
 	if (place <= 0)
 		return place;
-	unpack->entries++;
+	if (++unpack->entries > ENTRIES_MAX)
+		return husk_fail(err, HUSK_LIMIT, "'%s' holds more than %llu files", unpack->tar, ENTRIES_MAX);
 	if (archive_write_header(unpack->out, entry) < ARCHIVE_WARN)
 		return husk_fail(err, HUSK_INVALID, "'%s': cannot unpack: %s", unpack->tar,
 				 archive_error_string(unpack->out));
@@ -273,7 +336,7 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 	if (result != ARCHIVE_EOF)
 		return fail_format(unpack, err);
 	if (unpack->entries == 0 && unpack->pass == WHOLE)
-		return husk_fail(err, HUSK_INVALID, "'%s' holds no files", unpack->tar);
+		return husk_fail_field(err, unpack->field, "'%s' holds no files", unpack->tar);
 	/* Directory times and permissions are set last. */
 	if (archive_write_close(unpack->out) < ARCHIVE_WARN)
 		return husk_fail(err, HUSK_LIMIT, "cannot unpack '%s': %s", unpack->tar,
@@ -307,18 +370,17 @@ static int run(struct unpack *unpack, int fd, struct husk_error *err)
 	return result;
 }
 
-int unpack_tar(const char *tar, const char *directory, struct husk_error *err)
+int unpack_tar(int fd, const char *name, const char *field, const char *directory, struct husk_error *err)
 {
-	cleanup_close int fd = open(tar, O_RDONLY | O_CLOEXEC);
-	struct unpack unpack = { .tar = tar, .directory = directory };
+	struct unpack unpack = { .tar = name, .field = field, .directory = directory };
 
-	return fd < 0 ? husk_fail_errno(err, "cannot read '%s'", tar) : run(&unpack, fd, err);
+	return run(&unpack, fd, err);
 }
 
 int unpack_layer(int fd, const char *name, const char *directory, struct husk_error *err)
 {
-	struct unpack first = { .tar = name, .directory = directory, .pass = TAKES_AWAY };
-	struct unpack second = { .tar = name, .directory = directory, .pass = BRINGS };
+	struct unpack first = { .tar = name, .field = "image", .directory = directory, .pass = TAKES_AWAY };
+	struct unpack second = { .tar = name, .field = "image", .directory = directory, .pass = BRINGS };
 
 	if (run(&first, fd, err) < 0)
 		return -1;

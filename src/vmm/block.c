@@ -260,6 +260,6 @@ int block_create(struct block *block, const struct memory *memory, struct loop *
 void block_close(struct block *block)
 {
 	virtio_close(&block->device);
-	base_cleanup_close(&block->timer);
+	fd_close(&block->timer);
 	disk_close(&block->disk);
 }

@@ -1,7 +1,7 @@
 /*
- * Booting Linux: a bzImage by its 64-bit entry, an initramfs, a command line and a map of memory, by the kernel's own
- * boot protocol. The kernel unpacks itself. Called once by control.c. The files are the host's, but their numbers are
- * checked all the same.
+ * Boots Linux by the kernel's own boot protocol: a bzImage at its 64-bit entry, an initramfs, a command line and a map of
+ * memory. The kernel unpacks itself. Called once, by serve.c. The files are the host's; their numbers are checked
+ * nevertheless.
  */
 #include <asm/bootparam.h>
 #include <sys/stat.h>

@@ -6,7 +6,8 @@
  * file comes with a request. When the socket ends, husk-vmm ends, and with it the machine.
  *
  * Order:   SHAPE, then any of CONSOLE, BASE, DISK*, TAP, PORT, then BOOT; or MEMORY*, PREFETCH and RESTORE.
- *          After that PAUSE, RESUME, SNAPSHOT, BALLOON, LIMIT, PORT, TAP, STATS, TOUCHED in any order. STOP at any time.
+ *          After that AHEAD, PAUSE, RESUME, SNAPSHOT, BALLOON, LIMIT, PORT, TAP, STATS, TOUCHED in any order. STOP at any
+ *          time.
  */
 #ifndef HUSK_VMM_CONTROL_H
 #define HUSK_VMM_CONTROL_H
@@ -39,14 +40,19 @@ enum control_type {
 	CONTROL_RESTORE, /* fds: state file. The machine stays paused until RESUME */
 	CONTROL_PAUSE,
 	CONTROL_RESUME,
-	CONTROL_SNAPSHOT, /* fds: state file, memory layer, the next disk layer (all new and empty). The machine must be
-			     paused, and stays so; on success it goes on with the new layers. Reply: struct snapshot_done */
-	CONTROL_BALLOON,  /* value: pages of 4 KiB the guest is asked to give up */
-	CONTROL_LIMIT,    /* value: enum vmm_limit, units per second (0: none), burst */
-	CONTROL_STATS,    /* reply: anonymous bytes of guest memory, pages given back, block bytes, net bytes */
+	CONTROL_SNAPSHOT, /* fds: state file, memory layer, the next disk layer (all new and empty, but for a memory layer that
+			     AHEAD has opened, which is that one). The machine must be paused, and stays so; on success it
+			     goes on with the new layers. Reply: enum snapshot_done */
+	CONTROL_BALLOON, /* value: pages of 4 KiB the guest is asked to give up */
+	CONTROL_LIMIT,   /* value: enum vmm_limit, units per second (0: none), burst */
+	CONTROL_STATS,   /* reply: anonymous bytes of guest memory, pages given back, block bytes, net bytes */
 	CONTROL_STOP,
 	CONTROL_TOUCHED, /* fds: a new file, which takes the list of all memory touched since the restore */
 	CONTROL_PREFETCH, /* fds: such a list, for the RESTORE that follows. One that cannot be used is as good as none */
+	CONTROL_AHEAD, /* value: pages to bring over at most; fds: the next memory layer (new and empty), or none to go on with
+			  the one that is open. While the guest runs, changed pages go into that layer, a piece at a time;
+			  the machine uses it from then on, and it stays open until a SNAPSHOT has closed it, whatever fails
+			  in between. Reply: enum ahead_done */
 };
 
 enum vmm_limit {
@@ -80,6 +86,16 @@ enum snapshot_done {
 	SNAPSHOT_DISK_LAYERS,   /* the same for the disk; the layer written to until now counts as the last one */
 	SNAPSHOT_DISK_USED,     /* whether the next disk layer given is in use now */
 };
+
+/* What the values of a reply to AHEAD say. */
+enum ahead_done {
+	AHEAD_PAGES, /* how many were brought over */
+	AHEAD_SWEPT, /* the end of memory was reached: the next one starts over, with what has changed meanwhile */
+	AHEAD_BUSY,  /* a disk's request is under way, which takes its time: ask again a little later */
+	AHEAD_HELD,  /* the longest that the guest stood still, in nanoseconds */
+};
+
+/* ---- message.c ---- */
 
 /* One message with up to CONTROL_FDS_MAX descriptors. Both sides use these; 0 at the end of the stream, 1 for a message.
  * A message of another size, or with more descriptors than there is room for, is an error. */

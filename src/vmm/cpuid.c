@@ -1,6 +1,7 @@
 /*
- * What a vCPU says it can do: what KVM can give it, with its own number and the number of its siblings filled in. Called
- * when a vCPU is made; a restored one gets what it had instead. It must not claim anything that KVM does not back.
+ * What a vCPU reports as its features: what KVM supports, with the vCPU's own number and the number of its siblings filled
+ * in. Called when a vCPU is created; a restored vCPU keeps the features that it had. A feature that KVM does not support
+ * must never be reported.
  */
 #include <cpuid.h>
 

@@ -1,7 +1,7 @@
 /*
- * Everything a vCPU holds, saved and loaded in the order that KVM needs: some registers change the meaning of others.
- * Called by snapshot.c and restore.c while the vCPU is parked. A register that cannot be read back is an error, never
- * left out.
+ * The whole state of a vCPU, saved and loaded in the order that KVM requires, because some registers change the meaning of
+ * others. Called by snapshot.c and restore.c while the vCPU is parked. A register that cannot be read is an error; it is
+ * never left out.
  */
 #include "vmm/vm.h"
 

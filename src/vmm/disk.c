@@ -1,6 +1,6 @@
 /*
- * Layered disks; see disk.h. Called by block.c on the disk's thread, and by snapshot.c while that stands still. A layer
- * that is not the newest must never be written to: other machines read it.
+ * Layered disks; see disk.h. Called by block.c on the disk's thread, and by snapshot.c while that thread is paused. Only
+ * the newest layer may be written to, because other machines read the others.
  */
 #include "vmm/disk.h"
 
@@ -115,9 +115,9 @@ int disk_add_layer(struct disk *disk, int fd, uint64_t bytes, struct husk_error 
 
 void disk_close(struct disk *disk)
 {
-	base_cleanup_close(&disk->plain);
+	fd_close(&disk->plain);
 	for (size_t i = 0; i < disk->layer_count; i++)
-		base_cleanup_close(&disk->layers[i]);
+		fd_close(&disk->layers[i]);
 	free(disk->owner);
 	free(disk->states);
 	*disk = (struct disk)DISK_INIT;
@@ -345,7 +345,7 @@ void disk_next_layer(struct disk *disk, size_t needed, int fd)
 	size_t newest = disk->layer_count - 1;
 
 	for (size_t i = needed; i < newest; i++)
-		close(disk->layers[i]);
+		fd_close(&disk->layers[i]);
 	for (uint64_t i = 0; needed < newest && i < disk->cluster_count; i++)
 		if (disk->owner[i] > needed)
 			disk->owner[i] = (uint8_t)(needed + 1); /* all of them are in the sealed one now */

@@ -2,6 +2,15 @@
  * Where guest memory comes from and what of it has changed: mapping the runs of layer files copy-on-write, finding the
  * pages that differ from them, and writing those as the next layer. Called by snapshot.c and restore.c while the machine
  * stands still. A layer file that is in use must never change; nothing here writes to one after it was adopted.
+ *
+ * Example: eight pages of a guest, restored from layer 0, then snapshotted twice.
+ *
+ *     page            0 1 2 3 4 5 6 7
+ *     restored        0 0 0 0 0 0 0 0      one run of layer 0, mapped private
+ *     guest writes        x x              the kernel gives pages 2 and 3 anonymous copies
+ *     1st snapshot    0 0 1 1 0 0 0 0      both become layer 1; three runs, all mapped from files again
+ *     guest writes            x            page 4 is anonymous
+ *     2nd snapshot    0 0 1 1 2 0 0 0      layer 2 holds one page; layers 0 and 1 are as they were
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -53,7 +62,7 @@ static int check_runs(const struct memory *memory, const struct memory_run *runs
 	return 0;
 }
 
-static int map_run(const struct memory *memory, const struct memory_run *run, struct husk_error *err)
+int memory_map_run(const struct memory *memory, const struct memory_run *run, struct husk_error *err)
 {
 	uint64_t at = run->page * PAGE_BYTES, size = run->count * PAGE_BYTES;
 	void *mapped = mmap(memory->host + at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
@@ -69,7 +78,7 @@ int memory_map_runs(struct memory *memory, struct memory_run *runs, size_t count
 	int result = check_runs(memory, runs, count, err);
 
 	for (size_t i = 0; result == 0 && i < count; i++)
-		result = map_run(memory, &runs[i], err);
+		result = memory_map_run(memory, &runs[i], err);
 	if (result < 0 || memory_set_apart(memory, err) < 0) {
 		free(runs);
 		return -1;
@@ -82,13 +91,7 @@ int memory_map_runs(struct memory *memory, struct memory_run *runs, size_t count
 
 /* ---- lists of runs ---- */
 
-struct list {
-	struct memory_run *runs;
-	size_t count, capacity;
-};
-
-/* Adds at the end; joins the last one when it goes on there, or nearly (`gap` pages are then taken along). */
-static int list_add(struct list *list, uint64_t page, uint64_t count, uint32_t layer, uint64_t gap)
+int memory_list_add(struct memory_list *list, uint64_t page, uint64_t count, uint32_t layer, uint64_t gap)
 {
 	struct memory_run *last = list->count ? &list->runs[list->count - 1] : NULL;
 
@@ -110,9 +113,8 @@ static int list_add(struct list *list, uint64_t page, uint64_t count, uint32_t l
 	return 0;
 }
 
-/* `over` lies on top of `under`: of that only what it leaves uncovered is kept. */
-static int list_overlay(const struct memory_run *under, size_t under_count, const struct memory_run *over,
-			size_t over_count, struct list *out)
+int memory_list_overlay(const struct memory_run *under, size_t under_count, const struct memory_run *over,
+			size_t over_count, struct memory_list *out)
 {
 	size_t u = 0, o = 0;
 	uint64_t from = 0; /* what lies before is done */
@@ -122,14 +124,14 @@ static int list_overlay(const struct memory_run *under, size_t under_count, cons
 		uint64_t end = u < under_count ? under[u].page + under[u].count : 0;
 
 		if (o < over_count && over[o].page <= start) {
-			if (list_add(out, over[o].page, over[o].count, over[o].layer, 0) < 0)
+			if (memory_list_add(out, over[o].page, over[o].count, over[o].layer, 0) < 0)
 				return -1;
 			from = over[o].page + over[o].count;
 			o++;
 		} else {
 			uint64_t stop = o < over_count ? MIN(end, over[o].page) : end;
 
-			if (stop > start && list_add(out, start, stop - start, under[u].layer, 0) < 0)
+			if (stop > start && memory_list_add(out, start, stop - start, under[u].layer, 0) < 0)
 				return -1;
 			from = MAX(from, stop);
 		}
@@ -141,9 +143,9 @@ static int list_overlay(const struct memory_run *under, size_t under_count, cons
 
 /* ---- what has changed ---- */
 
-static bool page_is_zero(const uint8_t *page)
+bool memory_page_is_zero(const struct memory *memory, uint64_t page)
 {
-	const uint64_t *words = (const uint64_t *)page;
+	const uint64_t *words = (const uint64_t *)(memory->host + page * PAGE_BYTES);
 
 	for (size_t i = 0; i < PAGE_BYTES / sizeof(*words); i += 4)
 		if (words[i] | words[i + 1] | words[i + 2] | words[i + 3])
@@ -151,23 +153,23 @@ static bool page_is_zero(const uint8_t *page)
 	return true;
 }
 
-static bool in_layer(const struct memory *memory, uint64_t page, size_t *at)
+bool memory_in_layer(const struct memory *memory, uint64_t page, size_t *at)
 {
 	while (*at < memory->run_count && memory->runs[*at].page + memory->runs[*at].count <= page)
 		(*at)++;
 	return *at < memory->run_count && memory->runs[*at].page <= page;
 }
 
-int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t page, bool written), void *data,
-		 struct husk_error *err)
+int memory_visit_part(const struct memory *memory, uint64_t from, uint64_t to,
+		      int (*visit)(void *data, uint64_t page, bool written), void *data, struct husk_error *err)
 {
 	cleanup_free uint64_t *entries = malloc(PAGEMAP_CHUNK * sizeof(*entries));
-	uint64_t pages = memory->size / PAGE_BYTES, first = (uintptr_t)memory->host / PAGE_BYTES;
+	uint64_t first = (uintptr_t)memory->host / PAGE_BYTES;
 
 	if (!entries)
 		return husk_fail_memory(err);
-	for (uint64_t at = 0; at < pages; at += PAGEMAP_CHUNK) {
-		size_t count = (size_t)MIN(PAGEMAP_CHUNK, pages - at), size = count * sizeof(*entries);
+	for (uint64_t at = from; at < to; at += PAGEMAP_CHUNK) {
+		size_t count = (size_t)MIN(PAGEMAP_CHUNK, to - at), size = count * sizeof(*entries);
 
 		if (pread(memory->pagemap, entries, size, (off_t)((first + at) * sizeof(*entries))) != (ssize_t)size)
 			return husk_fail_errno(err, "cannot read the page map");
@@ -183,12 +185,29 @@ int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t 
 	return 0;
 }
 
+int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t page, bool written), void *data,
+		 struct husk_error *err)
+{
+	return memory_visit_part(memory, 0, memory->size / PAGE_BYTES, visit, data, err);
+}
+
+/* Layers that are part of an image: all but an open one. */
+static size_t closed_layers(const struct memory *memory)
+{
+	return memory->layer_count - memory->open;
+}
+
+bool memory_must_squash(const struct memory *memory)
+{
+	return closed_layers(memory) >= VMM_LAYERS_MAX;
+}
+
 struct search {
 	const struct memory *memory;
-	struct list changed;
+	struct memory_list changed;
 	uint32_t layer;
 	uint64_t gap;
-	size_t run; /* cursor of in_layer */
+	size_t run; /* cursor of memory_in_layer */
 };
 
 /* A page of zeroes over nothing is as good as nothing: the guest has only looked at it, or cleaned it. */
@@ -198,23 +217,25 @@ static int note_changed(void *data, uint64_t page, bool written)
 
 	if (!written)
 		return 0;
-	if (!in_layer(search->memory, page, &search->run) && page_is_zero(search->memory->host + page * PAGE_BYTES))
+	if (!memory_in_layer(search->memory, page, &search->run) && memory_page_is_zero(search->memory, page))
 		return 0;
-	return list_add(&search->changed, page, 1, search->layer, search->gap);
+	return memory_list_add(&search->changed, page, 1, search->layer, search->gap);
 }
 
-/* With a squash everything that is not in the oldest layer counts as changed. */
+/* With a squash everything that is not in the oldest layer, nor in the open one, counts as changed. */
 static int add_middle_layers(struct search *search)
 {
 	const struct memory *memory = search->memory;
-	struct list middle = { 0 }, both = { 0 };
+	struct memory_list middle = { 0 }, both = { 0 };
 	int result = 0;
 
 	for (size_t i = 0; result == 0 && i < memory->run_count; i++)
-		if (memory->runs[i].layer > 0)
-			result = list_add(&middle, memory->runs[i].page, memory->runs[i].count, search->layer, 0);
+		if (memory->runs[i].layer > 0 && memory->runs[i].layer < closed_layers(memory))
+			result =
+				memory_list_add(&middle, memory->runs[i].page, memory->runs[i].count, search->layer, 0);
 	if (result == 0)
-		result = list_overlay(middle.runs, middle.count, search->changed.runs, search->changed.count, &both);
+		result = memory_list_overlay(middle.runs, middle.count, search->changed.runs, search->changed.count,
+					     &both);
 	free(middle.runs);
 	if (result < 0) {
 		free(both.runs);
@@ -225,18 +246,35 @@ static int add_middle_layers(struct search *search)
 	return 0;
 }
 
+/* Memory's runs with the changed ones on top. An open layer goes by the number that the written one will have. */
+static int overlay_changed(const struct search *search, struct memory_list *out)
+{
+	const struct memory *memory = search->memory;
+	struct memory_list under = { 0 };
+	int result = 0;
+
+	for (size_t i = 0; result == 0 && i < memory->run_count; i++) {
+		const struct memory_run *run = &memory->runs[i];
+
+		result = memory_list_add(&under, run->page, run->count, MIN(run->layer, search->layer), 0);
+	}
+	if (result == 0)
+		result = memory_list_overlay(under.runs, under.count, search->changed.runs, search->changed.count, out);
+	free(under.runs);
+	return result;
+}
+
 static int find_once(const struct memory *memory, struct memory_delta *out, uint64_t gap, struct husk_error *err)
 {
-	uint32_t newest = (uint32_t)memory->layer_count;
+	uint32_t newest = (uint32_t)closed_layers(memory);
 	struct search search = { .memory = memory, .gap = gap, .layer = out->squash ? MIN(newest, 1u) : newest };
-	struct list runs = { 0 };
+	struct memory_list runs = { 0 };
 
 	if (memory_visit(memory, note_changed, &search, err) < 0) {
 		free(search.changed.runs);
 		return -1;
 	}
-	if ((out->squash && add_middle_layers(&search) < 0) ||
-	    list_overlay(memory->runs, memory->run_count, search.changed.runs, search.changed.count, &runs) < 0) {
+	if ((out->squash && add_middle_layers(&search) < 0) || overlay_changed(&search, &runs) < 0) {
 		free(search.changed.runs);
 		free(runs.runs);
 		return husk_fail_memory(err);
@@ -245,16 +283,26 @@ static int find_once(const struct memory *memory, struct memory_delta *out, uint
 	out->changed_count = search.changed.count;
 	out->runs = runs.runs;
 	out->run_count = runs.count;
+	out->layer = search.layer;
 	return 0;
+}
+
+static uint64_t pages_of(const struct memory_delta *delta)
+{
+	uint64_t pages = 0;
+
+	for (size_t i = 0; i < delta->run_count; i++)
+		if (delta->runs[i].layer == delta->layer)
+			pages += delta->runs[i].count;
+	return pages;
 }
 
 int memory_delta_find(const struct memory *memory, struct memory_delta *out, struct husk_error *err)
 {
-	*out = (struct memory_delta){ .squash = memory->layer_count >= VMM_LAYERS_MAX };
+	*out = (struct memory_delta){ .squash = memory_must_squash(memory) };
 	for (uint64_t gap = GAP_PAGES; find_once(memory, out, gap, err) == 0; gap *= 4) {
 		if (out->run_count <= MEMORY_RUNS_MAX) {
-			for (size_t i = 0; i < out->changed_count; i++)
-				out->pages += out->changed[i].count;
+			out->pages = pages_of(out);
 			return 0;
 		}
 		memory_delta_free(out);
@@ -265,46 +313,76 @@ int memory_delta_find(const struct memory *memory, struct memory_delta *out, str
 	return -1;
 }
 
+int memory_write_layer(int fd, const void *data, uint64_t at, uint64_t size)
+{
+	while (size > 0) {
+		ssize_t put = pwrite(fd, data, MIN(size, 1ull << 30), (off_t)at);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			return -1;
+		data = (const uint8_t *)data + put;
+		at += (uint64_t)put;
+		size -= (uint64_t)put;
+	}
+	return 0;
+}
+
 int memory_delta_write(const struct memory *memory, const struct memory_delta *delta, int fd, struct husk_error *err)
 {
 	if (delta->changed_count == 0)
 		return 0;
 	const struct memory_run *last = &delta->changed[delta->changed_count - 1];
-	if (ftruncate(fd, (off_t)((last->page + last->count) * PAGE_BYTES)) < 0)
+	uint64_t end = (last->page + last->count) * PAGE_BYTES;
+
+	/* An open layer has its own descriptor, and must not get smaller: pages of it are mapped. */
+	if (memory->open) {
+		fd = memory->layers[memory->layer_count - 1];
+		end = MAX(end, memory->open_bytes);
+	}
+	if (ftruncate(fd, (off_t)end) < 0)
 		return husk_fail_errno(err, "cannot size the memory layer");
 	for (size_t i = 0; i < delta->changed_count; i++) {
 		uint64_t at = delta->changed[i].page * PAGE_BYTES, size = delta->changed[i].count * PAGE_BYTES;
 
-		while (size > 0) {
-			ssize_t put = pwrite(fd, memory->host + at, MIN(size, 1ull << 30), (off_t)at);
-
-			if (put < 0 && errno == EINTR)
-				continue;
-			if (put <= 0)
-				return husk_fail_errno(err, "cannot write guest memory");
-			at += (uint64_t)put;
-			size -= (uint64_t)put;
-		}
+		if (memory_write_layer(fd, memory->host + at, at, size) < 0)
+			return husk_fail_errno(err, "cannot write guest memory");
 	}
 	return 0;
+}
+
+/* The layers that are left: all, or after a squash the oldest only; then the written one. */
+static void take_layer(struct memory *memory, const struct memory_delta *delta, int fd)
+{
+	size_t closed = closed_layers(memory), keep = delta->squash ? MIN(closed, 1u) : closed;
+
+	if (memory->open) {
+		fd_close(&fd);
+		fd = memory->layers[closed];
+	}
+	for (size_t i = keep; i < closed; i++)
+		fd_close(&memory->layers[i]);
+	memory->layers[keep] = fd;
+	memory->layer_count = keep + 1;
+	memory->open = false;
 }
 
 int memory_delta_adopt(struct memory *memory, struct memory_delta *delta, int fd, struct husk_error *err)
 {
 	if (delta->pages == 0 && !delta->squash) {
-		close(fd);
+		fd_close(&fd);
+		if (memory->open)
+			fd_close(&memory->layers[--memory->layer_count]);
+		memory->open = false;
 		return 0;
 	}
-	/* Only what moved is mapped anew; after a squash that is all that lay in the layers between. */
-	for (size_t i = delta->squash ? 1 : memory->layer_count; i < memory->layer_count; i++)
-		close(memory->layers[i]);
-	if (delta->squash)
-		memory->layer_count = MIN(memory->layer_count, 1u);
-	memory->layers[memory->layer_count++] = fd;
-	/* Where the host refuses a mapping the pages stay as they are, with the same content, and count as changed the next
-	 * time. Should it have taken the old one away first, the last line finds the hole. */
+	take_layer(memory, delta, fd);
+	/* Only what moved is mapped anew; after a squash that is all that lay in the layers between. Where the host refuses a
+	 * mapping the pages stay as they are, with the same content, and count as changed the next time. Should it have taken
+	 * the old one away first, the last line finds the hole. */
 	for (size_t i = 0; i < delta->changed_count; i++)
-		(void)!map_run(memory, &delta->changed[i], NULL);
+		(void)!memory_map_run(memory, &delta->changed[i], NULL);
 	free(memory->runs);
 	memory->runs = steal_pointer(delta->runs);
 	memory->run_count = delta->run_count;

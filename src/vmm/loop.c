@@ -1,6 +1,6 @@
 /*
- * The event loop of a thread; see loop.h. It hands out one event at a time, so that a handler may close and free
- * whatever it likes.
+ * The event loop of a thread; see loop.h. Events are handed out one at a time, so that a handler may close and free
+ * anything.
  */
 #include "vmm/loop.h"
 
@@ -14,7 +14,7 @@ int loop_open(struct loop *loop, struct husk_error *err)
 
 void loop_close(struct loop *loop)
 {
-	base_cleanup_close(&loop->epoll);
+	fd_close(&loop->epoll);
 }
 
 int loop_watch(struct loop *loop, struct watch *watch, int fd, uint32_t events, void (*ready)(struct watch *, uint32_t),

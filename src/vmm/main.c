@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <sys/prctl.h>
 
+#include "base/log.h"
 #include "jail/jail.h"
 #include "vmm/serve.h"
 
@@ -46,8 +47,9 @@ int main(int argc, char **argv)
 	struct husk_error err = { 0 };
 	struct jail jail;
 
+	log_begin("vmm", LOG_INFO);
 	if (parse_jail(argc, argv, &jail, &err) < 0 || start(&vm, &jail, &err) < 0) {
-		log_line(LOG_ERROR, "vmm: %s", err.message);
+		log_line(LOG_ERROR, "%s", err.message);
 		return 1;
 	}
 	/* The kernel takes everything back; threads that run the guest are not waited for. */

@@ -1,5 +1,5 @@
 /*
- * Guest memory: the mapping and the checked accessor. Called by everything in husk-vmm that touches the guest. No other
+ * Guest memory: the mapping, and the checked accessor. Everything in husk-vmm that touches guest memory calls it. No other
  * file may turn a guest address into a pointer.
  */
 #include "vmm/memory.h"
@@ -24,12 +24,16 @@ int memory_create(struct memory *memory, uint64_t size, struct husk_error *err)
 	return memory_set_apart(memory, err);
 }
 
-int memory_set_apart(const struct memory *memory, struct husk_error *err)
+int memory_set_part_apart(const struct memory *memory, uint64_t at, uint64_t size, struct husk_error *err)
 {
-	if (madvise(memory->host, memory->size, MADV_DONTDUMP) < 0 ||
-	    madvise(memory->host, memory->size, MADV_DONTFORK) < 0)
+	if (madvise(memory->host + at, size, MADV_DONTDUMP) < 0 || madvise(memory->host + at, size, MADV_DONTFORK) < 0)
 		return husk_fail_errno(err, "cannot set guest memory apart");
 	return 0;
+}
+
+int memory_set_apart(const struct memory *memory, struct husk_error *err)
+{
+	return memory_set_part_apart(memory, 0, memory->size, err);
 }
 
 void memory_free(struct memory *memory)
@@ -37,11 +41,12 @@ void memory_free(struct memory *memory)
 	if (memory->host)
 		munmap(memory->host, memory->size);
 	for (size_t i = 0; i < memory->layer_count; i++)
-		base_cleanup_close(&memory->layers[i]);
+		fd_close(&memory->layers[i]);
 	free(memory->runs);
 	memory->host = NULL;
 	memory->runs = NULL;
 	memory->layer_count = memory->run_count = 0;
+	memory->open = false;
 }
 
 void *memory_at(const struct memory *memory, uint64_t address, uint64_t size)

@@ -1,6 +1,6 @@
 /*
- * Messages with descriptors over the control socket: the same code on both sides of it, compiled into husk-vmm and into
- * libhusk. A descriptor that arrives and is not handed to the caller is closed, whatever goes wrong.
+ * Messages with descriptors over the control socket. Both sides use the same code: it is compiled into husk-vmm and into
+ * libhusk. A descriptor that arrives and is not handed to the caller is closed, whatever fails.
  */
 #include <sys/socket.h>
 
@@ -16,9 +16,10 @@ int control_send(int fd, const void *message, size_t size, const int *fds, size_
 	if (count > CONTROL_FDS_MAX)
 		return husk_fail(err, HUSK_INTERNAL, "too many descriptors for one message");
 	if (count > 0) {
+		struct cmsghdr *rights = (struct cmsghdr *)space;
+
 		header.msg_control = space;
 		header.msg_controllen = CMSG_SPACE(count * sizeof(int));
-		struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
 		rights->cmsg_level = SOL_SOCKET;
 		rights->cmsg_type = SCM_RIGHTS;
 		rights->cmsg_len = CMSG_LEN(count * sizeof(int));
@@ -44,7 +45,7 @@ static void take_fds(struct msghdr *header, int fds[static CONTROL_FDS_MAX], siz
 			if (*count < CONTROL_FDS_MAX)
 				fds[(*count)++] = fd;
 			else
-				close(fd);
+				fd_close(&fd);
 		}
 	}
 }
@@ -68,7 +69,7 @@ int control_receive(int fd, void *message, size_t size, int fds[static CONTROL_F
 	if (got > 0 && got == (ssize_t)size && !(header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)))
 		return 1;
 	for (size_t i = 0; i < *count; i++)
-		close(fds[i]);
+		fd_close(&fds[i]);
 	*count = 0;
 	return got == 0 ? 0 : husk_fail(err, HUSK_PROTOCOL, "a message of %zd bytes, not %zu", got, size);
 }

@@ -259,7 +259,7 @@ int net_attach(struct net *net, int tap, uint64_t mac, struct husk_error *err)
 		return husk_fail_errno(err, "cannot set up the tap");
 	pthread_mutex_lock(&net->device.lock);
 	loop_unwatch(net->loop, &net->tap);
-	base_cleanup_close(&old);
+	fd_close(&old);
 	if (tap >= 0)
 		result = loop_watch(net->loop, &net->tap, tap, EPOLLIN, tap_ready, net, err);
 	if (result == 0) {
@@ -276,7 +276,7 @@ void net_close(struct net *net)
 	int tap = net->tap.fd;
 
 	virtio_close(&net->device);
-	base_cleanup_close(&tap);
-	base_cleanup_close(&net->timer);
+	fd_close(&tap);
+	fd_close(&net->timer);
 	free(net->frame);
 }

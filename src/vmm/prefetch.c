@@ -1,8 +1,8 @@
 /*
- * The memory a guest needs first. When a template is baked its image is restored once, and what the guest has touched by
- * the time its agent answers is noted beside it (CONTROL_TOUCHED); a later restore has the host bring just that in, in a few
- * calls and before the guest runs, instead of in a fault for each page (CONTROL_PREFETCH). Called by serve.c and restore.c.
- * It is advice: whatever is wrong with the list, or refused by the host, must change nothing but the time.
+ * The memory that a guest needs first. When a template is baked, its image is restored once, and the pages that the guest
+ * has touched by the time the agent answers are recorded beside the image (CONTROL_TOUCHED). A later restore has the host
+ * load those pages in a few calls before the guest runs, instead of in one page fault each (CONTROL_PREFETCH). Called by
+ * serve.c and restore.c. The list is advice: when it is damaged, or refused by the host, only the time changes.
  */
 #include <sys/mman.h>
 
@@ -17,11 +17,11 @@ struct record {
 static int note_touched(void *data, uint64_t page, bool written)
 {
 	struct record *record = data;
-	struct memory_touched *last = record->count ? &record->runs[record->count - 1] : NULL;
+	struct memory_touched *last = &record->runs[record->count ? record->count - 1 : 0];
 
 	if (record->pages == TOUCHED_PAGES_MAX)
 		return 0;
-	if (last && last->written == written && last->page + last->count == page) {
+	if (record->count && last->written == written && last->page + last->count == page) {
 		last->count++;
 	} else {
 		if (record->count == record->capacity)

@@ -1,6 +1,6 @@
 /*
- * The virtqueue; see queue.h. Called by every device. It must never use a number of the guest's that was not copied and
- * checked first, and never go round a loop that the guest has tied.
+ * The virtqueue; see queue.h. Called by every device. A number from the guest must never be used before it was copied and
+ * checked, and a loop in the guest's descriptors must never be followed without end.
  */
 #include "vmm/queue.h"
 

@@ -1,8 +1,8 @@
 /*
- * Continuing from a snapshot: memory mapped from its layers, then interrupt controllers and clock, then the vCPUs, then
- * the devices, then what makes this life different from the last: a new generation id, dead connections, and a kick for
- * every queue, because notifications that were under way are not part of a snapshot. Called by control.c on a machine
- * that is shaped and has not run. After a failure the process is of no further use.
+ * Continues a snapshot: maps memory from the layers, then loads interrupt controllers and clock, then vCPUs, then devices.
+ * Then comes what differs from the machine's last life: a new generation id, closed connections, and a notification of
+ * every queue, because notifications in flight are not part of a snapshot. Called by serve.c on a machine that has its
+ * shape and has not run. After a failure the process cannot be used again.
  */
 #include "vmm/vm.h"
 

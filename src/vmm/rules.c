@@ -1,7 +1,7 @@
 /*
- * What each kind of thread of husk-vmm may ask of the host's kernel. A thread inherits the filter of the one that
- * started it and can only lose by its own, so the first thread's list includes what starting the others takes. Every
- * entry names the function that needs it; what is not here kills the process.
+ * The system calls that each kind of thread of husk-vmm may make. A thread inherits the filter of the thread that started
+ * it, and its own filter can only remove rights. So the first thread's list includes what starting the others needs. Each
+ * entry names the function that needs it. Any other system call kills the process.
  */
 #include "vmm/rules.h"
 

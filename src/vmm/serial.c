@@ -1,6 +1,6 @@
 /*
- * A 16550 serial port, as much of it as Linux's driver needs to print. Called from vCPU threads. What the guest prints
- * is bounded, and a log that cannot be written to is no reason to stop the guest.
+ * A 16550 serial port, as far as Linux's driver needs one to print. Called from vCPU threads. The output of the guest is
+ * bounded. A log that cannot be written does not stop the guest.
  */
 #include "vmm/serial.h"
 
@@ -27,8 +27,8 @@ int serial_create(struct serial *serial, struct husk_error *err)
 
 void serial_close(struct serial *serial)
 {
-	base_cleanup_close(&serial->log);
-	base_cleanup_close(&serial->interrupt_fd);
+	fd_close(&serial->log);
+	fd_close(&serial->interrupt_fd);
 	pthread_mutex_destroy(&serial->lock);
 }
 

@@ -1,7 +1,7 @@
 /*
- * Carrying out what the engine asks for; see control.h for the contract. Called by main. Each request is checked for its
- * descriptors and its place in the life of the machine before anything happens; every one gets a reply. The engine is
- * trusted, but it may die at any moment: then this process ends at once.
+ * Carries out the engine's requests; control.h has the contract. Called by main. Each request is checked first: its
+ * descriptors, and whether the machine's state allows it. Every request gets a reply. The engine is trusted, but it may die
+ * at any moment; then this process ends at once.
  */
 #include "vmm/serve.h"
 
@@ -37,7 +37,7 @@ static int do_console(struct vm *vm, const struct control_request *request, int 
 	(void)reply;
 	(void)err;
 	pthread_mutex_lock(&vm->serial.lock);
-	base_cleanup_close(&vm->serial.log);
+	fd_close(&vm->serial.log);
 	vm->serial.log = steal_fd(&fds[0]);
 	vm->serial.room = request->value[0];
 	pthread_mutex_unlock(&vm->serial.lock);
@@ -187,6 +187,15 @@ static int do_snapshot(struct vm *vm, const struct control_request *request, int
 	return result;
 }
 
+static int do_ahead(struct vm *vm, const struct control_request *request, int *fds, size_t count,
+		    struct control_reply *reply, struct husk_error *err)
+{
+	if (count > 0 && memory_ahead_open(&vm->memory, fds[0], err) < 0)
+		return -1;
+	fds[0] = -1;
+	return ahead_step(vm, request->value[0], reply->value, err);
+}
+
 static int do_balloon(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		      struct control_reply *reply, struct husk_error *err)
 {
@@ -264,7 +273,7 @@ static const struct handler handlers[] = {
 	[CONTROL_RESUME] = { 0, 0, DURING, do_resume },       [CONTROL_SNAPSHOT] = { 3, 3, DURING, do_snapshot },
 	[CONTROL_BALLOON] = { 0, 0, DURING, do_balloon },     [CONTROL_LIMIT] = { 0, 0, BEFORE | DURING, do_limit },
 	[CONTROL_STATS] = { 0, 0, DURING, do_stats },         [CONTROL_TOUCHED] = { 1, 1, DURING, do_touched },
-	[CONTROL_PREFETCH] = { 1, 1, BEFORE, do_prefetch },
+	[CONTROL_PREFETCH] = { 1, 1, BEFORE, do_prefetch },   [CONTROL_AHEAD] = { 0, 1, DURING, do_ahead },
 };
 
 static int carry_out(struct vm *vm, const struct control_request *request, int *fds, size_t count,
@@ -298,7 +307,7 @@ void serve_request(struct vm *vm, const struct control_request *request, int *fd
 		snprintf(reply->message, sizeof(reply->message), "%s", err.message);
 	}
 	for (size_t i = 0; i < CONTROL_FDS_MAX; i++)
-		base_cleanup_close(&fds[i]);
+		fd_close(&fds[i]);
 }
 
 /* ---- the loop ---- */
@@ -325,7 +334,7 @@ static void control_ready(struct watch *watch, uint32_t events)
 		server->over = true;
 		server->status = got < 0;
 		if (got < 0)
-			log_line(LOG_ERROR, "vmm: %s", err.message);
+			log_line(LOG_ERROR, "%s", err.message);
 	} else {
 		serve_request(server->vm, &request, fds, count, &reply);
 	}
@@ -339,7 +348,7 @@ static void end_ready(struct watch *watch, uint32_t events)
 
 	(void)events;
 	pthread_mutex_lock(&server->vm->lock);
-	log_line(server->vm->end.code ? LOG_ERROR : LOG_INFO, "vmm: %s", server->vm->end.message);
+	log_line(server->vm->end.code ? LOG_ERROR : LOG_INFO, "%s", server->vm->end.message);
 	server->status = server->vm->end.code != 0;
 	pthread_mutex_unlock(&server->vm->lock);
 	server->over = true;
@@ -375,7 +384,7 @@ int serve(struct vm *vm, int control)
 			break;
 	}
 	if (err.message[0]) {
-		log_line(LOG_ERROR, "vmm: %s", err.message);
+		log_line(LOG_ERROR, "%s", err.message);
 		return 1;
 	}
 	return server.status;

@@ -1,8 +1,8 @@
 /*
- * Taking a snapshot: what has changed in memory into a new layer, the disk's layer sealed, everything else into the state
- * file; then the running machine moves onto the new layers too, so that parent and copies share them. Called by control.c
- * with the machine paused. Until the state file is whole nothing of the machine changes: any failure leaves it as it
- * was, and the files are the engine's to throw away.
+ * Takes a snapshot: writes changed memory to a new layer, seals the disk's layer, and writes the rest to the state file.
+ * Then the running machine moves onto the new layers too, so that parent and copies share them. Called by serve.c while the
+ * machine is paused. Until the state file is complete, nothing of the machine changes: a failure leaves it as it was, and
+ * the engine deletes the files.
  */
 #include "vmm/vm.h"
 
@@ -89,7 +89,7 @@ int snapshot_take(struct vm *vm, struct snapshot_files *files, uint64_t done[sta
 		return -1;
 	if (state_write(files->state, &state, err) < 0)
 		return -1;
-	done[SNAPSHOT_MEMORY_LAYERS] = delta.squash ? MIN(vm->memory.layer_count, 1u) : vm->memory.layer_count;
+	done[SNAPSHOT_MEMORY_LAYERS] = delta.layer;
 	done[SNAPSHOT_MEMORY_PAGES] = delta.pages;
 	done[SNAPSHOT_DISK_LAYERS] = disk_used ? disk_needed : vm->disk.disk.layer_count - 1;
 	done[SNAPSHOT_DISK_USED] = disk_used;

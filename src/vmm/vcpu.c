@@ -1,7 +1,7 @@
 /*
- * A vCPU: its thread, and what the guest's exits ask for. The thread runs the guest until it is told to park. An access
- * to a port or address where nothing is reads as ones, as on a real bus. It must never trust a size or address of an
- * exit beyond what KVM guarantees.
+ * A vCPU: its thread, and what the guest's exits ask for. The thread runs the guest until it is told to park. A read of a
+ * port or address without a device returns ones, as on a real bus. A size or address of an exit must never be trusted
+ * beyond what KVM guarantees.
  */
 #include <signal.h>
 #include <sys/ioctl.h>

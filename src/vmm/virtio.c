@@ -1,7 +1,8 @@
 /*
  * The virtio-mmio transport: registers, feature negotiation, notifications and interrupts, the same for every device.
- * Called from vCPU threads (registers) and from the loops (notifications). The driver may write any register at any
- * time in any order; a queue is only used once it was checked as a whole, and it must never hang or fault us.
+ * Called from vCPU threads (registers) and from the event loops (notifications). The driver may write any register at any
+ * time in any order. A queue is used only after it was checked as a whole. The driver must never be able to hang or crash
+ * this process.
  */
 #include "vmm/virtio.h"
 
@@ -149,9 +150,9 @@ void virtio_close(struct virtio_device *device)
 {
 	if (!device->ops)
 		return;
-	base_cleanup_close(&device->interrupt_fd);
+	fd_close(&device->interrupt_fd);
 	for (size_t i = 0; i < device->ops->queue_count; i++)
-		base_cleanup_close(&device->notify_fds[i]);
+		fd_close(&device->notify_fds[i]);
 	pthread_mutex_destroy(&device->lock);
 }
 

@@ -1,7 +1,7 @@
 /*
- * The virtual machine as a whole: made in the order that is quick (memory before the interrupt controllers: changing
- * memory slots later waits for a grace period), paused and resumed. Called by control.c on the first thread, except for
- * vm_end, which vCPU threads call.
+ * The virtual machine as a whole: created, paused and resumed. Memory is created before the interrupt controllers, because
+ * changing memory slots later waits for a grace period. Called by serve.c on the first thread, except for vm_end, which
+ * vCPU threads call.
  */
 #include "vmm/vm.h"
 
@@ -194,7 +194,7 @@ int vm_shape(struct vm *vm, int kvm, uint32_t vcpus, uint64_t memory_bytes, stru
 
 /* ---- pausing ---- */
 
-void vm_hold(struct vm *vm)
+static void park_vcpus(struct vm *vm)
 {
 	pthread_mutex_lock(&vm->lock);
 	vm->hold = true;
@@ -203,10 +203,63 @@ void vm_hold(struct vm *vm)
 	while (vm->parked < vm->vcpu_count)
 		pthread_cond_wait(&vm->changed, &vm->lock);
 	pthread_mutex_unlock(&vm->lock);
+}
+
+static void let_vcpus_go(struct vm *vm)
+{
+	pthread_mutex_lock(&vm->lock);
+	vm->hold = false;
+	for (uint32_t i = 0; i < vm->vcpu_count; i++)
+		__atomic_store_n(&vm->vcpus[i].run->immediate_exit, 0, __ATOMIC_SEQ_CST);
+	pthread_cond_broadcast(&vm->changed);
+	pthread_mutex_unlock(&vm->lock);
+}
+
+void vm_hold(struct vm *vm)
+{
+	park_vcpus(vm);
 	/* A disk request that is under way is waited for here. */
 	for (size_t i = 0; i < DEVICE_COUNT; i++)
 		pthread_mutex_lock(&vm->devices[i]->lock);
 	vm->stage = VM_PAUSED;
+}
+
+/* The locks of the devices that the disk thread works for: both, or none. */
+static bool try_disks(struct vm *vm)
+{
+	if (pthread_mutex_trylock(&vm->root.device.lock) != 0)
+		return false;
+	if (pthread_mutex_trylock(&vm->disk.device.lock) == 0)
+		return true;
+	pthread_mutex_unlock(&vm->root.device.lock);
+	return false;
+}
+
+bool vm_try_hold(struct vm *vm)
+{
+	/* Asked before the guest is stopped for nothing, and again when it is: a vCPU's thread takes the locks too. */
+	if (!try_disks(vm))
+		return false;
+	pthread_mutex_unlock(&vm->disk.device.lock);
+	pthread_mutex_unlock(&vm->root.device.lock);
+	park_vcpus(vm);
+	if (!try_disks(vm)) {
+		let_vcpus_go(vm);
+		return false;
+	}
+	for (size_t i = 0; i < DEVICE_COUNT; i++)
+		if (i != DEVICE_ROOT && i != DEVICE_DISK)
+			pthread_mutex_lock(&vm->devices[i]->lock);
+	vm->stage = VM_PAUSED;
+	return true;
+}
+
+void vm_release(struct vm *vm)
+{
+	for (size_t i = 0; i < DEVICE_COUNT; i++)
+		pthread_mutex_unlock(&vm->devices[i]->lock);
+	let_vcpus_go(vm);
+	vm->stage = VM_RUNNING;
 }
 
 int vm_pause(struct vm *vm, struct husk_error *err)
@@ -226,15 +279,7 @@ int vm_resume(struct vm *vm, struct husk_error *err)
 	for (uint32_t i = 0; i < vm->vcpu_count; i++)
 		if (vm_ioctl(vm->vcpus[i].fd, KVM_KVMCLOCK_CTRL, NULL) < 0 && errno != EINVAL)
 			return husk_fail_errno(err, "cannot tell the clock of vCPU %u", i);
-	for (size_t i = 0; i < DEVICE_COUNT; i++)
-		pthread_mutex_unlock(&vm->devices[i]->lock);
-	pthread_mutex_lock(&vm->lock);
-	vm->hold = false;
-	for (uint32_t i = 0; i < vm->vcpu_count; i++)
-		__atomic_store_n(&vm->vcpus[i].run->immediate_exit, 0, __ATOMIC_SEQ_CST);
-	pthread_cond_broadcast(&vm->changed);
-	pthread_mutex_unlock(&vm->lock);
-	vm->stage = VM_RUNNING;
+	vm_release(vm);
 	return 0;
 }
 

@@ -87,6 +87,10 @@ int vm_create(struct vm *vm, struct husk_error *err);
 int vm_shape(struct vm *vm, int kvm, uint32_t vcpus, uint64_t memory_bytes, struct husk_error *err);
 /* Stops vCPUs and devices, whatever the machine did before. */
 void vm_hold(struct vm *vm);
+/* The same for a running machine and a moment: not when a disk's request is under way, which may take long. */
+bool vm_try_hold(struct vm *vm);
+/* Lets a held machine go. After more than a moment its clocks are to be told first: vm_resume. */
+void vm_release(struct vm *vm);
 int vm_pause(struct vm *vm, struct husk_error *err);
 int vm_resume(struct vm *vm, struct husk_error *err);
 /* The machine is over: called from a vCPU's thread. */
@@ -133,6 +137,12 @@ int vcpu_load(struct vcpu *vcpu, const struct buf *sections, struct husk_error *
 int boot_linux(struct vm *vm, int kernel, int initramfs, const char *command_line, struct husk_error *err);
 /* Writes the tables; *root is the address the kernel is told. */
 int acpi_write(struct vm *vm, uint64_t *root, struct husk_error *err);
+
+/* ---- ahead.c ---- */
+
+#define AHEAD_WINDOWS 64u /* of memory, looked through at most for a piece: 512 MiB */
+/* Brings up to about `most` changed pages into the open layer; `done` as enum ahead_done. */
+int ahead_step(struct vm *vm, uint64_t most, uint64_t done[static CONTROL_VALUES], struct husk_error *err);
 
 /* ---- snapshot.c, restore.c ---- */
 

@@ -1,7 +1,7 @@
 /*
- * The virtio socket device; see vsock.h. All of it runs in the main loop. The guest is hostile: it may send any packet at
- * any time, more data than it has credit for, or never take what is sent to it. What is held for it is bounded; whatever
- * makes no sense is answered with a reset of that connection.
+ * The virtio socket device; see vsock.h. All of it runs in the main event loop. The guest is hostile: it may send any
+ * packet at any time, send more data than it has credit for, or never read what is sent to it. What is buffered for the
+ * guest is bounded. A packet that makes no sense resets its connection.
  */
 #include "vmm/vsock.h"
 
@@ -58,8 +58,7 @@ static void drop(struct vsock_connection *c)
 	if (c->stage == VSOCK_FREE)
 		return;
 	loop_unwatch(c->vsock->loop, &c->watch);
-	if (fd >= 0)
-		close(fd);
+	fd_close(&fd);
 	buf_free(&c->waiting);
 	*c = (struct vsock_connection){ .vsock = c->vsock, .watch.fd = -1 };
 }
@@ -312,9 +311,9 @@ static void fill_guest(struct vsock *vsock)
 			put_packet(vsock, &chain, &vsock->replies[0]);
 			vsock->reply_count--;
 			memmove(&vsock->replies[0], &vsock->replies[1], vsock->reply_count * sizeof(vsock->replies[0]));
-		} else if (put_data(c, &chain)) {
+		} else if (c && put_data(c, &chain)) {
 			watch_socket(c);
-		} else {
+		} else if (c) {
 			queue_unpop(queue);
 			reset_connection(c);
 		}

@@ -1,7 +1,7 @@
 /*
- * The table of nodes of one mounted volume; see nodes.h. Called by serve.c on the thread of that mount alone. The guest
- * decides what enters, so the table is bounded, chains of parents are followed only so far, and a node that a dishonest
- * guest still uses after forgetting it is simply not found.
+ * The table of nodes of one mounted volume; see nodes.h. Called by the server on the thread of that mount only. The guest
+ * decides what is entered, so the table is bounded, and chains of parents are followed to a bounded depth. A node that a
+ * dishonest guest uses after forgetting it is simply not found. Only nodes_sweep and nodes_close may free a node.
  */
 #include "volume/nodes.h"
 
@@ -77,20 +77,73 @@ static void node_free(struct nodes *nodes, struct node *node)
 	free(node);
 }
 
-/* Frees it, and parents that only it still held, when nothing needs them. */
+static bool unneeded(const struct node *node)
+{
+	return node->parent && !node->children && !node->handles && (node->dead || !node->lookups);
+}
+
+/* The next sweep frees it, unless something needs it again by then. */
 static void settle(struct nodes *nodes, struct node *node)
 {
-	while (node->parent && !node->children && !node->handles && (node->dead || !node->lookups)) {
+	if (node->idle || !unneeded(node))
+		return;
+	node->idle = true;
+	node->next_idle = nodes->idle;
+	nodes->idle = node;
+}
+
+static void free_idle(struct nodes *nodes)
+{
+	while (nodes->idle) {
+		struct node *node = nodes->idle;
+		nodes->idle = node->next_idle;
+		node->idle = false;
+		if (!unneeded(node))
+			continue;
 		struct node *parent = node->parent;
 		node_free(nodes, node);
 		parent->children--;
-		node = parent;
+		settle(nodes, parent);
 	}
 }
 
-int nodes_open(struct nodes *nodes, uint64_t root_inode)
+/* The oldest in a chain that nothing hangs on. */
+static struct node *evictable(struct node *chain)
 {
-	*nodes = (struct nodes){ .next_id = NODE_ROOT + 1 };
+	struct node *found = NULL;
+
+	for (struct node *node = chain; node; node = node->next_by_id)
+		if (node->parent && !node->children && !node->handles)
+			found = node;
+	return found;
+}
+
+/* A guest that never forgets (gVisor does not) must not fill the table for good. The guest's kernel asks for what went by
+ * name when it wants it. */
+static void evict_one(struct nodes *nodes)
+{
+	for (size_t i = 0; i < BUCKETS; i++) {
+		struct node *node = evictable(nodes->by_id[nodes->evict_at++ % BUCKETS]);
+		if (!node)
+			continue;
+		node->lookups = 0;
+		settle(nodes, node);
+		return;
+	}
+}
+
+void nodes_sweep(struct nodes *nodes)
+{
+	free_idle(nodes);
+	if (nodes->count >= nodes->limit) {
+		evict_one(nodes);
+		free_idle(nodes);
+	}
+}
+
+int nodes_open(struct nodes *nodes, uint64_t root_inode, size_t limit)
+{
+	*nodes = (struct nodes){ .next_id = NODE_ROOT + 1, .limit = limit };
 	nodes->by_id = calloc(BUCKETS, sizeof(*nodes->by_id));
 	nodes->by_name = calloc(BUCKETS, sizeof(*nodes->by_name));
 	if (nodes->by_id && nodes->by_name && node_new(nodes, NODE_ROOT, NULL, "", root_inode))
@@ -138,35 +191,15 @@ static void die(struct nodes *nodes, struct node *node)
 	settle(nodes, node);
 }
 
-/* A guest that never forgets (gVisor does not) must not fill the table for good: one that nothing hangs on goes. The
- * guest's kernel asks for it again by name when it wants it. */
-static void evict_one(struct nodes *nodes, const struct node *kept)
-{
-	for (size_t i = 0; i < BUCKETS; i++) {
-		size_t bucket = nodes->evict_at++ % BUCKETS;
-		for (struct node *node = nodes->by_id[bucket]; node; node = node->next_by_id) {
-			if (node == kept || !node->parent || node->children || node->handles)
-				continue;
-			node->lookups = 0;
-			settle(nodes, node);
-			return;
-		}
-	}
-}
-
 struct node *nodes_take(struct nodes *nodes, struct node *parent, const char *name, uint64_t inode)
 {
 	struct node *node = find_name(nodes, parent, name);
 
 	if (node && node->inode != inode) {
-		parent->children++; /* held: the old one may be the last that needs it */
 		die(nodes, node);
-		parent->children--;
 		node = NULL;
 	}
-	if (!node && nodes->count >= NODES_MAX)
-		evict_one(nodes, parent);
-	if (!node && nodes->count < NODES_MAX)
+	if (!node && nodes->count < nodes->limit)
 		node = node_new(nodes, nodes->next_id++, parent, name, inode);
 	if (!node)
 		errno = ENFILE;
@@ -184,8 +217,8 @@ static int prepend(char *path, size_t *at, const char *part)
 	}
 	if (path[*at])
 		path[--*at] = '/';
-	*at -= size;
-	memcpy(path + *at, part, size);
+	while (size > 0)
+		path[--*at] = part[--size];
 	return 0;
 }
 
@@ -243,9 +276,6 @@ void nodes_renamed(struct nodes *nodes, struct node *from, const char *old_name,
 		free(name);
 		return;
 	}
-	/* Both directories stay, whatever goes with the names in them. */
-	from->children++;
-	to->children++;
 	nodes_removed(nodes, to, new_name);
 	if (node) {
 		leave_name(nodes, node);
@@ -258,9 +288,8 @@ void nodes_renamed(struct nodes *nodes, struct node *from, const char *old_name,
 			node->name = name;
 			enter_name(nodes, node);
 		}
+		settle(nodes, node);
 	}
-	from->children--;
-	to->children--;
 	settle(nodes, from);
 }
 
@@ -312,7 +341,7 @@ int nodes_load(struct nodes *nodes, const char *bytes, size_t size)
 	memcpy(&nodes->next_id, bytes, at);
 	/* All of them below the root first: a parent may come after its children. */
 	while ((more = next_saved(bytes, size, &at, fixed, &name)) > 0) {
-		if (fixed[0] <= NODE_ROOT || fixed[0] >= nodes->next_id || nodes->count >= NODES_MAX || !*name ||
+		if (fixed[0] <= NODE_ROOT || fixed[0] >= nodes->next_id || nodes->count >= nodes->limit || !*name ||
 		    strchr(name, '/') || nodes_find(nodes, fixed[0]))
 			return -1;
 		struct node *node = node_new(nodes, fixed[0], root, name, fixed[2]);

@@ -1,7 +1,7 @@
 /*
- * What is done beneath the directory of a volume; see volume.h. Called with paths that an attacker chose, while another
- * sandbox may be changing the same directory: every step therefore works on descriptors that openat2 has opened beneath
- * the root, never on a path that could have become a link since it was looked at.
+ * Operations beneath the directory of a volume; see volume.h. Paths are chosen by an attacker, and another sandbox may
+ * change the same directory at the same time. So every step works on descriptors that openat2 opened beneath the root,
+ * never on a path that may have become a link meanwhile.
  */
 #include "volume/volume.h"
 
@@ -73,7 +73,7 @@ static uint64_t count_tree(int fd, int depth)
 	struct stat status;
 
 	if (!dir)
-		close(fd);
+		fd_close(&fd);
 	if (!dir || depth > DEPTH_MAX)
 		return UINT64_MAX / 2;
 	for (struct dirent *entry; (entry = readdir(dir));) {
@@ -91,16 +91,21 @@ static uint64_t count_tree(int fd, int depth)
 	return sum;
 }
 
-static int open_count(struct volume *volume, const char *path, struct husk_error *err)
+int volume_adopt(int root, int count_fd, uint64_t limit, struct volume *out, struct husk_error *err)
 {
-	volume->count_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	if (volume->count_fd < 0 || ftruncate(volume->count_fd, sizeof(*volume->count)) < 0)
-		return husk_fail_errno(err, "cannot open '%s'", path);
-	volume->count = mmap(NULL, sizeof(*volume->count), PROT_READ | PROT_WRITE, MAP_SHARED, volume->count_fd, 0);
-	if (volume->count == MAP_FAILED) {
-		volume->count = NULL;
-		return husk_fail_errno(err, "cannot map '%s'", path);
-	}
+	*out = (struct volume){ .root = root, .count_fd = count_fd, .limit = limit };
+	if (ftruncate(count_fd, sizeof(*out->count)) == 0)
+		out->count = mmap(NULL, sizeof(*out->count), PROT_READ | PROT_WRITE, MAP_SHARED, count_fd, 0);
+	if (out->count && out->count != MAP_FAILED)
+		return 0;
+	husk_fail_errno(err, "cannot map the count of a volume");
+	out->count = NULL;
+	volume_close(out);
+	return -1;
+}
+
+int volume_join(struct volume *volume, struct husk_error *err)
+{
 	/* Alone with it: what a killed process left may be wrong. Others wait for the shared lock meanwhile. */
 	if (flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0 && !atomic_exchange(&volume->count->clean, 0)) {
 		int fd = openat(volume->root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -109,14 +114,15 @@ static int open_count(struct volume *volume, const char *path, struct husk_error
 		atomic_store(&volume->count->used, count_tree(fd, 0));
 	}
 	if (flock(volume->count_fd, LOCK_SH) < 0)
-		return husk_fail_errno(err, "cannot lock '%s'", path);
+		return husk_fail_errno(err, "cannot lock the count of a volume");
 	atomic_store(&volume->count->clean, 0);
+	volume->joined = true;
 	return 0;
 }
 
 int volume_make(const char *directory, struct husk_error *err)
 {
-	cleanup_free char *data = str_format("%s/data", directory);
+	cleanup_free char *data = volume_data(directory);
 
 	if (!data)
 		return husk_fail_memory(err);
@@ -126,18 +132,33 @@ int volume_make(const char *directory, struct husk_error *err)
 	return chmod(data, 0777) < 0 ? husk_fail_errno(err, "cannot open '%s' to everybody", data) : 0;
 }
 
-int volume_open(const char *directory, uint64_t limit, struct volume *out, struct husk_error *err)
+char *volume_data(const char *directory)
 {
-	cleanup_free char *data = str_format("%s/data", directory);
+	return str_format("%s/data", directory);
+}
+
+int volume_count_open(const char *directory, struct husk_error *err)
+{
 	cleanup_free char *usage = str_format("%s/usage", directory);
 
-	*out = (struct volume){ .root = -1, .count_fd = -1, .limit = limit };
-	if (!data || !usage)
+	if (!usage)
 		return husk_fail_memory(err);
-	out->root = open(data, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (out->root < 0)
-		husk_fail_errno(err, "cannot open the volume's directory '%s'", data);
-	else if (open_count(out, usage, err) == 0)
+	int fd = open(usage, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	return fd < 0 ? husk_fail_errno(err, "cannot open '%s'", usage) : fd;
+}
+
+int volume_open(const char *directory, uint64_t limit, struct volume *out, struct husk_error *err)
+{
+	cleanup_free char *data = volume_data(directory);
+	cleanup_close int root = data ? open(data, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+
+	*out = (struct volume){ .root = -1, .count_fd = -1 };
+	if (root < 0)
+		return husk_fail_errno(err, "cannot open the volume's directory '%s/data'", directory);
+	int count_fd = volume_count_open(directory, err);
+	if (count_fd < 0 || volume_adopt(steal_fd(&root), count_fd, limit, out, err) < 0)
+		return -1;
+	if (volume_join(out, err) == 0)
 		return 0;
 	volume_close(out);
 	return -1;
@@ -147,12 +168,12 @@ void volume_close(struct volume *volume)
 {
 	if (volume->count) {
 		/* The last one: from here on the count holds until the next change. */
-		if (flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0)
+		if (volume->joined && flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0)
 			atomic_store(&volume->count->clean, 1);
 		munmap(volume->count, sizeof(*volume->count));
 	}
-	base_cleanup_close(&volume->count_fd);
-	base_cleanup_close(&volume->root);
+	fd_close(&volume->count_fd);
+	fd_close(&volume->root);
 	*volume = (struct volume){ .root = -1, .count_fd = -1 };
 }
 
@@ -181,6 +202,24 @@ int volume_at(const struct volume *volume, const char *path, int flags, mode_t m
 	return fd;
 }
 
+int volume_entry(const struct volume *volume, const char *path)
+{
+	cleanup_close int fd = volume_at(volume, path, O_PATH, 0);
+	struct stat status, again;
+
+	if (fd < 0 || fstat(fd, &status) < 0)
+		return -1;
+	if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+		return steal_fd(&fd);
+	cleanup_close int open_fd = volume_at(volume, path, O_RDONLY | O_NONBLOCK, 0);
+	if (open_fd < 0 || fstat(open_fd, &again) < 0)
+		return -1;
+	if (again.st_ino == status.st_ino)
+		return steal_fd(&open_fd);
+	errno = ESTALE;
+	return -1;
+}
+
 /* The shared lock says "in use" to whoever removes the last name. One who came too late finds it gone. */
 static int take_in_use(int fd)
 {
@@ -191,7 +230,7 @@ static int take_in_use(int fd)
 	if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) || flock(fd, LOCK_SH) < 0 || fstat(fd, &status) < 0 ||
 	    status.st_nlink == 0) {
 		bool directory = S_ISDIR(status.st_mode);
-		close(fd);
+		fd_close(&fd);
 		errno = directory ? EISDIR : ENOENT;
 		return -1;
 	}
@@ -211,7 +250,7 @@ void volume_drop(struct volume *volume, int fd)
 	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 &&
 	    flock(fd, LOCK_EX | LOCK_NB) == 0)
 		refund(volume, VOLUME_BLOCK + data_charge(&status));
-	close(fd);
+	fd_close(&fd);
 }
 
 int volume_create(struct volume *volume, const char *path, mode_t mode, uid_t uid, gid_t gid, int more_flags)
@@ -291,7 +330,7 @@ int volume_mkdir(struct volume *volume, int parent, const char *name, mode_t mod
 		return -1;
 	if (mkdirat(parent, name, mode & MODE_BITS) < 0)
 		return refund_failed(volume, VOLUME_BLOCK);
-	cleanup_close int fd = openat(parent, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	cleanup_close int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	/* Whoever replaced it in this moment has what it wanted. */
 	if (fd >= 0 && (volume_chown(fd, uid, gid) < 0 || volume_chmod(fd, mode) < 0))
 		log_line(LOG_WARN, "volume: owner or mode of a new directory: %s", strerror(errno));
@@ -309,27 +348,22 @@ int volume_symlink(struct volume *volume, int parent, const char *name, const ch
 	return 0;
 }
 
-/* Through the descriptor itself: the magic link in /proc leads to exactly what was opened. */
-static void own_path(int fd, char path[static 32])
-{
-	snprintf(path, 32, "/proc/self/fd/%d", fd);
-}
-
-int volume_link(struct volume *volume, int fd, int parent, const char *name)
+/* By its name: one that is replaced in this moment is another file of the same volume, and a link is not followed. */
+int volume_link(struct volume *volume, int from, const char *old_name, ino_t inode, int parent, const char *name)
 {
 	struct stat status;
-	char path[32];
 
-	if (fstat(fd, &status) < 0)
+	if (fstatat(from, old_name, &status, AT_SYMLINK_NOFOLLOW) < 0 || status.st_ino != inode) {
+		errno = ESTALE;
 		return -1;
+	}
 	if (!S_ISREG(status.st_mode)) {
 		errno = EPERM;
 		return -1;
 	}
 	if (charge(volume, VOLUME_BLOCK) < 0)
 		return -1;
-	own_path(fd, path);
-	if (linkat(AT_FDCWD, path, parent, name, AT_SYMLINK_FOLLOW) < 0)
+	if (linkat(from, old_name, parent, name, 0) < 0)
 		return refund_failed(volume, VOLUME_BLOCK);
 	return 0;
 }
@@ -366,7 +400,7 @@ static int end_name(struct volume *volume, struct last_name *last, int result)
 
 	if (result == 0)
 		refund(volume, last->bytes);
-	base_cleanup_close(&last->fd);
+	fd_close(&last->fd);
 	errno = why;
 	return result;
 }
@@ -407,14 +441,10 @@ int volume_rename(struct volume *volume, int from, const char *old_name, int to,
 int volume_chmod(int fd, mode_t mode)
 {
 	struct stat status;
-	char path[32];
 
 	if (fstat(fd, &status) < 0)
 		return -1;
-	if (S_ISLNK(status.st_mode))
-		return 0;
-	own_path(fd, path);
-	return chmod(path, mode & MODE_BITS);
+	return S_ISLNK(status.st_mode) ? 0 : fchmod(fd, mode & MODE_BITS);
 }
 
 int volume_chown(int fd, uid_t uid, gid_t gid)
@@ -424,13 +454,5 @@ int volume_chown(int fd, uid_t uid, gid_t gid)
 
 int volume_utimes(int fd, const struct timespec times[2])
 {
-	struct stat status;
-	char path[32];
-
-	if (fstat(fd, &status) < 0)
-		return -1;
-	if (S_ISLNK(status.st_mode))
-		return 0;
-	own_path(fd, path);
-	return utimensat(AT_FDCWD, path, times, 0);
+	return utimensat(fd, "", times, AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW);
 }

@@ -1,6 +1,6 @@
 /*
- * Fields of structured payloads: tag, size, bytes. The reader walks them with every size checked against what is left;
- * a message is valid as a whole or not at all.
+ * The fields of structured payloads: tag, size, bytes. The reader checks every size against the bytes that are left. A
+ * message is valid as a whole or not at all.
  */
 #include "wire/wire.h"
 
@@ -75,16 +75,24 @@ bool wire_valid(const char *message, size_t size)
 	return more == 0;
 }
 
+int wire_field_int(const struct wire_field *field, int64_t *out)
+{
+	uint64_t value = 0;
+
+	if (field->size != 8)
+		return -1;
+	for (unsigned i = 0; i < 8; i++)
+		value |= (uint64_t)(uint8_t)field->data[i] << (8 * i);
+	*out = (int64_t)value;
+	return 0;
+}
+
 int64_t wire_get_int(const char *message, size_t size, uint16_t tag, int64_t fallback)
 {
 	struct wire_field field;
-	uint64_t value = 0;
+	int64_t value;
 
-	if (!wire_find(message, size, tag, &field) || field.size != 8)
-		return fallback;
-	for (unsigned i = 0; i < 8; i++)
-		value |= (uint64_t)(uint8_t)field.data[i] << (8 * i);
-	return (int64_t)value;
+	return wire_find(message, size, tag, &field) && wire_field_int(&field, &value) == 0 ? value : fallback;
 }
 
 /* A string of our own: NULL when a NUL hides inside or memory is out. */

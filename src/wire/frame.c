@@ -1,7 +1,9 @@
 /*
- * Frames of the wire protocol: the header codec and the blocking send and receive. Both ends of every link use these;
- * what arrives may have been written by an attacker, so nothing is used before wire_header_decode has checked it.
+ * Frames: the header's encoding, and blocking send and receive. Both ends of every link use these functions. Bytes may come
+ * from an attacker, so nothing is used before wire_header_decode has checked it.
  */
+#include <limits.h>
+#include <poll.h>
 #include <sys/uio.h>
 
 #include "wire/wire.h"
@@ -80,25 +82,63 @@ int wire_send(int fd, uint32_t channel, enum wire_type type, uint8_t stream, con
 	return 0;
 }
 
-int wire_receive(int fd, struct wire_header *header, char *payload, struct husk_error *err)
+/* As read_full, but not past the deadline: then -1 with ETIMEDOUT. */
+static ssize_t read_until(int fd, void *data, size_t size, int64_t deadline_ms)
+{
+	size_t done = 0;
+
+	while (done < size) {
+		struct pollfd wait = { fd, POLLIN, 0 };
+		int64_t left = deadline_ms < 0 ? -1 : MAX(0, deadline_ms - time_monotonic_ms());
+		int ready = left == 0 ? 0 : poll(&wait, 1, (int)MIN(left, INT_MAX));
+		if (ready ==
+		    0) /* also when there is something: a peer that never stops talking has no more time than others */
+			errno = ETIMEDOUT;
+		if (ready == 0 || (ready < 0 && errno != EINTR))
+			return -1;
+		ssize_t got = ready < 0 ? -1 : read(fd, (char *)data + done, size - done);
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+			continue;
+		if (got < 0)
+			return -1;
+		if (got == 0)
+			break;
+		done += (size_t)got;
+	}
+	return (ssize_t)done;
+}
+
+static int fail_receive(struct husk_error *err)
+{
+	return errno == ETIMEDOUT ? husk_fail(err, HUSK_TIMEOUT, "the other side does not answer")
+				  : husk_fail_errno(err, "cannot receive a frame");
+}
+
+int wire_receive_until(int fd, struct wire_header *header, char *payload, int64_t deadline_ms, struct husk_error *err)
 {
 	uint8_t bytes[WIRE_HEADER_SIZE];
-	ssize_t n = read_full(fd, bytes, sizeof(bytes));
+	ssize_t n = deadline_ms < 0 ? read_full(fd, bytes, sizeof(bytes))
+				    : read_until(fd, bytes, sizeof(bytes), deadline_ms);
 
 	if (n == 0 || (n < 0 && errno == ECONNRESET))
 		return 0;
 	if (n < 0)
-		return husk_fail_errno(err, "cannot receive a frame");
+		return fail_receive(err);
 	if ((size_t)n < sizeof(bytes))
 		return husk_fail(err, HUSK_GONE, "the connection ended inside a frame");
 	if (wire_header_decode(bytes, header, err) < 0)
 		return -1;
-	n = read_full(fd, payload, header->size);
+	n = deadline_ms < 0 ? read_full(fd, payload, header->size) : read_until(fd, payload, header->size, deadline_ms);
 	if (n < 0)
-		return husk_fail_errno(err, "cannot receive a frame");
+		return fail_receive(err);
 	if ((size_t)n < header->size)
 		return husk_fail(err, HUSK_GONE, "the connection ended inside a frame");
 	return 1;
+}
+
+int wire_receive(int fd, struct wire_header *header, char *payload, struct husk_error *err)
+{
+	return wire_receive_until(fd, header, payload, -1, err);
 }
 
 int wire_send_end(int fd, uint32_t channel, const struct husk_error *e, const struct buf *results,

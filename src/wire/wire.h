@@ -33,8 +33,8 @@
 #define WIRE_WINDOW (2u * 1024u * 1024u)
 
 enum wire_type {
-	WIRE_HELLO = 1, /* channel 0, first frame of each side: TAG_VERSION */
-	WIRE_OPEN,      /* TAG_METHOD and arguments */
+	WIRE_HELLO = 1, /* channel 0, first frame of each side: TAG_VERSION, FLAGS? (a client's to a supervisor) */
+	WIRE_OPEN,      /* TAG_METHOD, arguments, TAG_REQUEST? */
 	WIRE_DATA,
 	WIRE_CREDIT,
 	WIRE_EOF,
@@ -57,11 +57,13 @@ struct wire_header {
 	uint8_t stream;
 };
 
+/* ---- frame.c: the header ---- */
+
 /* Decodes and checks: size within bounds, known type, stream in range. Never trusts a byte of it. */
 int wire_header_decode(const uint8_t bytes[static WIRE_HEADER_SIZE], struct wire_header *out, struct husk_error *err);
 void wire_header_encode(const struct wire_header *header, uint8_t bytes[static WIRE_HEADER_SIZE]);
 
-/* ---- fields ---- */
+/* ---- field.c, open.c: fields ---- */
 
 /* Appends a field; -1 when out of memory or the message would pass WIRE_PAYLOAD_MAX. */
 int wire_put_bytes(struct buf *message, uint16_t tag, const void *data, size_t size);
@@ -78,104 +80,66 @@ struct wire_field {
 int wire_next(const char *message, size_t size, size_t *cursor, struct wire_field *out);
 /* The first field with this tag: true when there. A malformed message reads as "not there": check it once on arrival. */
 bool wire_find(const char *message, size_t size, uint16_t tag, struct wire_field *out);
+/* The value of a field that holds an integer; -1 when it does not. */
+int wire_field_int(const struct wire_field *field, int64_t *out);
 int64_t wire_get_int(const char *message, size_t size, uint16_t tag, int64_t fallback);
 /* A copy the caller frees, or NULL when absent, or when it holds a NUL byte (never valid in our strings). */
 char *wire_get_string(const char *message, size_t size, uint16_t tag);
 /* Every field of this tag, as a NULL-terminated list (empty list when none); NULL when out of memory or a NUL inside. */
 char **wire_get_strings(const char *message, size_t size, uint16_t tag);
+/* The payload of an OPEN: the method, its arguments (may be NULL), and the request this thread works for. */
+int wire_put_open(struct buf *message, uint16_t method, const struct buf *arguments);
 /* Is it a well-formed run of fields? */
 bool wire_valid(const char *message, size_t size);
 
-/* ---- frames over a blocking descriptor ---- */
+/* ---- frame.c: frames over a blocking descriptor ---- */
 
 /* One frame out, in one writev where the kernel allows. Callers serialise. */
 int wire_send(int fd, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload, size_t size,
 	      struct husk_error *err);
 /* One frame in; payload (at least WIRE_PAYLOAD_MAX bytes) is filled. 1: a frame; 0: clean end of stream; -1: error. */
 int wire_receive(int fd, struct wire_header *header, char *payload, struct husk_error *err);
+/* The same, and TIMEOUT when it has not come by the deadline (time_monotonic_ms; -1: none). */
+int wire_receive_until(int fd, struct wire_header *header, char *payload, int64_t deadline_ms, struct husk_error *err);
 /* END with this status; `results` may be NULL. `e` NULL or code 0 means success. */
 int wire_send_end(int fd, uint32_t channel, const struct husk_error *e, const struct buf *results,
 		  struct husk_error *err);
 /* Reads status and message of an END payload into err: 0 when it was a success, else -1. */
 int wire_end_status(const char *payload, size_t size, struct husk_error *err);
 
-/*
- * ---- methods ----
- *
- * Answered by the agent (and relayed by the supervisor). Arguments => results in END; streams and MSGs in between.
- * Paths are absolute, guest-side. "a?" is optional. Every path, argv and env string is bytes without NUL.
- */
+/* ---- methods: methods.def says what each takes and answers; docs/wire.md is made from it ---- */
+
 enum wire_method {
-	/* processes */
-	METHOD_EXEC = 1, /* ARG* (argv) or SHELL (string for /bin/sh -c), ENV* (K=V), CWD?, USER? (name or uid; default
-			    root), TIMEOUT_MS?, ROWS+COLUMNS? (PTY: output on STREAM_OUT only), TAG_NAME? (a label),
-			    FLAGS? EXEC_STDIN: keep stdin open for STREAM_IN (else /dev/null), EXEC_DETACH: END as soon as
-			    it has started. First MSG: PID. Then DATA with output. MSG in: SIGNAL n (to the group), or
-			    ROWS+COLUMNS (resize). EOF on STREAM_IN closes stdin. END: PID, EXIT_CODE (128+n when
-			    signalled, 127 not found, 126 not executable, 124 timed out), SIGNAL?, TIMED_OUT?, OOM?,
-			    DURATION_MS. A CANCEL (or a lost link) detaches: the process lives on. */
-	METHOD_ATTACH, /* PID, OFFSET_OUT?, OFFSET_ERR? (absolute byte offsets; default: the oldest byte still buffered),
-			    FLAGS? EXEC_STDIN. First MSG: PID, OFFSET_OUT, OFFSET_ERR (where it really starts),
-			    DROPPED_OUT, DROPPED_ERR (bytes lost before that). Then as EXEC. A finished process replays and ENDs. */
-	METHOD_PROCESS_LIST, /* MSG per process, live and finished: PID, NAME?, ARG* (argv), CWD, USER, STARTED_MS (wall),
-				  RUNNING, EXIT_CODE?, TIMED_OUT?, OOM?, OFFSET_OUT, OFFSET_ERR (ends of output so far), FLAGS */
-	METHOD_PROCESS_SIGNAL, /* PID, SIGNAL: to its process group. NOT_FOUND when it is not one of ours, or over */
-	METHOD_PROCESS_FORGET, /* PID: kills it if it runs, and drops its buffers */
-
-	/* files */
-	METHOD_FILE_READ = 20, /* PATH, OFFSET?, LENGTH? => DATA on STREAM_OUT, EOF, END: SIZE (of the whole file) */
-	METHOD_FILE_WRITE, /* PATH, MODE?, USER?, FLAGS? FILE_APPEND, ATTRIBUTE*. DATA on STREAM_IN, EOF. Written beside and renamed
-				  over the target: nothing changes if the link breaks before EOF. Parents are made. END: SIZE */
-	METHOD_FILE_STAT,   /* PATH, FLAGS? FILE_FOLLOW => END: the fields of an entry (below) */
-	METHOD_FILE_LIST,   /* PATH, DEPTH? (default 1) => MSG per entry */
-	METHOD_FILE_MKDIR,  /* PATH, MODE?, USER?: with parents; fine when a directory is there */
-	METHOD_FILE_MOVE,   /* PATH, TARGET */
-	METHOD_FILE_REMOVE, /* PATH: a file, or a tree */
-	METHOD_FILE_CHMOD,  /* PATH, MODE */
-	METHOD_TAR_READ,    /* PATH => tar on STREAM_OUT (entries relative to PATH's parent), EOF, END */
-	METHOD_TAR_WRITE,   /* PATH (a directory, made when missing), USER?. Tar on STREAM_IN, EOF, END: COUNT. Refuses
-				  absolute names, "..", devices, and links that lead outside */
-	METHOD_WATCH,       /* PATH, FLAGS? WATCH_RECURSIVE => first an empty MSG when armed; then MSG per event: EVENT
-				  (enum wire_event), PATH; until CANCEL */
-
-	/* the rest of the machine */
-	METHOD_DIAL =
-		40,   /* PORT: guest-local TCP. First an empty MSG when connected; DATA both ways, EOF both ways, END */
-	METHOD_STATS, /* => END: CPU_US, MEMORY, MEMORY_TOTAL, DISK, DISK_TOTAL, COUNT (processes) */
-
-	/* the supervisor only; a client's OPEN with these is refused */
-	METHOD_IDENTITY =
-		60,    /* HOSTNAME, MACHINE_ID (32 hex), ENTROPY (bytes), TIME_MS (wall), PIDS (limit), MEMORY (limit),
-				 ENV* (K=V, given to every process from now on), INTERFACE?, NAMESERVER? (address for resolv.conf),
-				 CERTIFICATE? (PEM, for the trust store) with NAME (its subject hash): makes this machine its own; channels of the past life are dropped (their processes go on,
-				 detached); only then are frozen processes let go. END when all of it holds: VERSION */
-	METHOD_FREEZE, /* before a checkpoint: stops every process of the guest but the agent, parents first; END when
-				 done. After END the agent sends nothing until THAW or IDENTITY */
-	METHOD_THAW,   /* the checkpoint is over and this is still the same machine: children first */
-	METHOD_OOM,    /* memory is short: kill the largest process (by RSS) and mark it OOM. END: PID?, NAME? */
-	METHOD_NETWORK, /* INTERFACE?, NAMESERVER?, CERTIFICATE? with NAME, ENV*: the network part of IDENTITY, for a policy changed later */
-	METHOD_OOM_WATCH, /* => MSG for each process that the guest's own kernel killed for memory: PID, NAME; until CANCEL */
-	METHOD_VOLUME, /* PATH, FLAGS? VOLUME_READ_ONLY: mounts a FUSE filesystem there, or takes up the one a past life
-				 has there. First an empty MSG when it stands. Then DATA on STREAM_OUT is a FUSE request a frame,
-				 on STREAM_IN an answer a frame, until the host cancels, which leaves the mount dead. MSG in with
-				 FLAGS VOLUME_HOLD: no request is taken from the guest's kernel any more; MSG out once all that
-				 were are answered. MSG in without it: goes on. Open before IDENTITY */
-
-	/* answered by the supervisor itself */
-	METHOD_SANDBOX_INFO = 100, /* => END: JSON (the live view: state, expiry, limits, use) */
-	METHOD_SANDBOX_CLAIM,      /* JSON (what a sandbox is created with): turns a pooled sandbox into a live one */
-	METHOD_SANDBOX_KILL,       /* REASON? => END once nothing of it is left */
-	METHOD_SANDBOX_EXTEND,     /* TTL_SECONDS from now (0 with PERSISTENT) => END: EXPIRES_MS */
-	METHOD_SANDBOX_CHECKPOINT, /* PATH (image directory on the host, made by the caller) => END: DURATION_MS (of the pause) */
-	METHOD_SANDBOX_HIBERNATE, /* => END once it is on disk; then the supervisor ends */
-	METHOD_SANDBOX_PAUSE,
-	METHOD_SANDBOX_RESUME,
-	METHOD_SANDBOX_EGRESS,      /* JSON (a policy), SECRETS? (the text of its secrets file): holds from END on */
-	METHOD_SANDBOX_EGRESS_VIEW, /* COUNT? (newest events) => END: JSON {"traffic":{…},"log":[…]} */
+#define METHOD(name, number, kind, text, answer) METHOD_##name = number,
+#include "wire/methods.def"
 };
 
-enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2 };
-enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2 };
+enum wire_method_kind {
+	METHOD_UNKNOWN,
+	METHOD_AGENT,      /* answered by the agent, for any client */
+	METHOD_PRIVATE,    /* answered by the agent, for the supervisor only */
+	METHOD_SUPERVISOR, /* answered by the supervisor */
+};
+
+/* ---- arguments.c ---- */
+
+/* Checks the fields of an OPEN, or of a later MSG from the host, against methods.def; INVALID with the tag's name. The message
+ * must be well formed (wire_valid). Call it on receipt, before anything is done for the call. */
+int wire_check(int64_t method, enum wire_type frame, const char *message, size_t size, struct husk_error *err);
+
+/* ---- open.c ---- */
+
+enum wire_method_kind wire_method_kind(int64_t method);
+/* For the log: "exec", "hibernate"; "?" for a number that is none. */
+const char *wire_method_name(int64_t method);
+
+/* HELLO_GUEST: the client wants to use the guest. HELLO_LATER: it falls asleep, come again; the supervisor then hangs up.
+ * HELLO_LIMITED: the client is not trusted, and gets what the agent answers for any client, and nothing of the supervisor's;
+ * the supervisor says it back. */
+enum wire_hello_flags { HELLO_GUEST = 1, HELLO_LATER = 2, HELLO_LIMITED = 4 };
+/* EXEC_IMAGE: what the container image says is run; where it says nothing, the words or the shell string of the call. */
+enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2, EXEC_IMAGE = 4 };
+enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4 };
 enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
 enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };
@@ -249,6 +213,7 @@ enum wire_tag {
 	TAG_NAMESERVER,
 	TAG_CERTIFICATE,
 	TAG_INTERFACE, /* struct wire_interface */
+	TAG_CPU_MILLI,
 
 	TAG_JSON = 130,
 	TAG_REASON,
@@ -256,6 +221,9 @@ enum wire_tag {
 	TAG_PERSISTENT,
 	TAG_EXPIRES_MS,
 	TAG_SECRETS,
+	TAG_REQUEST, /* the id of the request behind a call, for the log (base/log.h) */
+	TAG_IDLE_SECONDS,
+	TAG_POINT, /* the number of a checkpoint */
 };
 
 #endif

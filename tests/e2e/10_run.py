@@ -176,5 +176,27 @@ def test_example_program():
     assert_equal(done.stdout.count(b"changed in the first child\n"), 1)
 
 
+@test
+def test_terminal_needs_one():
+    before = set(listed())
+    for words in (["run", "-it", "--", "bash"], ["run", "--tty", "-i", "--", "bash"]):
+        assert_fails(*words, code=125, says=["not a terminal", "-i"], timeout=60)
+    assert_nothing_left(before)
+
+
+@test
+def test_one_signal_is_enough():
+    # The command takes no notice, and nothing is asked twice.
+    before = set(listed())
+    script = "trap '' INT TERM HUP; echo ready; while :; do sleep 0.1; done"
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with ending(start("run", "--", "sh", "-c", script, start_new_session=True)) as process:
+            assert_equal(process.stdout.readline(), b"ready\n")
+            process.send_signal(number)
+            process.communicate(timeout=60)
+            assert_equal(process.returncode, 128 + number)
+        assert_nothing_left(before)
+
+
 if __name__ == "__main__":
     main("base")

@@ -2,6 +2,7 @@
 """Processes that outlive their client: detached starts, the list, attaching from an offset, slow readers, signals."""
 
 # timeout: 1800
+import os
 import signal
 import subprocess
 
@@ -124,6 +125,30 @@ def test_output_after_the_parent_ended():
     # A child that keeps the pipe open must not keep the call from ending for ever, nor lose what was said before.
     result = husk("exec", box, "--", "sh", "-c", "(sleep 300 &) ; echo said", timeout=30)
     assert_equal(result.out, b"said\n")
+
+
+@test
+def test_detached_program_that_is_not_there():
+    box = create()
+    assert_fails("exec", "-d", box, "--", "nosuchprogram", "x", code=127, says=["nosuchprogram", "not found"])
+    assert_fails("exec", "-d", box, "--", "/etc/passwd", code=126, says=["/etc/passwd", "cannot be executed"])
+    assert_equal(husk("ps", "--json", box).json(), [])
+    assert int(husk("exec", "-d", box, "--", "true").text) > 1
+
+
+@test
+def test_a_signal_ends_exec_whatever_the_supervisor_does():
+    box = create()
+    with ending(start("exec", box, "--", "sh", "-c", "echo ready; sleep 1000", start_new_session=True)) as client:
+        assert_equal(client.stdout.readline(), b"ready\n")
+        supervisor = supervisor_pid(box)
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            client.send_signal(signal.SIGTERM)
+            client.communicate(timeout=90)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        assert_equal(client.returncode, 128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":

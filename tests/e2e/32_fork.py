@@ -156,5 +156,16 @@ def test_eight_at_once():
         assert_ticking(child)
 
 
+@test
+def test_fork_ends_with_its_parent():
+    box = create("--ttl", "15m", "--on-expiry", "hibernate")
+    parent = inspect(box)
+    (child,) = fork(box)
+    (told,) = fork(box, "--ttl", "2h", "--on-expiry", "kill")
+    assert_equal((inspect(child)["expires_at"], inspect(child)["on_expiry"]), (parent["expires_at"], "hibernate"))
+    assert_equal(inspect(told)["on_expiry"], "kill")
+    assert inspect(told)["expires_at"] > parent["expires_at"], (inspect(told), parent)
+
+
 if __name__ == "__main__":
     main("base")

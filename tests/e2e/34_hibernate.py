@@ -21,7 +21,7 @@ def test_hibernate_and_wake():
     before = len(ticks(box))
     husk("hibernate", box)
     assert_equal(inspect(box)["state"], "hibernated")
-    until(lambda: not os.path.exists(f"/proc/{pid}"), "its supervisor ends")
+    until(lambda: not runs(pid), "its supervisor ends")
     assert not machines_of(box), "nothing of it listens"
     husk("wake", box)
     assert_equal(inspect(box)["state"], "running")

@@ -12,7 +12,7 @@ import time
 
 from lib.harness import *
 
-MOMENTS = 3 if SLOW == 1 else 2
+MOMENTS = 3 if SLOW < LAB_SLOW else 2
 
 # Every turn changes the disk (a journal that must have no gap, a block that must read as it was written) and uses the
 # network: loopback, and the wire to the gateway, whose answers do not matter. The nonce is told once, to its starter; an

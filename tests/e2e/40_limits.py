@@ -76,8 +76,19 @@ def test_process_limit_is_a_clear_error():
     result = husk("exec", "--timeout", "60", box, "--", "python3", "-c", script, timeout=120, code=None)
     assert result.code == 0, result
     count, why = result.text.split(" ", 1)
-    # the guest's kernel counts a few processes late
-    assert 5 <= int(count) <= 64 and "temporarily unavailable" in why, result
+    # Debian's gVisor looks at the limit in one of seven forks only (docs/security.md): 160 is a chance of 1 in 400 million.
+    # The current one, and a kernel, look at each; a program of the sandbox's own may be there beside python.
+    most = 32 if os.environ.get("HUSK_RUNSC") else 160
+    assert 5 <= int(count) <= most and "temporarily unavailable" in why, result
+
+
+def assert_full(text):
+    """The disk is: a cloned one (38_clones.py) says so in other words."""
+    assert "No space left" in text or ("Disk quota exceeded" in text and has_cloned_disks()), text
+
+
+def has_cloned_disks():
+    return any("cloned by btrfs" in check["text"] for check in husk("doctor", "--json", code=None).json())
 
 
 @test
@@ -85,12 +96,12 @@ def test_disk_filler():
     neighbour = create()
     box = create("--disk", "128M")
     result = husk("exec", box, "--", "sh", "-c", "head -c 1G /dev/zero >/root/filler; echo $?", timeout=120)
-    assert_in("No space left", result.error)
+    assert_full(result.error)
     written = int(sh(box, "stat -c %s /root/filler"))
     assert 32 << 20 < written <= 128 << 20, written
     assert_neighbour(neighbour)
     assert_equal(sh(box, "rm /root/filler; echo again >/root/f && cat /root/f"), "again")
-    assert_in("No space left", husk("exec", box, "--", "sh", "-c", "cd /tmp; head -c 1G /dev/zero >f; true").error)
+    assert_full(husk("exec", box, "--", "sh", "-c", "cd /tmp; head -c 1G /dev/zero >f; true").error)
 
 
 @test
@@ -101,7 +112,7 @@ def test_disk_limit_holds_after_a_fork_and_a_sleep():
     husk("hibernate", box)
     for one in (box, child):
         result = husk("exec", one, "--", "sh", "-c", "head -c 100000000 /dev/zero >/root/more; true", timeout=120)
-        assert_in("No space left", result.error)
+        assert_full(result.error)
         total = int(sh(one, "du -sb /root | cut -f1"))
         assert total <= 96 << 20, total
 
@@ -119,11 +130,58 @@ def test_cpu_limit():
     assert_equal(sh(box, "echo slow but there"), "slow but there")
 
 
+def seen(box):
+    """What programs ask: (MemTotal, MemAvailable, processors by affinity, online and listed, /dev/shm), sizes in bytes."""
+    script = (
+        "awk '/^Mem(Total|Available):/ {print $2 * 1024}' /proc/meminfo; nproc; cat /sys/devices/system/cpu/online; "
+        "grep -c ^processor /proc/cpuinfo; df -B1 --output=size /dev/shm | tail -1"
+    )
+    return [word if "-" in word else int(word) for word in sh(box, script).split()]
+
+
+@test
+def test_limits_are_what_programs_see():
+    box = create("--memory", "300M", "--cpus", "0.5")
+    total, available, affinity, online, listed, shm = seen(box)
+    assert_equal((total, affinity, online, listed, shm), (300 << 20, 1, 0, 1, 150 << 20))
+    assert 200 << 20 <= available <= total, available
+    # The group that holds or shows it: a virtual machine's, gVisor's of the first version, gVisor's of the second.
+    files = ("memory/memory.limit_in_bytes", "memory/workload/memory.limit_in_bytes", "workload/memory.max")
+    group = "cat " + " ".join(f"/sys/fs/cgroup/{file}" for file in files)
+    assert_equal(int(husk("exec", box, "--", "sh", "-c", group, code=None).text.split()[-1]), 300 << 20)
+    # What is in use is seen soon, and its end too.
+    hold = "b = bytearray(100 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nimport time; time.sleep(600)"
+    pid = husk("exec", "-d", box, "--", "python3", "-c", hold).text.strip()
+    until(lambda: seen(box)[1] < available - (80 << 20), "less is available")
+    sh(box, f"kill -9 {pid}")
+    until(lambda: seen(box)[1] > available - (40 << 20), "it is available again")
+    # In each life: its copy has the same, and what lay in /dev/shm.
+    sh(box, "echo here >/dev/shm/file")
+    child = husk("fork", box).text.strip()
+    assert_equal((seen(child)[0], seen(child)[2], seen(child)[5]), (300 << 20, 1, 150 << 20))
+    assert_equal(sh(child, "cat /dev/shm/file"), "here")
+    other = create("--memory", "1G", "--cpus", "2")
+    assert_equal((seen(other)[0], seen(other)[2], seen(other)[5]), (1 << 30, min(2, os.cpu_count()), 512 << 20))
+
+
+@test
+def test_out_of_memory_is_who_was_killed():
+    # The child of one that goes on is killed: that one has ended as it liked. The event names the killed one.
+    box = create("--memory", "192M")
+    script = f"python3 -c \"{HOG}\"; echo went on; exit 3"
+    done = husk("exec", "--json", box, "--", "sh", "-c", script, code=3, timeout=120).json()
+    assert_equal((done["out_of_memory"], done["stdout"].split("\n")[-2]), (False, "went on"))
+    until(lambda: "oom" in event_kinds(box), "the event of it")
+    event = next(entry for entry in husk("events", "--json", box).json() if entry["kind"] == "oom")
+    assert_in("python3", str(event))
+
+
 @test
 def test_limits_are_seen_inside():
     box = create("--memory", "256M", "--disk", "200M")
-    size = int(sh(box, "df -B1 --output=size / | tail -1"))
-    assert 150 << 20 <= size <= 220 << 20, size
+    if not has_cloned_disks():  # there df shows the filesystem that all of them are on
+        size = int(sh(box, "df -B1 --output=size / | tail -1"))
+        assert 150 << 20 <= size <= 220 << 20, size
     stats = husk("stats", "--json", box).json()
     assert_equal((stats["memory_limit"], stats["disk_limit"] <= 220 << 20), (256 << 20, True))
 
@@ -139,6 +197,80 @@ def test_log_flood():
     assert_equal(sh(box, "echo ok"), "ok")
     assert "oom" not in event_kinds(box)
     assert_neighbour(neighbour)
+
+
+BOMBS = {
+    "sh": ["sh", "-c", "bomb() { bomb | bomb & }; bomb"],
+    "bash": ["bash", "-c", ":(){ :|:& };:"],
+    "deaf": ["sh", "-c", "trap '' HUP INT TERM; bomb() { setsid sh -c 'trap \"\" HUP INT TERM'; bomb | bomb & }; bomb"],
+}
+
+
+def pids_events(box):
+    return event_kinds(box).count("pids")
+
+
+def needs_pids_events():
+    if isolation() != "gvisor":
+        raise Skip("a guest with a kernel of its own holds the limit itself, and there is no event")
+
+
+def assert_exec_answers(box, what):
+    """An exec that begins while a bomb is being ended may be killed with it (docs/security.md); one of the next is not."""
+    last = [None]
+
+    def answers():
+        last[0] = husk("exec", box, "--", "echo", "lives", code=None, timeout=60)
+        return last[0].out == b"lives\n"
+
+    try:
+        until(answers, what, seconds=60)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {last[0]}") from None
+
+
+def assert_bomb_is_over(name, pids):
+    """It is ended, with an event. Where the limit is exact, a bomb may instead be held at the limit, waiting for ever."""
+    box = create("--pids", str(pids))
+    husk("exec", "-d", box, "--", *BOMBS[name])
+
+    def over():
+        return pids_events(box) or (os.environ.get("HUSK_RUNSC") and len(husk("ps", box, "--json").json()) <= pids + 2)
+
+    until(over, f"the {name} bomb is over", seconds=60)
+    assert_exec_answers(box, f"exec after the {name} bomb")
+    if pids_events(box):
+        until(lambda: len(husk("ps", box, "--json").json()) < 50, f"nothing is left of the {name} bomb")
+
+
+@test
+def test_fork_bombs_end():
+    needs_pids_events()
+    neighbour = create()
+    for name in BOMBS:
+        assert_bomb_is_over(name, 96)
+    assert_neighbour(neighbour)
+
+
+@test
+def test_fork_bomb_at_the_default_limits():
+    needs_pids_events()
+    assert_bomb_is_over("sh", int(inspect(create())["pids"]))
+
+
+@test
+def test_slow_bomb_at_the_limit():
+    # At the limit, and always trying for more: fork fails inside, and exec still answers.
+    box = create("--pids", "64")
+    script = (
+        "import os,time\nn=0\nwhile True:\n try:\n  if os.fork()==0: time.sleep(1000)\n  n+=1\n"
+        " except OSError:\n  open('/tmp/full','w').write(str(n)); time.sleep(0.05)"
+    )
+    husk("exec", "-d", box, "--", "python3", "-c", script)
+    until(lambda: husk("exec", box, "--", "test", "-e", "/tmp/full", code=None).code == 0, "it is full", seconds=60)
+    for _ in range(3):
+        time.sleep(1)
+        assert_exec_answers(box, "exec beside the bomb")
 
 
 if __name__ == "__main__":

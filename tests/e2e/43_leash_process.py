@@ -364,6 +364,82 @@ def looks_at_every_request_of_a_connection():
     assert not [r for r in seen if "neighbour" in str(r.get("host")) or "smuggled" in r.get("path", "")], seen
 
 
+def with_body(host, hidden, method="GET", framing="length", path="/seen"):
+    """A request whose body is another one."""
+    if framing == "length":
+        return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(hidden)}\r\n\r\n{hidden}"
+    return f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n{framing}"
+
+
+@test
+def hides_no_request_in_the_body_of_another():
+    """The host ignores bodies: to it their bytes are requests, which the leash has not judged."""
+    before = len(internet.requests())
+    with Leash() as leash:
+        leash.set("allow", "allowed.test:8090", "api.test:8091", secrets=[("TOKEN", VALUE, "api.test:8091")])
+        web = resolve("allowed.test")
+        resolve("api.test")
+        hidden = get("neighbour.test:8090", "/smuggled")
+        chunk = f"{len(hidden):x}\r\n{hidden}\r\n0\r\n\r\n"
+        for method in ("GET", "HEAD", "DELETE", "OPTIONS", "POST", "PUT"):
+            for text in (hidden, "\r\n \r\n" + hidden, hidden.replace("\r\n", "\n"), hidden.replace(" ", "\t", 2),
+                         "GET http://neighbour.test/smuggled HTTP/1.0", "GET http://neighbour.test/smuggled\r\n\r\n"):
+                answer = speak(web, 8090, with_body("allowed.test:8090", text, method))
+                assert_in("HTTP/1.1 400 ", (answer or b"").decode(), f"{method} {text!r}")
+        for framing in (chunk, "0\r\n" + hidden, "0;" + "x" * 300 + "\r\n\r\n", "5;" + hidden, "0x5\r\nhello\r\n0\r\n\r\n"):
+            answer = speak(web, 8090, with_body("allowed.test:8090", "", "POST", framing))
+            assert_in("HTTP/1.1 400 ", (answer or b"").decode(), framing)
+        # Piece by piece, and cut short.
+        head, _, body = with_body("allowed.test:8090", hidden).partition("\r\n\r\n")
+        guest(dribble, web, 8090, head + "\r\n\r\n", body)
+        guest(dribble, web, 8090, head.replace("Length: ", "Length: 9") + "\r\n\r\n", body[:-4])
+        assert_in("400", tls(web, "api.test", with_body("api.test:8091", get("api.test:8091", "/smuggled")), port=8091))
+        leash.flush()
+        assert leash.denied("allowed.test") and leash.denied("api.test")
+    seen = internet.requests()[before:]
+    assert not [r for r in seen if "neighbour" in str(r.get("host")) or "smuggled" in r.get("path", "")], seen
+
+
+def dribble(address, port, head, body):
+    """Sends the body byte by byte and then its end, whatever the other side says."""
+    with socket.create_connection((address, port), 5) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            s.sendall(head.encode())
+            for byte in body.encode():
+                s.sendall(bytes([byte]))
+            s.shutdown(socket.SHUT_WR)
+            s.settimeout(2)
+            while s.recv(4096):
+                pass
+        except (ConnectionError, TimeoutError):
+            pass
+
+
+@test
+def ends_a_connection_with_the_request_that_has_a_body():
+    before = len(internet.requests())
+    with Leash() as leash:
+        leash.set("allow", "allowed.test", "allowed.test:8090")
+        web = resolve("allowed.test")
+        post = "POST /p HTTP/1.1\r\nHost: ALLOWED.test.\r\nConnection: content-length\r\nContent-Length: 5\r\n\r\nhello"
+        answer = speak(web, 80, get("allowed.test", "/one") + post + get("allowed.test", "/late")).decode()
+        assert_in('"/one"', answer)
+        assert_in('"hello"', answer)
+        assert "/late" not in answer, answer
+        assert_equal(answer.count("Connection: close"), 1)
+        [sent] = [r for r in internet.requests()[before:] if r.get("path") == "/p"]
+        assert_equal((sent["headers"]["connection"], sent["host"]), ("close", "allowed.test"))
+        # Without bodies the connection lasts, one answer after the other, and each request is in the log.
+        answer = speak(web, 80, "".join(get("allowed.test", f"/k{i}") for i in range(20))).decode()
+        assert_equal(answer.count(" 200 OK"), 20)
+        leash.flush()
+        assert_equal(leash.traffic[("allowed.test", 80)]["connections"], 2)
+        # A host that answers more often than it was asked is cut off after the first answer.
+        answer = speak(web, 8090, with_body("allowed.test:8090", "\0\r\n" + get("neighbour.test:8090", "/unasked")))
+        assert "/unasked" not in (answer or b"").decode(), answer
+
+
 SOCKETS = """
 import socket, threading
 def serve(c):

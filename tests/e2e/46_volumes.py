@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Volumes: directories that outlive sandboxes. Two sandboxes share one, it goes on through fork, hibernation and the death
-of a supervisor, it holds no more than its size, and nothing a guest does to it reaches past it."""
-# timeout: 400
+of a supervisor, it holds no more than its size, and nothing a guest does to it reaches past it. Its jailed server may die or
+hang, and costs nobody more than the volume."""
+# timeout: 600
 
 import contextlib
 import hashlib
 import os
 import signal
+import time
 
 from lib.harness import (
-    HOME, assert_no_leaks, create, fork, husk, inspect, isolation, main, remove, sh, supervisor_pid, test, until,
+    HOME, assert_no_leaks, create, fork, husk, inspect, isolation, main, remove, runs, sh, supervisor_pid, test, until,
 )
 
 # A file and a directory held open from before to after whatever happens to the machine. It counts the turns that went
@@ -44,6 +46,18 @@ def volume(name, *options):
             remove(box)
         husk("volume", "rm", name)
         assert not os.path.exists(f"{HOME}/volumes/{made}")
+
+
+def servers(box):
+    """The processes that serve its volumes: {the volume's directory: pid}."""
+    found = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            with open(f"/proc/{name}/cmdline", "rb") as words, open(f"/proc/{name}/stat") as stat:
+                words, parent = words.read().decode().split("\0"), int(stat.read().rsplit(")", 1)[1].split()[1])
+            if words[1] == "volume-server" and parent == supervisor_pid(box):
+                found[os.path.dirname(words[2])] = int(name)
+    return found
 
 
 def count(box):
@@ -198,6 +212,65 @@ def a_killed_supervisor_loses_nothing():
         assert sh(other, "cat /data/d/closed /data/synced") == "closed\nsynced"
         # Counted anew: a directory, two files with a block each, and an empty one.
         assert husk("volume", "inspect", "kept").json()["used_bytes"] == 6 * 4096
+
+
+@test
+def a_server_has_no_more_than_its_volume():
+    with volume("caged") as made:
+        box = create("--volume", "caged:/data")
+        sh(box, "echo x > /data/x")
+        pid = servers(box)[f"{HOME}/volumes/{made}"]
+        with open(f"/proc/{pid}/status") as lines:
+            status = dict(line.split(":\t", 1) for line in lines.read().splitlines() if ":\t" in line)
+        assert status["CapEff"] == status["CapPrm"] == status["CapBnd"] == "000000000000000b", status
+        assert status["NoNewPrivs"] == "1" and status["Seccomp"] == "2", status
+        assert all(int(uid) >= 0x0fff4000 for uid in (status["Uid"] + "\t" + status["Gid"]).split()), status
+        assert os.listdir(f"/proc/{pid}/root/") == ["x"]
+        for kind in ("net", "mnt", "pid", "ipc", "uts"):
+            assert os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"), kind
+
+
+@test
+def a_server_that_dies_costs_the_guest_its_volume_alone():
+    with volume("dies") as made, volume("lives"):
+        box = create("--volume", "dies:/data", "--volume", "lives:/other")
+        sh(box, "echo kept > /data/kept; echo other > /other/file")
+        # Somebody waits for an answer at that very moment, most likely.
+        for i in range(3):
+            husk("exec", "-d", box, "--", "sh", "-c", f"while true; do echo x >> /data/loop{i}; cat /data/loop{i}; done")
+        until(lambda: sh(box, "cat /data/loop0 /data/loop1 /data/loop2 2>/dev/null || true"), "the writers are at work")
+        os.kill(servers(box)[f"{HOME}/volumes/{made}"], signal.SIGKILL)
+        until(lambda: husk("exec", box, "--", "cat", "/data/kept", code=None).code != 0, "its volume gives errors")
+        assert sh(box, "cat /other/file; echo more > /other/more; ls /other") == "other\nfile\nmore"
+        assert list(servers(box)) != [] and f"{HOME}/volumes/{made}" not in servers(box)
+        # It is there again for the machine that goes on from an image.
+        husk("hibernate", box)
+        husk("wake", box)
+        assert sh(box, "cat /data/kept /other/more") == "kept\nmore"
+
+
+@test
+def a_server_that_hangs_does_not_hold_up_the_end():
+    with volume("hangs") as made:
+        box = create("--volume", "hangs:/data")
+        pid = servers(box)[f"{HOME}/volumes/{made}"]
+        os.kill(pid, signal.SIGSTOP)
+        husk("exec", "-d", box, "--", "sh", "-c", "while true; do echo x >> /data/x; done")
+        start = time.monotonic()
+        remove(box)
+        assert time.monotonic() - start < 20, "rm waited for the disk"
+        until(lambda: not runs(pid), "it was killed")
+
+
+@test
+def a_server_goes_with_its_supervisor():
+    with volume("follows") as made:
+        box = create("--volume", "follows:/data")
+        pid = servers(box)[f"{HOME}/volumes/{made}"]
+        os.kill(pid, signal.SIGSTOP)  # it cannot notice by itself
+        os.kill(supervisor_pid(box), signal.SIGKILL)
+        until(lambda: not runs(pid), "the kernel ends it")
+        until(lambda: inspect(box)["state"] == "ended", "the death is noticed")
 
 
 @test

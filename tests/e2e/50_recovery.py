@@ -2,7 +2,9 @@
 """Killed in the middle of anything: a supervisor, a client, an engine. The next call finds it, clears it, says so."""
 
 # timeout: 1800
+import contextlib
 import os
+import pathlib
 import random
 import signal
 import time
@@ -13,7 +15,7 @@ from lib.harness import *
 def kill_supervisor(box):
     pid = supervisor_pid(box)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not os.path.exists(f"/proc/{pid}"), "the supervisor is gone")
+    until(lambda: not runs(pid), "the supervisor is gone")
 
 
 @test
@@ -50,6 +52,55 @@ def test_client_of_a_killed_supervisor():
         kill_supervisor(box)
         _, err = client.communicate(timeout=30)
         assert client.returncode == 125 and err.startswith(b"husk: "), (client.returncode, err)
+
+
+def pool_supervisors():
+    """Those that wait in the pool, or are on their way into it: whoever was started for it and has no sandbox yet."""
+    found, mine = [], set()
+    for box in listed():
+        with contextlib.suppress(OSError):  # it is hibernated
+            mine.add(supervisor_pid(box))
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            name = pathlib.Path(f"/proc/{entry}/comm").read_text(encoding="utf-8").strip()
+            words = pathlib.Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+            if name == "husk-supervise" and b"--pool" in words and HOME.encode() in words and int(entry) not in mine:
+                found.append(int(entry))
+    return found
+
+
+def fill_pool():
+    return until(pool_supervisors, "the pool has machines")
+
+
+@test
+def test_wake_past_a_dead_pool():
+    for number in (signal.SIGKILL, signal.SIGSTOP):
+        box = create()
+        start_counter(box)
+        husk("hibernate", box)
+        fill_pool()
+        for pid in pool_supervisors():
+            os.kill(pid, number)
+        try:
+            assert_equal(sh(box, "echo awake"), "awake", f"with the pool after {number.name}")
+            assert_ticking(box)
+            assert_equal(inspect(box)["state"], "running")
+            remove(box)
+        finally:
+            for pid in pool_supervisors():
+                os.kill(pid, signal.SIGCONT)
+    husk("gc", "--all")
+    assert_no_leaks()
+
+
+@test
+def test_rm_all_leaves_no_prepared_machine():
+    create()
+    fill_pool()
+    husk("rm", "--all")
+    assert_equal(pool_supervisors(), [], "supervisors of the pool")
+    assert_no_leaks()
 
 
 @test

@@ -56,6 +56,30 @@ def test_errors():
 
 
 @test
+def test_ipython():
+    box = create()
+    assert_equal(code(box, "    x = 5\n    x")["result"], "5", "indented")
+    done = code(box, "!echo out; echo err >&2")
+    assert_equal((done["stdout"], done["stderr"]), ("out\n", "err\n"))
+    assert_equal(code(box, "lines = !printf 'a\\nb'\nlines")["result"], "['a', 'b']")
+    assert_equal(code(box, "for i in range(2):\n    !echo {i}")["stdout"], "0\n1\n")
+    assert_equal(code(box, "%%bash\necho $((1 + 2))")["stdout"], "3\n")
+    assert_in("per loop", code(box, "%timeit -n1 -r1 1")["stdout"])
+    assert_in("number of items", code(box, "len?")["results"][0]["text"])
+    assert_equal(code(box, "6 * 7")["result"], "42")
+    assert_equal(code(box, "_ + 1, In[1], get_ipython() is not None")["result"], "(43, 'x = 5\\nx', True)")
+    code(box, "import asyncio\ntask = asyncio.create_task(asyncio.sleep(0.01, 'done'))")
+    assert_equal(code(box, "await task")["result"], "'done'")
+    done = code(box, "from IPython.display import display, update_display\n"
+                "display(1, display_id='d'); update_display(2, display_id='d'); update_display(3, display_id='d')")
+    assert_equal([entry["text"] for entry in done["results"]], ["1", "3"], "of the updates the last")
+    assert_equal(code(box, "input('?')", status=1)["error"]["name"], "StdinNotImplementedError")
+    assert_equal(code(box, "%nosuch", status=1)["error"]["name"], "UsageError")
+    assert_equal(code(box, "await asyncio.sleep(1000)", "--timeout", "500ms", status=124)["timed_out"], True)
+    assert_equal(code(box, "x")["result"], "5", "the context outlives an interrupt")
+
+
+@test
 def test_output_streams():
     box = create()
     done = code(box, "import sys, os\nprint('o'); print('e', file=sys.stderr); os.system('echo child'); None")
@@ -127,7 +151,8 @@ def test_bad_input():
     assert_fails("code", "sb-nosuchone", "1", code=125, says="sb-nosuchone")
     assert_fails("code", "--rm", "-c", "nosuch", box, code=125, says="nosuch")
     assert_fails("code", box, "1", "--timeout", "x", code=125, says="x")
-    assert_fails("code", "1+1", "-l", "javascript", "-t", "base", code=125, says=["javascript", "code-interpreter"])
+    for language in ("javascript", "typescript", "r", "java"):
+        assert_fails("code", "1+1", "-l", language, "-t", "base", code=125, says=[language, "code-interpreter"])
     assert_fails("code", "-f", "/nowhere/x.py", box, code=125, says="/nowhere/x.py")
 
 

@@ -8,9 +8,10 @@ import contextlib
 import json
 import os
 import pathlib
+import resource
+import signal
 import socket
-import ssl
-import subprocess
+import sqlite3
 import threading
 import time
 
@@ -306,17 +307,8 @@ def test_beyond_loopback():
 @test
 def test_tls():
     with scratch() as directory, token("tls") as secret:
-        subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
-            + ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
-            cwd=directory,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
-        options = ("--cert", str(directory / "cert.pem"), "--key", str(directory / "key.pem"))
+        options, context = certificate(directory)
         with server(*options) as huskd:
-            context = ssl.create_default_context(cafile=str(directory / "cert.pem"))
             connection = http.client.HTTPSConnection("127.0.0.1", huskd.port, timeout=30, context=context)
             connection.request("GET", "/v1/sandboxes", headers={"Authorization": f"Bearer {secret}"})
             assert_equal(connection.getresponse().status, 200)
@@ -434,6 +426,89 @@ def test_bad_bytes():
             assert not got or got.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5", b"HTTP/1.0 4")), got[:200]
         assert_in(b" 431 ", huskd.raw(b"GET /healthz HTTP/1.1\r\nHost: x\r\nBig: " + b"x" * 200000 + b"\r\n\r\n")[:40])
         huskd.get("/healthz")
+
+
+@test
+def test_ambiguous_framing():
+    """Where a body ends is said once: anything else is refused, and what follows is never a second request."""
+    hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+    with server() as huskd:
+        for headers in (
+            b"Content-Length: 0\r\nContent-Length: %d\r\n" % len(hidden),
+            b"Content-Length: %d\r\nContent-Length: 0\r\n" % len(hidden),
+            b"Content-Length: %d\r\nContent-Length: %d\r\n" % (len(hidden), len(hidden)),
+            b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n" % len(hidden),
+            b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n",
+            b"Transfer-Encoding: gzip, chunked\r\n",
+            b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+            b"Content-Length : %d\r\n" % len(hidden),
+            b"Content-Length: +%d\r\n" % len(hidden),
+        ):
+            got = huskd.raw(b"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" + hidden, timeout=5)
+            assert got.startswith(b"HTTP/1.1 400 "), (headers, got[:300])
+            assert got.count(b"X-Request-Id") <= 1, (headers, got)
+        assert "/hidden" not in huskd.log(), huskd.log()
+
+
+@test
+def test_idle_connections_keep_nobody_out():
+    """More connections than the table has room for, from several addresses, none with a token."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    crowd = []
+    with server() as huskd, token("known", "--admin") as secret:
+        made = huskd.create()["id"]
+        with socket.create_connection(("127.0.0.1", huskd.port), 30) as stream:
+            stream.sendall(f"GET /v1/events?follow=true HTTP/1.1\r\nHost: x\r\nX-Husk-Token: {secret}\r\n\r\n".encode())
+            assert stream.recv(4096).startswith(b"HTTP/1.1 200")
+            try:
+                for number in range(4600):
+                    one = socket.socket()
+                    crowd.append(one)
+                    one.settimeout(30)
+                    one.bind((f"127.0.0.{2 + number % 11}", 0))
+                    one.connect(("127.0.0.1", huskd.port))
+                    if number % 2:
+                        with contextlib.suppress(ConnectionError):  # one past its address's share is closed at once
+                            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")  # half a head
+                    if number % 100 == 99:
+                        huskd.get("/v1/sandboxes", token=secret)
+                for _ in range(20):
+                    huskd.get("/v1/sandboxes", token=secret)
+                huskd.put(f"/v1/sandboxes/{made}/metadata", {"still": "here"})
+                until(lambda: b"event: metadata" in stream.recv(65536), "a known client keeps its stream")
+            finally:
+                for one in crowd:
+                    one.close()
+
+
+@test
+def test_a_slow_head_is_cut():
+    with server() as huskd, socket.create_connection(("127.0.0.1", huskd.port), 5) as slow:
+        slow.settimeout(1)
+        begun, over = time.monotonic(), False
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        while not over and time.monotonic() - begun < 55:
+            try:
+                slow.sendall(b"x")
+                over = slow.recv(100) == b""
+            except TimeoutError:
+                pass
+            except ConnectionError:
+                over = True
+        assert over, "still open"
+
+
+@test
+def test_recovers_by_itself():
+    """A supervisor that was killed is noticed although nobody asks."""
+    with server() as huskd:
+        made = huskd.create()["id"]
+        os.kill(supervisor_pid(made), signal.SIGKILL)
+        with contextlib.closing(sqlite3.connect(f"file:{HOME}/catalog.db?mode=ro", uri=True)) as catalog:
+            def ended():
+                return catalog.execute("SELECT state FROM sandboxes WHERE id = ?", (made,)).fetchone() == ("ended",)
+            until(ended, "the row says so", seconds=120)
+        assert_in("cleared up after 1 sandboxes", huskd.log())
 
 
 @test
@@ -665,7 +740,9 @@ def test_json_log():
             "two lines",
         )
         first = lines[0]
-        assert_equal(set(first), {"time", "request", "remote", "method", "route", "status", "ms", "bytes", "tenant"})
+        members = "time level process request message remote method route sandbox status ms bytes tenant"
+        assert_equal(set(first), set(members.split()))
+        assert_equal((first["level"], first["process"], first["message"]), ("info", "huskd", "request"))
         assert_equal(
             (first["method"], first["route"], first["status"], first["tenant"]), ("GET", "/v1/sandboxes", 200, "logged")
         )

@@ -3,6 +3,7 @@
 
 # timeout: 1200
 import base64
+import concurrent.futures
 import hashlib
 import os
 import threading
@@ -81,6 +82,7 @@ def test_blocking():
             "signal": None,
             "timed_out": False,
             "out_of_memory": False,
+            "denied": [],
         },
     )
     done = run(box, argv=["printf", "%s|", "a b", "$HOME", ""])
@@ -96,6 +98,17 @@ def test_blocking():
     assert_equal(run(box, "stty size", rows=33, columns=99)["stdout"], "33 99\r\n")
     by_name = create("--name", "by-name")
     assert_equal(run("by-name", "hostname")["stdout"], run(by_name, "hostname")["stdout"])
+
+
+@test
+def test_many_at_once_lose_nothing():
+    """More ends in one turn of the agent's loop than it hears of at once."""
+    box = create()
+    with concurrent.futures.ThreadPoolExecutor(80) as pool:
+        for _ in range(12):
+            said = list(pool.map(lambda number: run(box, f"echo {number}")["stdout"], range(80)))
+            assert_equal(said, [f"{number}\n" for number in range(80)])
+    remove(box)
 
 
 @test
@@ -138,7 +151,7 @@ def test_stream():
     assert_equal(events[0].data["pid"] in processes(box), True)
     assert_equal((events[1].data, events[1].id), ({"text": "one\n", "offset": 0}, "4-0"))
     assert_equal((events[2].data, events[2].id), ({"text": "two\n", "offset": 0}, "4-4"))
-    assert_equal(set(events[3].data), {"exit_code", "signal", "timed_out", "out_of_memory", "duration_ms"})
+    assert_equal(set(events[3].data), {"exit_code", "signal", "timed_out", "out_of_memory", "duration_ms", "denied"})
     assert_equal(events[3].data["exit_code"], 4)
     accept = huskd().events("POST", path(box, "exec"), {"cmd": "echo hi"}, headers={"Accept": "text/event-stream"})
     assert_equal(output(accept), b"hi\n")

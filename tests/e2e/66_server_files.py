@@ -158,6 +158,7 @@ def test_watch():
     with huskd().stream("GET", url(box, "/watch", path="/root/w", recursive="true")) as events:
         first = next(events)
         assert_equal((first.kind, first.data), ("start", {"path": "/root/w"}))
+        write(box, "/root/w/put", b"whole")
         sh(box, "echo x >/root/w/sub/f; mv /root/w/sub/f /root/w/g; chmod 600 /root/w/g; rm /root/w/g; touch /root/w/end")
         seen = []
         for event in events:
@@ -168,6 +169,9 @@ def test_watch():
     for wanted in (("create", "/root/w/sub/f"), ("chmod", "/root/w/g"), ("remove", "/root/w/g")):
         assert_in(wanted, seen)
     assert "rename" in {kind for kind, _ in seen}, seen
+    # A file that is written over HTTP appears whole, and what it was before is nobody's business.
+    assert_equal([kind for kind, path in seen if path == "/root/w/put"], ["create"])
+    assert not [path for _, path in seen if ".husk-" in path], seen
     huskd().get(url(box, "/watch", path="/nowhere"), status=404).error("not_found")
     idle = len(os.listdir(f"/proc/{huskd().pid}/task"))
     for _ in range(5):

@@ -8,13 +8,15 @@ import hashlib
 import http.client
 import json
 import os
+import socket
+import struct
 import threading
 import time
 import urllib.parse
 
 from lib.harness import *
-from lib.http import server, token
-from lib.websocket import Refused, connect_tcp, connect_unix
+from lib.http import certificate, server, token
+from lib.websocket import Refused, WebSocket, connect_tcp, connect_unix
 
 # One connection, one request: the answer is chosen by the path. Written on sockets, so that it can be rude.
 PROGRAM = r'''
@@ -335,6 +337,25 @@ def test_websocket():
         assert_equal(left.receive(), b"hello")
         left.drop()
         assert_equal(huskd.get("/healthz").json()["status"], "ok")
+
+
+@test
+def test_websocket_of_a_client_that_is_gone():
+    """Over TLS, without a word: the connection ends at both sides, and nothing of it is left in the server."""
+    with scratch() as directory, token("gone", "--admin") as secret:
+        options, context = certificate(directory)
+        with server(*options) as huskd:
+            sandbox = program(huskd)
+            path = f"/v1/sandboxes/{sandbox}/ports/8000/socket"
+            for linger in (True, False):  # the end of the stream, and a reset
+                raw = socket.create_connection(("127.0.0.1", huskd.port), 30)
+                tls = context.wrap_socket(raw, server_hostname="127.0.0.1")
+                ws = WebSocket(tls, path, {"Authorization": f"Bearer {secret}"})
+                assert_equal(ws.receive(), b"hello")
+                if not linger:
+                    tls.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                tls.close()
+                until(lambda: b"\nhusk_http_streams_open 0\n" in huskd.get("/metrics").body, "it ends in the server too")
 
 
 @test

@@ -84,7 +84,7 @@ def the_document_is_whole():
 def lifecycle(call, box):
     call("getSandbox", id=box)
     call("listSandboxes", query="?state=running&limit=1")
-    call("patchSandbox", {"metadata": {"a": "1"}, "ttl_seconds": 500}, id=box)
+    call("patchSandbox", {"metadata": {"a": "1"}, "ttl_seconds": 500, "idle_seconds": 300}, id=box)
     call("extendSandbox", {"ttl_seconds": 400}, id=box)
     call("setMetadata", {"b": "2"}, id=box)
     for step in ("pause", "resume", "hibernate", "wake"):
@@ -93,13 +93,23 @@ def lifecycle(call, box):
     for child in children:
         call("killSandbox", status=204, id=child["id"])
     call("stats", id=box)
-    call("logs", id=box)
+    here = call("logs", id=box).headers["X-Husk-Position"]
+    call("logs", id=box, query=f"?position={here}")
+    call("logs", id=box, query="?position=there", status=400)
     call("sandboxEvents", id=box)
-    call("events", query="?limit=3")
+    call("events", query="?limit=3&wait_ms=10")
     made = call("createSnapshot", {"name": "conform"}, 201, id=box).json()
     call("listSnapshots")
     call("getSnapshot", id=made["id"])
     call("removeSnapshot", status=204, id=made["id"])
+    call("createCheckpoint", {"label": "conform"}, 201, id=box)
+    call("listCheckpoints", id=box)
+    call("rewindSandbox", {"checkpoint": "conform"}, id=box)
+    call("removeCheckpoint", status=204, id=box, point="conform")
+    call("rewindSandbox", status=404, id=box)
+    call("tree", query="?all=true")
+    call("tree", query=f"?of={box}")
+    call("tree", status=404, query="?of=nobody")
 
 
 def processes(call, box):
@@ -146,6 +156,14 @@ def streams(call, box):
         connection.connect(huskd.socket_path)
         WebSocket(connection, f"/v1/sandboxes/{box}/pty?cmd=sh&rows=24&columns=80")
     call.called.add("pty")
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(huskd.socket_path)
+        request = f"GET /v1/sandboxes/{box}/wire HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: husk-wire/%d\r\n\r\n"
+        connection.sendall((request % 1).encode())
+        assert connection.recv(12) == b"HTTP/1.1 101", "no upgrade"
+    call.called.add("wire")
+    call("wire", status=400, id=box)
+    call("wire", status=400, id=box, headers={"Connection": "Upgrade", "Upgrade": "husk-wire/99"})
 
 
 def network(call, box):
@@ -187,6 +205,15 @@ def instance(call):
     call("openapi")
     call("metrics")
     call("doctor")
+    call("leaks")
+    call("gc", {"all": False})
+    call("drainPool")
+    call("createToken", {"name": "conform-made", "tenant": "conform", "max_sandboxes": 3, "ttl_seconds": 60}, 201)
+    call("createToken", {"name": "conform-made"}, 409)
+    call("createToken", {"name": "No Name"}, 400)
+    assert "token" not in call("listTokens").json()["tokens"][-1]
+    call("revokeToken", status=204, id="conform-made")
+    call("revokeToken", status=404, id="conform-made")
     call("listTemplates")
     call("buildTemplate", {"name": "base", "bundled": "base"})
     call("removeTemplate", status=404, name="no-such-template")

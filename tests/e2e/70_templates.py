@@ -8,7 +8,7 @@ import shutil
 import tarfile
 
 from lib.harness import *
-from lib.roots import copy_program, small_root
+from lib.roots import Image, copy_program, small_root
 
 
 def build(*options, **more):
@@ -88,6 +88,65 @@ def test_hostile_tar():
         assert_fails("template", "build", "--tar", place / "bad.tar", "--name", "e2e-bad", code=None, says="bad.tar")
     assert "e2e-bad" not in names()
     assert_no_leaks()
+
+
+@test
+def test_names_that_no_image_can_have():
+    with scratch() as place:
+        for what, name, says in (
+            ("8 KB", "deep/" * 1640 + "file", ["deep/deep", "4032 bytes"]),
+            ("one name of 300 bytes", "etc/" + "n" * 300, ["nnnn", "255 bytes"]),
+            ("a thousand directories", "d/" * 1000 + "file", ["d/d/", "512 directories"]),
+        ):
+            with tarfile.open(place / "long.tar", "w", format=tarfile.PAX_FORMAT) as archive:
+                archive.addfile(tarfile.TarInfo(name))
+            result = husk("template", "build", "--tar", place / "long.tar", "--name", "e2e-bad", code=2, timeout=120)
+            for piece in ["long.tar", *says]:
+                assert_in(piece, result.error, what)
+            image = Image()
+            image.add((name, "x"))
+            image.oci(place / "layout")
+            result = husk("template", "build", "--image", place / "layout", "--name", "e2e-bad", code=2, timeout=120)
+            assert_in(says[0], result.error, what)
+        # Short in the tar, and long behind the links of the layer below.
+        image = Image()
+        long = "/".join(["x" * 200] * 19)
+        image.add((long, tarfile.DIRTYPE), ("link", tarfile.SYMTYPE, long))
+        image.add((f"link/{'y' * 200}/{'y' * 200}/file", "x"))
+        image.oci(place / "linked")
+        result = husk("template", "build", "--image", place / "linked", "--name", "e2e-bad", code=2, timeout=120)
+        assert_in("4032 bytes", result.error)
+        root = small_root(place)
+        os.chown(root / "etc/who", 70000, 0)
+        result = husk("template", "build", "--rootfs", root, "--name", "e2e-bad", code=2, timeout=120)
+        assert_in("etc/who", result.error)
+    assert "e2e-bad" not in names()
+    assert_no_leaks()
+
+
+@test
+def test_owners_and_modes_are_kept():
+    with scratch() as place:
+        root = small_root(place)
+        for name, uid, gid, mode in (("one", 1000, 1001, 0o640), ("two", 65534, 65535, 0o4755), ("three", 0, 42, 0o2000)):
+            (root / name).write_text(name)
+            os.chown(root / name, uid, gid)
+            os.chmod(root / name, mode)
+        os.link(root / "one", root / "again")
+        (root / "grüße").write_text("x")
+        copy_program(root, "/usr/bin/stat")
+        try:
+            build("--rootfs", root, "--name", "e2e-owners")
+            shown = husk(
+                "run", "-t", "e2e-owners", "--", "stat", "-c", "%n %u %g %a %h", "/one", "/again", "/two", "/three", "/grüße"
+            ).text
+            assert_equal(
+                shown,
+                "/one 1000 1001 640 2\n/again 1000 1001 640 2\n/two 65534 65535 4755 1\n/three 0 42 2000 1\n"
+                "/grüße 0 0 644 1\n",
+            )
+        finally:
+            husk("template", "rm", "e2e-owners", code=None)
 
 
 @test

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""The code-interpreter template: the data stack is there and already imported; figures, frames, JavaScript."""
+"""The code-interpreter template: the data stack is there and already imported; figures, frames, the languages."""
 
 # timeout: 2700
 import base64
@@ -69,6 +69,50 @@ def test_javascript():
     done = code(box, "while (true) {}", "-l", "javascript", "--timeout", "1", status=124)
     assert_equal(done["timed_out"], True)
     assert_equal(code(box, "1 + 1", "-l", "javascript")["result"], "2")
+
+
+@test
+def test_typescript():
+    box = create("-t", TEMPLATE)
+    code(box, "interface P { n: number }\nconst p: P = { n: 20 }", "-l", "typescript")
+    assert_equal(code(box, "enum E { two = 2 }\n(p.n as number) * 2 + E.two", "-l", "typescript")["result"], "42")
+    assert_equal(code(box, "let q: number = ", "-l", "typescript", status=1)["error"]["name"], "SyntaxError")
+
+
+@test
+def test_r():
+    box = create("-t", TEMPLATE)
+    done = code(box, "x <- c(1, 2, 3); cat('hi\\n'); message('note')\nmean(x)", "-l", "r")
+    assert_equal((done["stdout"], done["stderr"], done["result"]), ("hi\n", "note\n", "[1] 2"))
+    assert_in("no good", code(box, "stop('no good')", "-l", "r", status=1)["error"]["value"])
+    images = [entry["data"].get("image/png") for entry in code(box, "plot(x)", "-l", "r")["results"]]
+    assert base64.b64decode(images[0]).startswith(b"\x89PNG"), images
+    assert_equal(code(box, "Sys.sleep(100)", "-l", "r", "--timeout", "1", status=124)["timed_out"], True)
+    assert_equal(code(box, "sum(x)", "-l", "r")["result"], "[1] 6", "an interrupt keeps the context")
+
+
+@test
+def test_java():
+    box = create("-t", TEMPLATE)
+    done = code(box, 'int x = 20;\nint twice(int n) { return n * 2; }\nSystem.out.println("hi");\ntwice(x) + 2', "-l", "java")
+    assert_equal((done["stdout"], done["result"]), ("hi\n", "42"))
+    assert_equal(code(box, "1 / 0", "-l", "java", status=1)["error"]["name"], "ArithmeticException")
+    assert_equal(code(box, 'int y = "s";', "-l", "java", status=1)["error"]["name"], "CompileError")
+    assert_equal(code(box, "while (true) {}", "-l", "java", "--timeout", "1", status=124)["timed_out"], True)
+    assert_equal(code(box, "x", "-l", "java")["result"], "20", "an interrupt keeps the context")
+
+
+@test
+def test_packages_and_rich_results():
+    box = create("-t", TEMPLATE, "-e", "GIVEN=at create")
+    code(box, "import sklearn, seaborn, bs4, cv2, aiohttp, requests, sympy, openpyxl, docx, nltk, networkx, skimage, statsmodels")
+    done = code(box, "from PIL import Image; Image.new('RGB', (2, 2))")
+    assert base64.b64decode(done["results"][0]["data"]["image/png"]).startswith(b"\x89PNG")
+    done = code(box, "import plotly.graph_objects as go\ngo.Figure(go.Bar(y=[2, 3]))")
+    assert any("application/vnd.plotly.v1+json" in entry["data"] for entry in done["results"]), [list(e["data"]) for e in done["results"]]
+    assert_equal(code(box, "!echo $GIVEN")["stdout"], "at create\n", "the context was there before the sandbox")
+    done = code(box, "import matplotlib.pyplot as plt; plt.imshow([[1, 2], [3, 4]]); plt.show()")
+    assert_equal(done["results"][0]["data"]["application/vnd.husk.chart+json"], {"type": "unknown", "title": None, "elements": []})
 
 
 @test

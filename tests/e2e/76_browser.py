@@ -88,6 +88,42 @@ const { chromium } = require('playwright-core');
 
 
 @test
+def test_playwright_for_python_needs_no_options():
+    """As programs spell it that were written for Playwright's own Chromium."""
+    box = create("-t", TEMPLATE, "--memory", "2G")
+    page(box)
+    script = """
+import asyncio
+from playwright.async_api import async_playwright
+from playwright.sync_api import sync_playwright
+
+with sync_playwright() as p:
+    browser = p.chromium.launch()
+    page = browser.new_page(viewport={"width": 640, "height": 480})
+    page.goto("file:///tmp/page.html")
+    print(page.text_content("p"))
+    page.screenshot(path="/tmp/shot.png")
+    browser.close()
+
+async def main():
+    async with async_playwright() as p:
+        browser = await p.chromium.launch()
+        page = await browser.new_page()
+        await page.goto("file:///tmp/page.html")
+        print(await page.evaluate("6 * 7"))
+        await browser.close()
+
+asyncio.run(main())
+"""
+    assert_equal(husk("exec", "--timeout", "200", box, "--", "python3", "-c", script, timeout=250).text, "Husk\n42\n")
+    with scratch() as place:
+        husk("cp", f"{box}:/tmp/shot.png", place / "shot.png")
+        look_at(place / "shot.png")
+    launch = "require('playwright-core').chromium.launch().then((b) => b.close()).then(() => console.log('closed'))"
+    assert_equal(husk("exec", "--timeout", "150", box, "--", "node", "-e", launch, timeout=200).text, "closed\n")
+
+
+@test
 def test_virtual_display():
     box = create("-t", TEMPLATE)
     assert_equal(sh(box, "xvfb-run -a sh -c 'echo display $DISPLAY' | grep -c display", timeout=120), "1")

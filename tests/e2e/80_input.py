@@ -17,6 +17,7 @@ COMMANDS = [
     "inspect",
     "rm",
     "cp",
+    "port",
     "fork",
     "snapshot create",
     "snapshot ls",
@@ -34,6 +35,9 @@ COMMANDS = [
     "template ls",
     "template rm",
     "serve",
+    "mcp",
+    "mcp install",
+    "mcp uninstall",
     "token create",
     "token ls",
     "token rm",
@@ -69,7 +73,8 @@ def test_help():
         assert_equal(husk("help", *command.split()).text, page)
     result = husk(code=2)
     assert_equal(result.out, b"")
-    assert_in("usage", result.error)
+    assert_equal(result.error.count("\n  husk "), 3, "three things to try")
+    assert_in("husk help", result.error)
     assert_in("husk ", husk("version").text)
     assert_equal(husk("--version").text, husk("version").text)
 

@@ -2,6 +2,7 @@
 """The instance: doctor, gc, events, logs, stats, completion, manual page, a missing runsc, two homes side by side."""
 
 # timeout: 1800
+import json
 import os
 import shutil
 import signal
@@ -9,10 +10,12 @@ import subprocess
 import tempfile
 
 from lib.harness import *
+from lib.http import server
+from lib.runsc import current_runsc
 
 
-def path_without_runsc(place):
-    """A PATH with everything but runsc, in `place`."""
+def without_runsc(place):
+    """An environment with everything but runsc, in `place`."""
     for directory in os.environ["PATH"].split(":"):
         if not os.path.isdir(directory):
             continue
@@ -20,7 +23,31 @@ def path_without_runsc(place):
             target = place / name
             if name != "runsc" and not os.path.lexists(target):
                 os.symlink(os.path.join(directory, name), target)
-    return str(place)
+    # Nor is there one of `make runsc`, or one that the tests were told to use.
+    return {"PATH": str(place), "HUSK_RUNSC": str(place / "runsc") if other_runsc() else None}
+
+
+def other_runsc():
+    """A runsc that is not found by PATH; None: there is none."""
+    named = os.environ.get("HUSK_RUNSC")
+    return named or (str(BUILD / "runsc") if (BUILD / "runsc").exists() else None)
+
+
+@test
+def test_pool_drain():
+    box = create()
+    # What was prepared meanwhile, and what is on its way, is gone; the sandbox is not, and the next one comes all the same.
+    until(lambda: husk("pool", "drain", "--json").json()["pool"] == 0, "nothing is left to end")
+    assert_equal(sh(box, "echo lives"), "lives")
+    assert_equal(sh(create(), "echo another"), "another")
+
+
+@test
+def test_rm_all_of_some():
+    boxes = [create() for _ in range(10)]
+    removed = [entry["id"] for entry in husk("rm", "--all", "--json").json()]
+    assert set(boxes) <= set(removed), (boxes, removed)
+    assert_equal(husk("ls", "--json").json(), [])
 
 
 @test
@@ -35,6 +62,17 @@ def test_doctor():
     assert_in("no leaks", husk("doctor", "--leaks").text)
 
 
+@test
+def test_doctor_in_a_container():
+    # Seen as podman marks it, in a mount namespace of its own.
+    script = 'mount -t tmpfs tmpfs /run && : >/run/.containerenv && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", HUSK, "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, timeout=CALL_SECONDS, check=False, env=environment())
+    texts = [entry["text"] for entry in json.loads(done.stdout) if entry["name"] == "host"]
+    assert any("--privileged" in text for text in texts), texts
+    assert_equal([entry for entry in husk("doctor", "--json").json() if entry["name"] == "host" and "namespaces" in entry["text"]], [])
+
+
 def need_gvisor():
     if isolation() != "gvisor":
         raise Skip("sandboxes do not need runsc here")
@@ -46,7 +84,7 @@ def test_missing_runsc():
     with scratch() as place, scratch() as home:
         os.chmod(home, 0o700)
         os.mkdir(place / "bin")
-        without = {"PATH": path_without_runsc(place / "bin"), "HUSK_HOME": str(home)}
+        without = {**without_runsc(place / "bin"), "HUSK_HOME": str(home)}
         result = husk("doctor", "--json", code=1, env=without)
         checks = {entry["name"]: entry for entry in result.json()}
         assert checks["gvisor"]["result"] != "ok" and checks["isolation"]["result"] == "fail", checks
@@ -65,11 +103,54 @@ def test_runsc_goes_missing_later():
     with scratch() as place:
         os.mkdir(place / "bin")
         husk("gc", "--all")  # no prepared machine may help out
-        result = husk("create", env={"PATH": path_without_runsc(place / "bin"), "HUSK_POOL": "0"}, code=None)
+        result = husk("create", env={**without_runsc(place / "bin"), "HUSK_POOL": "0"}, code=None)
         if result.code == 0:
             adopt(result.text.strip())
         assert result.code == 1 and "runsc" in result.error, result
     assert_no_leaks()
+
+
+@test
+def test_doctor_fix():
+    """In an /etc of its own, which has no group husk and where nothing else is wrong."""
+    with scratch() as place:
+        for name in ("upper", "work"):
+            (place / name).mkdir()
+        script = (
+            f"mount -t overlay overlay -o lowerdir=/etc,upperdir={place}/upper,workdir={place}/work /etc && "
+            f"(groupdel husk 2>/dev/null; {HUSK} doctor --fix >/dev/null; grep -c ^husk: /etc/group; {HUSK} doctor --fix >/dev/null)"
+        )
+        done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, timeout=300, check=False)
+        assert_equal((done.stdout, done.returncode), ("1\n", 0), done.stderr)
+        assert_in("fixed: made the group husk", done.stderr)
+        assert_in("there is nothing that --fix could repair", done.stderr)
+    if not USER:
+        unprivileged = subprocess.run(["setpriv", "--reuid=65534", "--clear-groups", HUSK, "doctor", "--fix"], capture_output=True, text=True,
+                                      env={"PATH": os.environ["PATH"], "HUSK_HOME": "/nowhere"}, check=False)
+        assert unprivileged.returncode != 0 and "root" in unprivileged.stderr, unprivileged
+
+
+@test
+def test_two_versions_of_runsc():
+    """What one version saved goes on in that one only; another is told so, and loses nothing."""
+    need_gvisor()
+    found = [path for path in (other_runsc() or current_runsc(), shutil.which("runsc")) if path]
+    said = [subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout.split()[2] for path in found]
+    if len(set(said)) < 2:
+        raise Skip("the runsc of this machine is the current one, and there is no other")
+    for mine, other in (found, found[::-1]):
+        env = {"HUSK_RUNSC": mine, "HUSK_POOL": "0"}
+        assert_in(said[found.index(mine)], husk("doctor", "-v", env=env, code=None).text)  # what others left may be of another version
+        box = adopt(husk("create", env=env, timeout=300).text.strip())
+        husk("exec", box, "--", "sh", "-c", "echo kept >/kept", env=env)
+        husk("hibernate", box, env=env, timeout=120)
+        refused = husk("exec", box, "--", "cat", "/kept", env={**env, "HUSK_RUNSC": other}, code=None, timeout=120)
+        assert refused.code != 0, refused
+        for word in (said[found.index(mine)], said[found.index(other)], "HUSK_RUNSC"):
+            assert_in(word, refused.error)
+        assert_equal(husk("exec", box, "--", "cat", "/kept", env=env, timeout=120).text, "kept\n")
+        husk("rm", box)
+    husk("gc", "--all")
 
 
 @test
@@ -156,15 +237,12 @@ def test_two_homes_never_meet():
 
 @test
 def test_completion():
-    script = TOP / "completion/husk.bash"
-    if not script.exists():
-        raise AssertionError("completion/husk.bash is missing")
     box = create("--name", "e2e-complete")
 
     def complete(line):
         words = line.split(" ")
         code = (
-            f"source {script}; COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1};"
+            f"source <(husk completion bash); COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1};"
             f"COMP_LINE={line!r}; COMP_POINT={len(line)}; f=$(complete -p husk | sed 's/.*-F \\([^ ]*\\).*/\\1/');"
             "$f husk; printf '%s\\n' \"${COMPREPLY[@]}\""
         )
@@ -223,6 +301,56 @@ def command_line(pid):
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+def files_with(text):
+    return subprocess.run(["grep", "-ralF", text, HOME], capture_output=True, text=True, check=False).stdout.split()
+
+
+@test
+def test_values_of_an_environment_go_with_the_sandbox():
+    value = "a-value-" + os.urandom(8).hex()
+    with server():  # which has the catalog open all the time
+        box = create("-e", f"KEY={value}", "--name", "values")
+        assert_equal(sh(box, "printenv KEY"), value)
+        husk("hibernate", box)
+        assert_equal(sh(box, "printenv KEY"), value, "after its sleep")
+        (child,) = fork(box)
+        assert_equal(sh(child, "printenv KEY"), value, "in a fork")
+        snapshot = adopt_snapshot(husk("snapshot", "create", box, "--json").json()["id"])
+        copy = create("--from", snapshot)
+        assert_equal(sh(copy, "printenv KEY"), value, "from a snapshot")
+        assert_equal(inspect(copy)["environment"], ["KEY"])
+        remove(box, child, copy)
+        husk("snapshot", "rm", snapshot)
+        assert_equal(files_with(value), [], "after the end")
+
+
+@test
+def test_emptied_catalog_is_refused():
+    with scratch() as place:
+        env = {"HUSK_HOME": str(place)}
+        assert_equal(husk("ls", "--json", env=env).json(), [])
+        (place / "templates" / "kept").mkdir(parents=True, exist_ok=True)
+        os.truncate(place / "catalog.db", 0)
+        assert_fails("ls", code=1, says=["catalog.db is empty", "move it away"], env=env)
+        assert (place / "templates" / "kept").is_dir()
+        for name in ("catalog.db", "catalog.db-wal", "catalog.db-shm"):
+            (place / name).unlink(missing_ok=True)
+        assert_equal(husk("ls", "--json", env=env).json(), [])
+
+
+@test
+def test_hibernates_when_its_time_is_over():
+    plain = create("--ttl", "4", "-m", "husk.on-expiry=hibernate")
+    box = create("--ttl", "4", "--on-expiry", "hibernate")
+    assert_equal((inspect(plain)["on_expiry"], inspect(box)["on_expiry"]), ("kill", "hibernate"))
+    until(lambda: inspect(plain)["state"] == "ended", "metadata has no power over its end", seconds=60)
+    until(lambda: inspect(box)["state"] == "hibernated", "it sleeps in place of its end", seconds=60)
+    assert_equal((inspect(box)["expires_at"], inspect(box)["persistent"]), (None, False))
+    assert_equal(sh(box, "echo awake"), "awake")
+    assert inspect(box)["expires_at"], "awake it has an end again"
+    assert_fails("create", "--on-expiry", "nothing", code=2, says=["kill", "hibernate"])
 
 
 if __name__ == "__main__":

@@ -5,20 +5,17 @@ it prints is checked, and that its sandboxes and snapshots are gone afterwards.
 
 # timeout: 2700
 
-import fcntl
 import functools
-import hashlib
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
+from lib import pypi
 from lib.harness import (
     BUILD_SECONDS,
     HOME,
     TOP,
-    Skip,
     assert_equal,
     assert_in,
     assert_no_leaks,
@@ -32,7 +29,6 @@ from lib.http import server, token
 from lib.png import pixels
 
 SEEDS = pathlib.Path(__file__).resolve().parent / "seeds"
-PACKAGES = ("anthropic==2.8.0", "openai==3.49.0", "deepagents==0.7.32", "langchain-anthropic==1.7.7")
 SERVER = {}  # huskd, and a token for it
 
 
@@ -88,25 +84,6 @@ def assert_lines(said, *wanted):
 @functools.lru_cache(maxsize=None)
 def need(template):
     husk("template", "build", template, timeout=BUILD_SECONDS)
-
-
-@functools.lru_cache(maxsize=None)
-def python_with_packages():
-    """An interpreter that has the packages which some programs use; kept between runs, since it takes a while."""
-    digest = hashlib.sha256(repr((PACKAGES, sys.version)).encode()).hexdigest()[:16]
-    place = pathlib.Path(os.environ["HUSK_CACHE"]) / f"seeds-{digest}"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (place / "complete").exists():
-            shutil.rmtree(place, ignore_errors=True)
-            for command in ([sys.executable, "-m", "venv", place], [place / "bin/pip", "install", "-q", *PACKAGES]):
-                done = call(command, timeout=900)
-                if done.returncode != 0:
-                    last = (done.stdout + done.stderr).strip().rpartition("\n")[2]
-                    raise Skip(f"{', '.join(PACKAGES)} cannot be installed from PyPI: {last[:300]}")
-            (place / "complete").touch()
-    return str(place / "bin/python")
 
 
 # ---- the model itself ----
@@ -289,7 +266,7 @@ def test_parked_session():
 
 @test
 def test_with_the_anthropic_package():
-    python = python_with_packages()
+    python = pypi.python()
     need("code-interpreter")
     assert_lines(run("code_per_task", python=python), "5050", "The 30th Fibonacci number is 832040.")
     assert_lines(run("tool_backend", python=python), PRIMES)
@@ -297,14 +274,14 @@ def test_with_the_anthropic_package():
 
 @test
 def test_with_the_openai_package():
-    python = python_with_packages()
+    python = pypi.python()
     need("code-interpreter")
     assert_lines(run("openai_loop", python=python), "The 30th Fibonacci number is 832040.")
 
 
 @test
 def test_deep_agent():
-    python = python_with_packages()
+    python = pypi.python()
     need("agent")
     assert_lines(run("deep_agent", python=python), "model: ['execute']", f"model: {PRIMES}", *REPORT)
 

@@ -7,6 +7,7 @@ machine: none of that is Husk's doing. What a step of the proof finds wrong is a
 """
 
 # timeout: 600
+# alone
 import os
 import pathlib
 import subprocess

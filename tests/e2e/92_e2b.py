@@ -6,17 +6,15 @@ method and version. When all versions have run, the table in docs/compat.md is w
 
 import json
 import os
-import re
-import shutil
 import subprocess
 
-from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_no_leaks, environment, husk, main, scratch, test, until
+from lib import compat
+from lib.harness import BUILD, BUILD_SECONDS, HOME, Skip, assert_no_leaks, environment, husk, main, scratch, test, until
 from lib.http import server
+from lib.npm import installed, node
 from lib.roots import Image, copy_program, small_root
 
-SOURCE = TOP / "tests/compat/e2b"
-PLACE = BUILD / "compat-e2b"
-DOCUMENT = TOP / "docs/compat.md"
+PLACE = BUILD / "compat/e2b"
 BEGIN, END = "<!-- table: written by tests/e2e/92_e2b.py -->", "<!-- end of table -->"
 # (column, package, program)
 VERSIONS = [
@@ -25,29 +23,6 @@ VERSIONS = [
     ("code", "@e2b/code-interpreter", "code.mjs"),
 ]
 _results = {}
-
-
-def installed():
-    """The packages beside our build, exactly as the lock file has them."""
-    if not shutil.which("npm"):
-        raise Skip("npm is not installed (apt-get install nodejs npm)")
-    stamp = PLACE / "installed"
-    wanted = (SOURCE / "package-lock.json").read_text(encoding="utf-8")
-    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
-        shutil.rmtree(PLACE, ignore_errors=True)
-        PLACE.mkdir(parents=True)
-        for name in ("package.json", "package-lock.json", ".npmrc"):
-            shutil.copy(SOURCE / name, PLACE)
-        done = subprocess.run(
-            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=PLACE, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, f"npm ci: {done.stdout[-2000:]} {done.stderr[-2000:]}"
-        stamp.write_text(wanted, encoding="utf-8")
-    for program in SOURCE.glob("*.mjs"):
-        shutil.copy(program, PLACE)
-    return PLACE
-
-
 IMAGE = "registry.example.com/tools/compat:1.2"
 
 
@@ -77,14 +52,14 @@ def run_program(huskd, program, env=None, timeout=600):
     given["HUSK_COMPAT_LIMITED_KEY"] = key("compat-limited", "--max-sandboxes", "1")
     try:
         return subprocess.run(
-            ["node", program], cwd=PLACE, env=environment({**given, **(env or {})}), capture_output=True, text=True, timeout=timeout, check=False
+            [node(), program], cwd=PLACE, env=environment({**given, **(env or {})}), capture_output=True, text=True, timeout=timeout, check=False
         )
     finally:
         husk("token", "rm", "compat", "compat-limited", code=None)
 
 
 def run_version(column, package, program):
-    installed()
+    installed("e2b")
     results = os.path.join(HOME, f"compat-{column}.json")
     put_image()
     env = {"HUSK_COMPAT_IMAGE": "tools/compat:1.2", "HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": column, "HUSK_COMPAT_RESULTS": results}
@@ -119,7 +94,7 @@ def the_code_interpreter():
 
 @test
 def a_program_of_their_documentation_runs_by_its_environment_alone():
-    installed()
+    installed("e2b")
     with server() as huskd:
         done = run_program(huskd, "quickstart.mjs")
     assert done.returncode == 0, f"{done.stdout} {done.stderr}"
@@ -127,29 +102,45 @@ def a_program_of_their_documentation_runs_by_its_environment_alone():
         assert piece in done.stdout, f"{piece!r} is not in {done.stdout}"
 
 
-def table():
-    rows = {}
-    for column, (_, _, results) in _results.items():
-        for each in results:
-            rows.setdefault(each["method"], {})[column] = each["result"]
-    columns = [column for column, _, _ in VERSIONS]
-    heading = " | ".join(f"{_results[c][0].removesuffix('-oldest')} {_results[c][1]}" for c in columns)
-    lines = [f"| method | {heading} |", "|---" * (len(columns) + 1) + "|"]
-    lines += [f"| {method} | " + " | ".join(found.get(c, "") for c in columns) + " |" for method, found in rows.items()]
-    return "\n".join(lines)
+@test
+def the_command_line_client():
+    """`e2b` of @e2b/cli: what it calls, and that what it prints is there."""
+    installed("e2b")
+    with server() as huskd:
+        url, secret = f"http://127.0.0.1:{huskd.port}", key("compat")
+        env = environment({"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": secret, "E2B_DOMAIN": None, "E2B_DEBUG": None, "NO_COLOR": "1"})
+
+        def cli(*words):
+            command = [node(), PLACE / "node_modules/@e2b/cli/dist/index.js", *words]
+            done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0, f"e2b {' '.join(words)}: {done.stdout[-500:]} {done.stderr[-1000:]}"
+            return done.stdout
+
+        try:
+            headers = {"X-API-KEY": secret}
+            made = huskd.post("/sandboxes", {"templateID": "base"}, status=201, token="", headers=headers).json()["sandboxID"]
+            assert '"templateID": "base"' in cli("template", "list", "--format", "json")
+            assert made in cli("sandbox", "list")
+            assert "base" in cli("sandbox", "info", made)
+            assert "said inside" in cli("sandbox", "exec", made, "echo said inside")
+            assert "created" in cli("sandbox", "logs", made)
+            assert "cpuCount" in cli("sandbox", "metrics", "--format", "json", made)
+            cli("sandbox", "pause", made)
+            cli("sandbox", "resume", made)
+            assert made in cli("sandbox", "kill", made)
+            missing = huskd.get("/no/such/path", 404, token="", headers=headers).json()
+            assert set(missing) == {"code", "message"}, missing
+        finally:
+            husk("token", "rm", "compat", code=None)
 
 
 @test
 def the_table_in_the_documentation_is_what_was_seen():
     if len(_results) != len(VERSIONS):
         raise Skip("not every version was run")
-    text = DOCUMENT.read_text(encoding="utf-8")
-    pattern = re.compile(re.escape(BEGIN) + r"\n.*?" + re.escape(END), re.DOTALL)
-    fresh = pattern.sub(lambda _: f"{BEGIN}\n{table()}\n{END}", text)
-    if os.environ.get("HUSK_COMPAT_WRITE"):
-        DOCUMENT.write_text(fresh, encoding="utf-8")
-        return
-    assert fresh == text, "docs/compat.md is out of date; HUSK_COMPAT_WRITE=1 tests/e2e/92_e2b.py writes it"
+    headings = [(column, f"{_results[column][0].removesuffix('-oldest')} {_results[column][1]}") for column, _, _ in VERSIONS]
+    seen = {column: results for column, (_, _, results) in _results.items()}
+    compat.compare({(BEGIN, END): compat.table(seen, headings)}, "92_e2b.py")
 
 
 @test
@@ -268,4 +259,4 @@ def nothing_is_left_behind():
 
 
 if __name__ == "__main__":
-    main("base")
+    main("e2b-base")

@@ -88,9 +88,9 @@ static void end(void)
 	vm.vsock.device.ops->reset(&vm.vsock.device);
 	disk_close(&vm.root.disk);
 	disk_close(&vm.disk.disk);
-	base_cleanup_close(&vm.serial.log);
-	base_cleanup_close(&vm.kvm);
-	base_cleanup_close(&vm.fd);
+	fd_close(&vm.serial.log);
+	fd_close(&vm.kvm);
+	fd_close(&vm.fd);
 	memory_free(&vm.memory);
 	vm.hold = true;
 }
@@ -98,7 +98,7 @@ static void end(void)
 /* Type, values and descriptors from 16 bytes; the text is what follows. */
 static void request(const uint8_t *data, size_t size)
 {
-	struct control_request asked = { .version = CONTROL_VERSION, .type = data[0] % (CONTROL_STOP + 2) };
+	struct control_request asked = { .version = CONTROL_VERSION, .type = data[0] % (CONTROL_AHEAD + 2) };
 	struct control_reply reply = { 0 };
 	int fds[CONTROL_FDS_MAX];
 	size_t count = data[1] % (CONTROL_FDS_MAX + 1);

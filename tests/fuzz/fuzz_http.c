@@ -1,8 +1,8 @@
 /*
  * An HTTP request and what follows it, from a hostile guest: the head, then its body, in pieces whose size the input says.
- * However the body is cut, it must end at the same byte.
+ * However the body is cut, it must end at the same byte. The input is read as an answer too.
  */
-#include "net/http.h"
+#include "net/leash_http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -25,11 +25,26 @@ static ssize_t body_end(const struct http_request *request, const char *text, si
 	return (ssize_t)taken;
 }
 
+/* The same bytes as an answer. */
+static void follow_answer(const char *text, size_t size, size_t piece)
+{
+	struct http_response response;
+	struct http_body body;
+	ssize_t head = http_response_parse(text, size, size % 2, &response), got = 0;
+
+	if (head > (ssize_t)size)
+		abort();
+	if (head <= 0)
+		return;
+	http_body_start_answer(&body, &response);
+	for (size_t at = (size_t)head; at < size && !http_body_done(&body) && got >= 0; at += (size_t)MAX(got, 0))
+		got = http_body_feed(&body, text + at, MIN(piece, size - at));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct http_request request;
 	const char *why = NULL;
-	int status;
 
 	if (size < 1)
 		return 0;
@@ -37,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const char *text = (const char *)data + 1;
 	size--;
 	http_looks(text, size);
-	http_response_parse(text, size, &status);
+	follow_answer(text, size, piece);
 	ssize_t head = http_request_parse(text, size, &request, &why);
 	if (head <= 0)
 		return 0;

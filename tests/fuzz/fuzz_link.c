@@ -4,7 +4,7 @@
  */
 #include <fcntl.h>
 
-#include "sandbox/link.h"
+#include "link/link.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -7,9 +7,9 @@
 
 /* The protocol's objects are not among those that fuzzers are linked with. */
 #include "mcp/message.c"
-#include "mcp/output.c"
 #include "mcp/protocol.c"
 #include "mcp/schema.c"
+#include "mcp/tool_output.c"
 #include "json/json.c"
 
 /* Of the tools only the check of their arguments is driven: what they do then is libhusk's. */
@@ -29,6 +29,8 @@ NO_TOOL(tool_create_sandbox)
 NO_TOOL(tool_list_sandboxes)
 NO_TOOL(tool_fork_sandbox)
 NO_TOOL(tool_snapshot_sandbox)
+NO_TOOL(tool_checkpoint_sandbox)
+NO_TOOL(tool_rewind_sandbox)
 NO_TOOL(tool_hibernate_sandbox)
 NO_TOOL(tool_kill_sandbox)
 NO_TOOL(tool_expose_port)

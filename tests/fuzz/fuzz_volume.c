@@ -1,12 +1,14 @@
 /*
  * Requests of a hostile guest on a volume, one after the other: [u8 opcode, u8 node, u16 size, bytes]… with a header of
- * ours around each. Whatever they are, each gets an answer of its size or none, nothing appears outside of the volume, and
- * the table survives being saved and loaded.
+ * ours around each, to a server whose table of nodes is soon full. Whatever they are, each gets an answer of its size or
+ * none, nothing appears outside of the volume, and the table survives being saved and loaded.
  */
 #include <linux/fuse.h>
 #include <sys/stat.h>
 
-#include "volume/serve.h"
+#include "volume/fuse.h"
+
+#define NODES 8
 
 static char place[] = "/tmp/husk-fuzz.XXXXXX";
 
@@ -28,7 +30,7 @@ static struct volume_server *fresh(void)
 	}
 	if (dir_remove(directory, NULL) < 0 || volume_make(directory, NULL) < 0 ||
 	    volume_open(directory, 1u << 20, &volume, NULL) < 0 ||
-	    volume_server_open(&volume, false, &server, NULL) < 0)
+	    volume_server_open(&volume, false, NODES, &server, NULL) < 0)
 		abort();
 	return server;
 }

@@ -1,6 +1,6 @@
 /*
  * Fuzz target: everything on the host that reads bytes an agent wrote. The input is fed to the header and field readers
- * as it is, and then to a call (src/sandbox/call.c) as the stream of a peer, either raw or cut into frames with right
+ * as it is, and then to a call (src/client/call.c) as the stream of a peer, either raw or cut into frames with right
  * sizes, so that the fuzzer gets past the headers quickly.
  *
  * The call runs in this thread alone, against a socket pair that already holds all its peer will ever say: a call that
@@ -8,7 +8,7 @@
  */
 #include <sys/socket.h>
 
-#include "sandbox/call.h"
+#include "client/call.h"
 
 #define INPUT_MAX (48u * 1024u) /* has to fit in a socket's buffer: nobody reads it while we write */
 
@@ -41,6 +41,9 @@ static void read_fields(const char *data, size_t size)
 	wire_get_int(data, size, TAG_PID, 0);
 	if (wire_end_status(data, size, &err) < 0 && err.code == HUSK_OK)
 		abort();
+	for (int64_t method = METHOD_EXEC; got == 0 && method <= METHOD_SANDBOX_REWIND; method++)
+		if (wire_check(method, WIRE_OPEN, data, size, &err) < 0 && err.code != HUSK_INVALID)
+			abort();
 }
 
 static void read_header(const uint8_t *data, size_t size)

@@ -15,10 +15,14 @@
 
 static int make_root(void)
 {
-	mkdir("/.husk/disk/upper", 0755);
-	mkdir("/.husk/disk/work", 0755);
+	if (chdir("/.husk/disk/data") < 0 && chdir("/.husk/disk") < 0)
+		return -1;
+	mkdir("upper", 0755);
+	mkdir("work", 0755);
 	if (mount("overlay", "/.husk/root", "overlay", 0,
-		  "lowerdir=/,upperdir=/.husk/disk/upper,workdir=/.husk/disk/work") < 0)
+		  access("/.husk/disk/data", F_OK) == 0
+			  ? "lowerdir=/,upperdir=/.husk/disk/data/upper,workdir=/.husk/disk/data/work"
+			  : "lowerdir=/,upperdir=/.husk/disk/upper,workdir=/.husk/disk/work") < 0)
 		return -1;
 	if (mkdir("/.husk/root/old", 0755) < 0 || syscall(SYS_pivot_root, "/.husk/root", "/.husk/root/old") < 0)
 		return -1;

@@ -411,6 +411,84 @@ static void watch_of_one_directory(void **state)
 	assert_refused(path_call(world, METHOD_WATCH, path_in(world, "none")), HUSK_NOT_FOUND, "none");
 }
 
+static void write_in_place(void **state)
+{
+	struct world *world = *state;
+	struct stat status;
+	const char *path = path_in(world, "real");
+
+	make_file(path, "a long old content");
+	run_line(world,
+		 "chmod 4751 real && chown 12:34 real && ln real other && ln -s real link && ln -s new dangling");
+	with_int(world, TAG_FLAGS, FILE_IN_PLACE);
+	with_string(world, TAG_USER, "nobody");
+	assert_call(write_file(world, path_in(world, "link"), "new", 3));
+	assert_content(path_in(world, "other"), "new");
+	assert_int_equal(stat(path, &status), 0);
+	assert_int_equal(status.st_mode & 0777, 0751);
+	assert_int_equal(status.st_uid, 12);
+	assert_int_equal(status.st_gid, 34);
+	assert_int_equal(status.st_nlink, 2);
+
+	with_int(world, TAG_FLAGS, FILE_IN_PLACE);
+	assert_call(write_file(world, path_in(world, "dangling"), "x", 1));
+	assert_content(path_in(world, "new"), "x");
+	assert_int_equal(stat(path_in(world, "new"), &status), 0);
+	assert_int_equal(status.st_mode & 07777, 0644);
+	assert_int_equal(mkfifo(path_in(world, "fifo"), 0644), 0);
+	with_int(world, TAG_FLAGS, FILE_IN_PLACE);
+	assert_refused(write_file(world, path_in(world, "fifo"), "x", 1), HUSK_INVALID, "regular");
+	with_int(world, TAG_FLAGS, FILE_IN_PLACE);
+	assert_refused(write_file(world, world->directory, "x", 1), HUSK_INVALID, "directory");
+}
+
+static size_t count_events(const struct call *call, enum wire_event event, const char *path)
+{
+	size_t count = 0;
+
+	for (size_t i = 1; i < call->message_count; i++)
+		count += (event == 0 || message_int(call, i, TAG_EVENT) == event) &&
+			 str_equal(message_string(call, i, TAG_PATH), path);
+	return count;
+}
+
+/* An upload in many pieces is one write; a program's writes later are reported as ever. */
+static void watch_of_a_write_in_place(void **state)
+{
+	struct world *world = *state;
+	size_t size = 3 << 20;
+	cleanup_free char *data = calloc(1, size);
+
+	assert_non_null(data);
+	run_line(world, "mkdir w && echo old > w/old");
+	with_int(world, TAG_FLAGS, FILE_IN_PLACE); /* before the watch: not its concern */
+	assert_call(write_file(world, path_in(world, "w/old"), data, 3));
+	with_string(world, TAG_PATH, path_in(world, "w"));
+	struct call *watch = call_open(world, METHOD_WATCH);
+	call_wait_message(world, watch, 1);
+	static const char *const names[] = { "w/old", "w/new", "w/old" };
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		with_int(world, TAG_FLAGS, FILE_IN_PLACE);
+		with_string(world, TAG_USER, "nobody");
+		assert_call(write_file(world, path_in(world, names[i]), data, i == 2 ? 3 : size));
+	}
+	run_line(world, "echo x > w/end");
+	expect_event(world, watch, EVENT_WRITE, "w/end");
+	assert_int_equal(count_events(watch, EVENT_WRITE, path_in(world, "w/old")), 2);
+	assert_int_equal(count_events(watch, 0, path_in(world, "w/old")), 2);
+	assert_int_equal(count_events(watch, EVENT_CREATE, path_in(world, "w/new")), 1);
+	assert_int_equal(count_events(watch, EVENT_WRITE, path_in(world, "w/new")), 1);
+	assert_int_equal(count_events(watch, 0, path_in(world, "w/new")), 2);
+
+	run_line(world, "echo more >> w/old && chmod 600 w/old");
+	expect_event(world, watch, EVENT_CHMOD, "w/old");
+	assert_int_equal(count_events(watch, EVENT_WRITE, path_in(world, "w/old")), 3);
+	with_int(world, TAG_FLAGS, FILE_IN_PLACE);
+	assert_call(write_file(world, path_in(world, "w/empty"), "", 0));
+	expect_event(world, watch, EVENT_CREATE, "w/empty");
+	call_cancel(world, watch);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -418,6 +496,7 @@ int main(void)
 		agent_test(bad_paths_are_refused),
 		agent_test(unfinished_write_changes_nothing),
 		agent_test(write_keeps_what_it_replaces),
+		agent_test(write_in_place),
 		agent_test(small_methods),
 		agent_test(stat_and_list),
 		agent_test(tar_round_trip),
@@ -426,6 +505,7 @@ int main(void)
 		agent_test(damaged_tars),
 		agent_test(watch_recursive),
 		agent_test(watch_of_one_directory),
+		agent_test(watch_of_a_write_in_place),
 	};
 
 	cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -565,31 +565,6 @@ static void random_ids_differ_and_stay_in_their_alphabet(void **state)
 	assert_string_equal(first, "");
 }
 
-/* ---- log ---- */
-
-static void log_lines_are_bounded_and_printable(void **state)
-{
-	static char text[10000];
-	char got[4096] = { 0 };
-	int ends[2], saved = dup(STDERR_FILENO);
-
-	(void)state;
-	assert_true(saved >= 0);
-	assert_int_equal(pipe(ends), 0);
-	assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
-	memset(text, 'x', sizeof(text) - 1);
-	log_line(LOG_DEBUG, "not asked for");
-	log_line(LOG_WARN, "guest said \033[2J\nboo");
-	log_line(LOG_ERROR, "%s", text);
-	dup2(saved, STDERR_FILENO);
-	close(saved);
-	close(ends[1]);
-	assert_true(read_full(ends[0], got, sizeof(got) - 1) > 0);
-	close(ends[0]);
-	assert_true(str_starts(got, "husk: warning: guest said ?[2J boo\nhusk: error: xxx"));
-	assert_true(str_ends(got, "x\n"));
-}
-
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -618,7 +593,6 @@ int main(void)
 		cmocka_unit_test(dir_remove_stops_at_a_mount),
 		cmocka_unit_test(time_is_formatted_as_rfc3339),
 		cmocka_unit_test(random_ids_differ_and_stay_in_their_alphabet),
-		cmocka_unit_test(log_lines_are_bounded_and_printable),
 	};
 
 	return cmocka_run_group_tests_name("base", tests, make_scratch, remove_scratch);

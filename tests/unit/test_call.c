@@ -1,5 +1,5 @@
 /*
- * Unit tests of the client's end of a call (src/sandbox/call.c) and of the process handle on top of it, against a peer
+ * Unit tests of the client's end of a call (src/client/call.c) and of the process handle on top of it, against a peer
  * thread in this process that speaks the wire: credit in both directions, readers that are slow or absent, an END in the
  * middle, and bytes that no honest agent would send.
  */
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "sandbox/call.h"
+#include "client/call.h"
 
 #define MIB (1024u * 1024u)
 

@@ -55,6 +55,107 @@ static void refuses_garbage(void **state)
 		"/nonexistent/catalog.db");
 }
 
+static void change_by_hand(struct world *w, const char *sql)
+{
+	sqlite3 *db;
+
+	assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
+	assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+	sqlite3_close(db);
+}
+
+/* One that lost its tables, or says a schema that cannot be. */
+static void refuses_what_was_tampered_with(void **state)
+{
+	struct world *w = *state;
+	struct catalog *second = NULL;
+	struct catalog_sandbox **list = NULL;
+
+	change_by_hand(w, "DROP TABLE sandboxes");
+	assert_int_equal(catalog_open(w->path, &second, &w->err), 0);
+	refused(w, catalog_sandbox_list(second, ~0u, &list, &w->err), HUSK_UNAVAILABLE, "damaged");
+	catalog_close(second);
+	second = NULL;
+	change_by_hand(w, "PRAGMA user_version = -7");
+	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "damaged");
+	change_by_hand(w, "PRAGMA user_version = 0");
+	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "damaged");
+	assert_null(second);
+}
+
+/* No bytes beside data is one that was emptied; no bytes and no data is a new one. */
+static void refuses_an_emptied_one(void **state)
+{
+	struct world *w = *state;
+	struct catalog *second = NULL;
+	cleanup_free char *made = str_format("%s/snapshots/sn-1", w->directory);
+	cleanup_free char *other = str_format("%s/other.db", w->directory);
+
+	assert_int_equal(truncate(w->path, 0), 0);
+	assert_int_equal(dir_make(made, 0700, &w->err), 0);
+	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "is empty");
+	assert_int_equal(catalog_open(other, &second, &w->err), 0); /* moved away: one starts anew */
+	catalog_close(second);
+	second = NULL;
+	assert_int_equal(dir_remove(made, &w->err), 0);
+	assert_int_equal(truncate(other, 0), 0);
+	assert_int_equal(catalog_open(other, &second, &w->err), 0);
+	catalog_close(second);
+}
+
+/* ---- values of environments ---- */
+
+/* Is it anywhere in the instance? */
+static bool on_disk(struct world *w, const char *value)
+{
+	cleanup_free char *command = str_format("grep -raq '%s' '%s'", value, w->directory);
+
+	return system(command) == 0;
+}
+
+static void forgets_values_with_the_sandbox(void **state)
+{
+	struct world *w = *state;
+	struct catalog_sandbox row = sandbox("sb-1", "one", CATALOG_CREATING);
+	struct catalog_snapshot shot = { .id = "sn-1", .template_name = "base", .environment = "{\"K\":\"VALUE-s\"}" };
+	struct catalog_snapshot *kept = NULL;
+	struct catalog *reader = NULL;
+
+	row.environment = "{\"KEY\":\"VALUE-1\"}";
+	assert_int_equal(catalog_open(w->path, &reader, &w->err), 0); /* stays open, as a server does */
+	assert_int_equal(catalog_sandbox_add(w->catalog, &row, &w->err), 0);
+	row.environment = "{\"KEY\":\"VALUE-2\"}";
+	assert_int_equal(catalog_sandbox_update(w->catalog, &row, &w->err), 0);
+	assert_false(on_disk(w, "VALUE-1"));
+	struct catalog_sandbox *got = NULL;
+	assert_int_equal(catalog_sandbox_get(reader, "one", &got, &w->err), 0);
+	assert_string_equal(got->environment, row.environment);
+	catalog_sandbox_free(got);
+	assert_int_equal(catalog_snapshot_add(w->catalog, &shot, &w->err), 0);
+	assert_int_equal(catalog_sandbox_end(w->catalog, "sb-1", "killed", &w->err), 0);
+	assert_false(on_disk(w, "VALUE-2"));
+	assert_int_equal(catalog_snapshot_get(reader, "sn-1", &kept, &w->err), 0);
+	assert_string_equal(kept->environment, shot.environment);
+	catalog_snapshot_free(kept);
+	assert_int_equal(catalog_snapshot_remove(w->catalog, "sn-1", &w->err), 0);
+	assert_false(on_disk(w, "VALUE"));
+	catalog_close(reader);
+}
+
+static void sweeps_values_without_a_row(void **state)
+{
+	struct world *w = *state;
+	cleanup_free char *left = str_format("%s/environments/sb-9", w->directory);
+
+	add(w, "sb-1", "one", CATALOG_RUNNING);
+	assert_int_equal(file_write_atomic(left, "{}", 2, 0600, &w->err), 0);
+	assert_int_equal(catalog_values_sweep(w->catalog, &w->err), 0);
+	assert_int_equal(access(left, F_OK), -1);
+	struct catalog_sandbox *got = get(w, "one");
+	assert_string_equal(got->environment, "{\"TOKEN\":\"x\"}");
+	catalog_sandbox_free(got);
+}
+
 /* ---- sandboxes ---- */
 
 static void keeps_every_field(void **state)
@@ -397,6 +498,19 @@ static void template_names_point_at_the_newest(void **state)
 	digests(list, "d3 d1");
 }
 
+static int take_away(void *data, struct husk_error *err)
+{
+	(void)err;
+	++*(unsigned *)data;
+	return 0;
+}
+
+static int fail_to_take(void *data, struct husk_error *err)
+{
+	(void)data;
+	return husk_fail(err, HUSK_INTERNAL, "it stays");
+}
+
 static void templates_in_use_stay(void **state)
 {
 	struct world *w = *state;
@@ -419,9 +533,18 @@ static void templates_in_use_stay(void **state)
 	refused(w, catalog_template_remove(w->catalog, "twin", &w->err), HUSK_NOT_FOUND, "twin");
 	assert_int_equal(catalog_template_unused(w->catalog, &list, &w->err), 0);
 	digests(list, "d1 d2");
-	assert_int_equal(catalog_template_forget(w->catalog, "d1", &w->err), 0);
-	assert_int_equal(catalog_template_forget(w->catalog, "d2", &w->err), 0);
-	assert_int_equal(catalog_template_forget(w->catalog, "d3", &w->err), 0); /* current: stays */
+	unsigned taken_away = 0;
+	assert_int_equal(catalog_template_forget(w->catalog, "d1", take_away, &taken_away, &w->err), 1);
+	assert_int_equal(catalog_template_forget(w->catalog, "d3", take_away, &taken_away, &w->err), 0); /* current */
+	assert_int_equal(taken_away, 1);
+	taken = snapshot("sn-2", NULL); /* of d2, since it was found to be unused */
+	taken.template_digest = "d2";
+	assert_int_equal(catalog_snapshot_add(w->catalog, &taken, &w->err), 0);
+	assert_int_equal(catalog_template_forget(w->catalog, "d2", take_away, &taken_away, &w->err), 0);
+	assert_int_equal(taken_away, 1);
+	assert_int_equal(catalog_snapshot_remove(w->catalog, "sn-2", &w->err), 0);
+	assert_int_equal(catalog_template_forget(w->catalog, "d2", fail_to_take, NULL, &w->err), -1);
+	assert_int_equal(catalog_template_forget(w->catalog, "d2", take_away, &taken_away, &w->err), 1);
 	assert_int_equal(catalog_template_list(w->catalog, true, &list, &w->err), 0);
 	digests(list, "d3");
 }
@@ -477,12 +600,80 @@ static void trimmed_numbers_do_not_come_back(void **state)
 	husk_event_list_free(events, count);
 }
 
+static int64_t take_point(struct world *w, char *label)
+{
+	struct catalog_point row = { .sandbox = "sb-1", .label = label, .created_ms = 5, .traffic = "[]" };
+
+	if (catalog_point_add(w->catalog, &row, &w->err) ||
+	    catalog_point_finish(w->catalog, "sb-1", row.number, 7, &w->err))
+		fail_msg("%s", w->err.message);
+	return row.number;
+}
+
+/* "1<0 3<1": each ready one, and the one before it; where the sandbox is stands behind. */
+static void assert_points(struct world *w, const char *wanted)
+{
+	cleanup_buf struct buf found = { 0 };
+	struct catalog_point **list = NULL;
+	struct catalog_sandbox *row = get(w, "sb-1");
+
+	assert_int_equal(catalog_point_list(w->catalog, "sb-1", false, &list, &w->err), 0);
+	for (size_t i = 0; list[i]; i++)
+		buf_printf(&found, "%lld<%lld ", (long long)list[i]->number, (long long)list[i]->parent);
+	buf_printf(&found, "at %lld", (long long)row->point);
+	assert_string_equal(found.data, wanted);
+	catalog_point_list_free(list);
+	catalog_sandbox_free(row);
+}
+
+static void points_are_a_sandboxs_own(void **state)
+{
+	struct world *w = *state;
+	struct catalog_point half = { .sandbox = "sb-1", .label = "half" }, *found = NULL, **list = NULL;
+
+	add(w, "sb-1", NULL, CATALOG_RUNNING);
+	assert_int_equal(catalog_point_get(w->catalog, "sb-1", "1", &found, &w->err), -1);
+	assert_non_null(strstr(w->err.message, "take one first"));
+	assert_int_equal(take_point(w, "first"), 1);
+	assert_int_equal(take_point(w, NULL), 2);
+	assert_int_equal(catalog_point_reach(w->catalog, "sb-1", 1, &w->err), 0);
+	assert_int_equal(take_point(w, NULL), 3);
+	assert_points(w, "1<0 2<1 3<1 at 3");
+
+	assert_int_equal(catalog_point_get(w->catalog, "sb-1", "first", &found, &w->err), 0);
+	assert_int_equal(found->number, 1);
+	assert_int_equal(found->bytes, 7);
+	assert_string_equal(found->traffic, "[]");
+	catalog_point_free(found);
+	struct catalog_point again = { .sandbox = "sb-1", .label = "first" };
+	assert_int_equal(catalog_point_add(w->catalog, &again, &w->err), -1);
+	assert_int_equal(w->err.code, HUSK_CONFLICT);
+
+	assert_int_equal(catalog_point_add(w->catalog, &half, &w->err), 0); /* not ready: nobody finds it */
+	assert_int_equal(catalog_point_get(w->catalog, "sb-1", "half", &found, &w->err), -1);
+	assert_int_equal(w->err.code, HUSK_NOT_FOUND);
+	assert_int_equal(catalog_point_list(w->catalog, "sb-1", true, &list, &w->err), 0);
+	assert_int_equal(list[0]->number, 4);
+	catalog_point_list_free(list);
+
+	assert_int_equal(catalog_point_remove(w->catalog, "sb-1", 1, &w->err), 0);
+	assert_points(w, "2<0 3<0 at 3");
+	assert_int_equal(catalog_point_remove(w->catalog, "sb-1", 3, &w->err), 0);
+	assert_points(w, "2<0 at 0");
+	assert_int_equal(catalog_sandbox_end(w->catalog, "sb-1", "killed", &w->err), 0);
+	assert_points(w, "at 0");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(opens_private_and_again),
 		TEST(refuses_newer_schema),
 		TEST(refuses_garbage),
+		TEST(refuses_what_was_tampered_with),
+		TEST(refuses_an_emptied_one),
+		TEST(forgets_values_with_the_sandbox),
+		TEST(sweeps_values_without_a_row),
 		TEST(keeps_every_field),
 		TEST(finds_by_id_and_name),
 		TEST(suggests_what_was_meant),
@@ -494,6 +685,7 @@ int main(void)
 		TEST(claims_what_fits),
 		TEST(wakes_in_a_pool_entry),
 		TEST(snapshots_become_ready),
+		TEST(points_are_a_sandboxs_own),
 		TEST(template_names_point_at_the_newest),
 		TEST(templates_in_use_stay),
 		TEST(events_are_followed),

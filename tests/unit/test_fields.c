@@ -202,6 +202,7 @@ const struct route port_routes[] = { { "POST", "/v1/sandboxes/{id}/ports/{port}/
 /* The other families have nothing to add here. */
 #define NO_ROUTES(name) const struct route name[] = { { 0 } }
 NO_ROUTES(snapshot_routes);
+NO_ROUTES(point_routes);
 NO_ROUTES(template_routes);
 NO_ROUTES(event_routes);
 NO_ROUTES(exec_routes);
@@ -210,18 +211,14 @@ NO_ROUTES(code_routes);
 NO_ROUTES(file_routes);
 NO_ROUTES(egress_routes);
 NO_ROUTES(volume_routes);
-NO_ROUTES(e2b_volume_routes);
 NO_ROUTES(mcp_routes);
-NO_ROUTES(e2b_build_routes);
-NO_ROUTES(e2b_sandbox_routes);
-NO_ROUTES(e2b_snapshot_routes);
-NO_ROUTES(e2b_template_routes);
-NO_ROUTES(e2b_process_routes);
-NO_ROUTES(e2b_file_routes);
-NO_ROUTES(e2b_filesystem_routes);
-NO_ROUTES(e2b_code_routes);
-NO_ROUTES(e2b_secret_routes);
-NO_ROUTES(e2b_watcher_routes);
+NO_ROUTES(wire_routes);
+NO_ROUTES(owner_routes);
+
+static const struct route spoken_routes[] = { { "POST", "/sandboxes", nothing, 0 }, { 0 } };
+static const struct route *const spoken_tables[] = { spoken_routes, NULL };
+static const struct dialect other = { .name = "other", .tables = spoken_tables };
+const struct dialect *const dialects[] = { &other, NULL };
 
 static int find(const char *method, const char *raw, struct target *target, struct route_match *match, char allow[64])
 {
@@ -245,6 +242,9 @@ static void test_routes(void **state)
 	target_free(&target);
 	assert_int_equal(find("PUT", "/v1/sandboxes/x", &target, &match, allow), -1);
 	assert_string_equal(allow, "GET, HEAD, DELETE");
+	target_free(&target);
+	assert_int_equal(find("POST", "/sandboxes", &target, &match, allow), 1);
+	assert_ptr_equal(match.dialect, &other);
 	target_free(&target);
 	static const char *const none[] = { "/",
 					    "/healthz/",

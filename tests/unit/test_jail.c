@@ -231,7 +231,7 @@ static int stage_files(struct husk_error *err)
 	size_t entries = 0;
 	DIR *root;
 
-	if (jail_leave_files(err) < 0)
+	if (jail_leave_files(&jail, err) < 0)
 		return -1;
 	for (size_t i = 0; i < ARRAY_SIZE(gone); i++)
 		if (access(gone[i], F_OK) == 0)
@@ -271,7 +271,7 @@ static void test_files(void **state)
 
 static int stage_privileges(struct husk_error *err)
 {
-	return jail_drop_privileges(err);
+	return jail_drop_privileges(&jail, err);
 }
 
 static void test_privileges(void **state)
@@ -371,7 +371,7 @@ static int stage_check_only(struct husk_error *err)
 
 static int stage_no_files(struct husk_error *err)
 {
-	if (jail_drop_privileges(err) < 0 || jail_become(&jail, err) < 0)
+	if (jail_drop_privileges(&jail, err) < 0 || jail_become(&jail, err) < 0)
 		return -1;
 	return jail_check(&jail, err);
 }
@@ -432,6 +432,7 @@ static void test_start(void **state)
 	assert_int_equal(cgroup_create("test-jail", "start", &group, &err), 0);
 	leaked = dup2(2, 200); /* without close-on-exec, as a careless library would */
 	assert_int_equal(setenv("SECRET", "do not tell", 1), 0);
+	unsetenv("HUSK_STRICT"); /* the one thing that is handed on */
 	fds[0] = life[0];
 	fds[1] = says[1];
 	start.fds = fds;

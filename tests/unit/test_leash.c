@@ -52,6 +52,39 @@ static void keeps_the_newest_events(void **state)
 	leash_record_free(record);
 }
 
+static json_t *line(json_int_t at, const char *host)
+{
+	return json_pack("{s:I,s:s,s:s,s:s,s:i,s:s,s:s}", "at_ms", at, "verdict", "denied", "kind", "tls", "host", host,
+			 "port", 443, "reason", "not allowed", "rule", host);
+}
+
+/* A line that is told again, with more of the same, stays one line in its place. */
+static void keeps_each_line_once_and_in_order(void **state)
+{
+	static const struct {
+		json_int_t at;
+		const char *host;
+		json_int_t count;
+	} told[] = { { 10, "a", 1 }, { 20, "b", 1 }, { 10, "a", 4 }, { 15, "c", 2 }, { 20, "b", 0 }, { 20, "d", 1 } };
+	struct leash_record *record = leash_record_new(NULL);
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(told); i++) {
+		json_t *event = line(told[i].at, told[i].host);
+		leash_record_event(record, event, told[i].count);
+		json_decref(event);
+	}
+	cleanup_free char *text = leash_record_log(record, 0);
+	json_t *log = json_loads(text, 0, NULL), *entry;
+	cleanup_buf struct buf seen = { 0 };
+	size_t i;
+	json_array_foreach(log, i, entry) buf_printf(&seen, "%s%d ", json_string_value(json_object_get(entry, "host")),
+						     (int)json_integer_value(json_object_get(entry, "count")));
+	assert_string_equal(seen.data, "a5 c2 b2 d1 ");
+	json_decref(log);
+	leash_record_free(record);
+}
+
 static void adds_up_traffic(void **state)
 {
 	struct leash_record *record = leash_record_new("not json"), *again;
@@ -266,9 +299,13 @@ static void says_why_it_does_not_start(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(keeps_the_newest_events), cmocka_unit_test(adds_up_traffic),
-		cmocka_unit_test(finds_resolvers),         TEST(takes_policies),
-		TEST(takes_long_policies_with_secrets),    TEST(comes_back_when_killed),
+		cmocka_unit_test(keeps_the_newest_events),
+		cmocka_unit_test(keeps_each_line_once_and_in_order),
+		cmocka_unit_test(adds_up_traffic),
+		cmocka_unit_test(finds_resolvers),
+		TEST(takes_policies),
+		TEST(takes_long_policies_with_secrets),
+		TEST(comes_back_when_killed),
 		TEST(says_why_it_does_not_start),
 	};
 

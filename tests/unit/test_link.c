@@ -11,7 +11,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-#include "sandbox/link.h"
+#include "link/link.h"
 
 struct pair {
 	struct link *link;
@@ -115,6 +115,17 @@ static void watch(void *data, const struct wire_header *header, const char *payl
 		seen->ended = true;
 		wire_end_status(payload, header->size, &seen->end);
 	}
+	pthread_mutex_unlock(&seen->lock);
+}
+
+static void count_frames(void *data, const struct wire_header *header, const char *payload)
+{
+	struct seen *seen = data;
+
+	(void)payload;
+	pthread_mutex_lock(&seen->lock);
+	seen->bytes++;
+	seen->ended |= header->type == WIRE_END;
 	pthread_mutex_unlock(&seen->lock);
 }
 
@@ -245,6 +256,100 @@ static void test_machine_ends(void **state)
 	assert_int_equal(seen.end.code, HUSK_GONE);
 }
 
+/* Sends until the link takes no more; the number of bytes it took. */
+static size_t fill(struct pair *pair, uint32_t channel, const void *owner, struct husk_error *err)
+{
+	static char data[65536];
+	size_t taken = 0;
+
+	while (link_send(pair->link, channel, owner, WIRE_DATA, STREAM_IN, data, sizeof(data), err) == 0) {
+		taken += sizeof(data);
+		assert_true(taken < 64u << 20);
+	}
+	return taken;
+}
+
+/* It reads nothing: whoever sends fails in time, memory is bounded, and the link ends at once all the same. */
+static void test_guest_that_does_not_read(void **state)
+{
+	struct pair *pair = *state;
+	struct seen seen = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	struct husk_error err = { 0 };
+	uint32_t channel = 0;
+
+	assert_int_equal(link_open(pair->link, "", 0, watch, &seen, &channel, NULL), 0);
+	fill(pair, channel, &seen, &err);
+	assert_int_equal(err.code, HUSK_TIMEOUT);
+	assert_int_equal(link_call(pair->link, METHOD_STATS, NULL, NULL, 50, &err), -1);
+	assert_int_equal(err.code, HUSK_TIMEOUT);
+	link_close(pair->link);
+	wait_end(&seen);
+	assert_int_equal(seen.end.code, HUSK_GONE);
+}
+
+/* What was queued arrives whole and in order once the guest reads again. */
+static void test_guest_that_reads_late(void **state)
+{
+	struct pair *pair = *state;
+	struct seen seen = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	static char payload[WIRE_PAYLOAD_MAX];
+	struct husk_error err = { 0 };
+	uint32_t channel = 0;
+
+	assert_int_equal(link_open(pair->link, "", 0, watch, &seen, &channel, NULL), 0);
+	size_t taken = fill(pair, channel, &seen, &err);
+	assert_int_equal(receive(pair, payload).type, WIRE_OPEN);
+	for (size_t got = 0; got < taken;) {
+		struct wire_header header = receive(pair, payload);
+		assert_int_equal(header.type, WIRE_DATA);
+		got += header.size;
+	}
+	link_abandon(pair->link, channel, &seen);
+	assert_int_equal(receive(pair, payload).type, WIRE_CANCEL);
+}
+
+struct late {
+	struct pair *pair;
+	int result;
+};
+
+static void *call_while_held(void *argument)
+{
+	struct late *late = argument;
+
+	late->result = link_call(late->pair->link, METHOD_STATS, NULL, NULL, 30000, NULL);
+	return NULL;
+}
+
+/* Whoever waits behind a hold is woken by the end. */
+static void test_hold_ends_with_the_link(void **state)
+{
+	struct late late = { .pair = *state };
+	pthread_t thread;
+
+	link_hold(late.pair->link);
+	pthread_create(&thread, NULL, call_while_held, &late);
+	usleep(50000);
+	link_close(late.pair->link);
+	pthread_join(thread, NULL);
+	assert_int_equal(late.result, -1);
+}
+
+/* Frames of no length cost no credit: nobody gets to see them, so nobody can be made to keep them. */
+static void test_empty_data_is_dropped(void **state)
+{
+	struct pair *pair = *state;
+	struct seen seen = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	uint32_t channel = 0;
+
+	assert_int_equal(link_open(pair->link, "", 0, count_frames, &seen, &channel, NULL), 0);
+	for (int i = 0; i < 1000; i++)
+		wire_send(pair->to_host, channel, WIRE_DATA, STREAM_OUT, "", 0, NULL);
+	wire_send_end(pair->to_host, channel, NULL, NULL, NULL);
+	wait_end(&seen);
+	assert_int_equal(seen.bytes, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -258,6 +363,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_credit_goes_on, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_stranger_cannot_use_a_channel, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_machine_ends, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_guest_that_does_not_read, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_guest_that_reads_late, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_hold_ends_with_the_link, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_empty_data_is_dropped, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

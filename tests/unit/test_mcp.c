@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "mcp/message.c"
-#include "mcp/output.c"
 #include "mcp/schema.c"
+#include "mcp/tool_output.c"
 #include "json/json.c"
 
 static json_t *parse(const char *text)

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/engine.h"
-#include "sandbox/link.h"
+#include "link/link.h"
 #include "scratch.h"
 
 #define DISK_SIZE (64u << 20)

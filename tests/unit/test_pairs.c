@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "sandbox/json.h"
-#include "sandbox/view.h"
+#include "instance/pairs.h"
+#include "instance/view.h"
 
 static struct husk_error err;
 

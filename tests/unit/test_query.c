@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "sandbox/internal.h"
+#include "instance/console.h"
 
 struct world {
 	char directory[32];
@@ -166,23 +166,85 @@ static void write_log(struct world *w, char *directory, const char *name, const 
 	assert_int_equal(file_write_atomic(path, text, size, 0600, &w->err), 0);
 }
 
+/* What a reader gets; the caller's `position` goes on from there. */
+static void reads(struct world *w, enum husk_log_source source, struct husk_log_position *position,
+		  const char *expected)
+{
+	cleanup_free char *text = NULL;
+
+	if (husk_logs(&w->husk, "sb-1", source, position, &text, &w->err) < 0)
+		fail_msg("%s", w->err.message);
+	assert_string_equal(text, expected);
+}
+
 static void shows_logs(void **state)
 {
 	struct world *w = *state;
 	uint32_t slot = add(w, "sb-1", "one", CATALOG_RUNNING, NULL);
 	cleanup_free char *sandbox = path_sandbox(&w->husk.paths, "sb-1"),
 			  *machine = path_machine(&w->husk.paths, slot);
-	cleanup_free char *before = NULL, *live = NULL, *after = NULL;
 
-	assert_int_equal(husk_logs(&w->husk, "one", &before, &w->err), 0);
-	assert_string_equal(before, "");
+	reads(w, HUSK_LOG_SUPERVISOR, NULL, "");
+	reads(w, HUSK_LOG_CONSOLE, NULL, "");
+	write_log(w, sandbox, "log.old", "before\n", 7);
 	write_log(w, sandbox, "log", "supervisor\n", 11);
-	write_log(w, machine, "console.log", "he\0llo", 6);
-	assert_int_equal(husk_logs(&w->husk, "one", &live, &w->err), 0);
-	assert_string_equal(live, "supervisor\nconsole:\nhe?llo\n");
+	write_log(w, machine, "console.log", "he\0llo\r\n\033[2J\xff\n", 14);
+	reads(w, HUSK_LOG_SUPERVISOR, NULL, "before\nsupervisor\n");
+	reads(w, HUSK_LOG_CONSOLE, NULL, "he\\x00llo\n\\x1b[2J\\xff\n");
 	assert_int_equal(catalog_sandbox_end(w->husk.catalog, "sb-1", "ttl", &w->err), 0);
-	assert_int_equal(husk_logs(&w->husk, "one", &after, &w->err), 0);
-	assert_string_equal(after, "supervisor\n"); /* the console is the slot's next owner's */
+	reads(w, HUSK_LOG_CONSOLE, NULL, ""); /* the slot is another's */
+}
+
+static void keeps_consoles(void **state)
+{
+	struct world *w = *state;
+	uint32_t slot = add(w, "sb-1", NULL, CATALOG_RUNNING, NULL);
+	cleanup_free char *sandbox = path_sandbox(&w->husk.paths, "sb-1"),
+			  *machine = path_machine(&w->husk.paths, slot);
+	struct husk_log_position reader = { 0 };
+
+	write_log(w, machine, "console.log", "first\n", 6);
+	console_keep(&w->husk.paths, slot, "sb-1"); /* its directory is not there: lost, and no harm */
+	write_log(w, sandbox, "log", "", 0);
+	write_log(w, machine, "console.log", "first\n", 6);
+	reads(w, HUSK_LOG_CONSOLE, &reader, "first\n");
+	write_log(w, machine, "panic.log", "panic\n", 6);
+	console_keep(&w->husk.paths, slot, "sb-1");
+	console_keep(&w->husk.paths, slot, "sb-1"); /* nothing left to keep: nothing changes */
+	reads(w, HUSK_LOG_CONSOLE, NULL, "first\npanic\n");
+	reads(w, HUSK_LOG_CONSOLE, &reader, "panic\n");
+	write_log(w, machine, "panic.log", "", 0);
+	write_log(w, machine, "console.log", "second\n", 7); /* after it slept */
+	reads(w, HUSK_LOG_CONSOLE, &reader, "second\n");
+	console_keep(&w->husk.paths, slot, "sb-1");
+	assert_int_equal(catalog_sandbox_end(w->husk.catalog, "sb-1", "killed", &w->err), 0);
+	reads(w, HUSK_LOG_CONSOLE, &reader, "");
+	reads(w, HUSK_LOG_CONSOLE, NULL, "first\npanic\nsecond\n");
+}
+
+static void follows_over_rotation_and_cuts(void **state)
+{
+	struct world *w = *state;
+	uint32_t slot = add(w, "sb-1", NULL, CATALOG_RUNNING, NULL);
+	cleanup_free char *sandbox = path_sandbox(&w->husk.paths, "sb-1"),
+			  *machine = path_machine(&w->husk.paths, slot);
+	cleanup_free char *log = str_format("%s/log", sandbox), *old = str_format("%s/log.old", sandbox),
+			  *console = str_format("%s/console.log", machine);
+	struct husk_log_position reader = { 0 };
+
+	write_log(w, sandbox, "log", "one\ntwo\n", 8);
+	reads(w, HUSK_LOG_SUPERVISOR, &reader, "one\ntwo\n");
+	reads(w, HUSK_LOG_SUPERVISOR, &reader, "");
+	cleanup_file FILE *end = fopen(log, "a");
+	assert_true(end && fputs("three\n", end) >= 0 && fflush(end) == 0);
+	assert_int_equal(rename(log, old), 0);
+	write_log(w, sandbox, "log", "four\n", 5);
+	reads(w, HUSK_LOG_SUPERVISOR, &reader, "three\nfour\n");
+	write_log(w, machine, "console.log", "long console\n", 13);
+	reader = (struct husk_log_position){ 0 };
+	reads(w, HUSK_LOG_CONSOLE, &reader, "long console\n");
+	assert_int_equal(truncate(console, 4), 0);
+	reads(w, HUSK_LOG_CONSOLE, &reader, "long");
 }
 
 static void follows_no_link_and_bounds_logs(void **state)
@@ -197,14 +259,19 @@ static void follows_no_link_and_bounds_logs(void **state)
 	memset(big, 'x', size);
 	memcpy(big + size - 4, "end\n", 4);
 	write_log(w, sandbox, "log", big, size);
-	assert_int_equal(husk_logs(&w->husk, "sb-1", &text, &w->err), 0);
+	assert_int_equal(husk_logs(&w->husk, "sb-1", HUSK_LOG_SUPERVISOR, NULL, &text, &w->err), 0);
 	assert_true(strlen(text) < (1u << 20) + 100);
 	assert_true(str_starts(text, "(earlier lines left out)\n") && str_ends(text, "xend\n"));
 	free(steal_pointer(text));
 	assert_int_equal(dir_make(machine, 0700, &w->err), 0);
 	assert_int_equal(symlink("/etc/passwd", console), 0);
-	assert_int_equal(husk_logs(&w->husk, "sb-1", &text, &w->err), -1);
+	assert_int_equal(husk_logs(&w->husk, "sb-1", HUSK_LOG_CONSOLE, NULL, &text, &w->err), -1);
 	assert_null(text);
+	console_keep(&w->husk.paths, 1, "sb-1");
+	cleanup_free char *kept = str_format("%s/console", sandbox);
+	assert_int_equal(access(kept, F_OK), -1);
+	assert_int_equal(husk_logs(&w->husk, "sb-1", (enum husk_log_source)7, NULL, &text, &w->err), -1);
+	assert_int_equal(w->err.code, HUSK_INVALID);
 }
 
 static void lists_snapshots_and_templates(void **state)
@@ -240,6 +307,8 @@ int main(void)
 		TEST(waits_for_events),
 		TEST(finds_events_of_the_forgotten),
 		TEST(shows_logs),
+		TEST(keeps_consoles),
+		TEST(follows_over_rotation_and_cuts),
 		TEST(follows_no_link_and_bounds_logs),
 		TEST(lists_snapshots_and_templates),
 	};

@@ -12,7 +12,7 @@
 
 #include "net/dns.h"
 #include "net/hello.h"
-#include "net/http.h"
+#include "net/leash_http.h"
 
 /* ---- TLS ---- */
 
@@ -121,6 +121,12 @@ static void reads_requests(void **state)
 	assert_true(parse_request("OPTIONS * HTTP/1.1\r\nhost: a.io\r\n\r\n", &request, &why) > 0);
 	assert_true(parse_request("GET / HTTP/1.1\r\nHost: a.io\r\nUpgrade: websocket\r\n\r\n", &request, &why) > 0);
 	assert_true(request.upgrade);
+	assert_false(request.close);
+	assert_true(parse_request("GET / HTTP/1.1\r\nHost: a.io\r\nConnection: x, Close\r\n\r\n", &request, &why) > 0);
+	assert_true(request.close);
+	assert_true(parse_request("HEAD / HTTP/1.0\r\nHost: A.IO.:80\r\n\r\n", &request, &why) > 0);
+	assert_true(request.close && http_is(request.method, "head"));
+	assert_string_equal(request.host, "a.io");
 }
 
 static void refuses_ambiguous_requests(void **state)
@@ -158,6 +164,12 @@ static void refuses_ambiguous_requests(void **state)
 		"POST / HTTP/1.1\r\nHost: a.io\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: a.io\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
 		"POST / HTTP/1.1\r\nHost: a.io\r\nTransfer-Encoding: xchunked\r\n\r\n",
+		"POST / HTTP/1.0\r\nHost: a.io\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: a.io\r\nContent_Length: 1\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: a.io\r\nTransfer_Encoding: chunked\r\n\r\n",
+		"G(T / HTTP/1.1\r\nHost: a.io\r\n\r\n",
+		" / HTTP/1.1\r\nHost: a.io\r\n\r\n",
+		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 	};
 	struct http_request request;
 	const char *why;
@@ -191,11 +203,19 @@ static ssize_t feed(const char *text, size_t piece, bool *done)
 
 static void follows_bodies(void **state)
 {
-	static const char good[] = "5\r\nhello\r\n1a;x=y\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\nTrailer: x\r\n\r\n";
-	static const char *const bad[] = {
-		"x\r\n",       "5 \r\nhello\r\n",       "5\nhello\n",      "5\r\nhelloX", "\r\n", "-1\r\n",
-		"1\r\naa\r\n", "fffffffffffffffff\r\n", "5\r\nhello\r\r\n"
-	};
+	static const char good[] = "5\r\nhello\r\n1a\r\nabcdefghijklmnopqrstuvwxyz\r\n0\r\n\r\n";
+	static const char *const bad[] = { "x\r\n",
+					   "5 \r\nhello\r\n",
+					   "5\nhello\n",
+					   "5\r\nhelloX",
+					   "\r\n",
+					   "-1\r\n",
+					   "1\r\naa\r\n",
+					   "fffffffffffffffff\r\n",
+					   "5\r\nhello\r\r\n",
+					   "5;x=y\r\nhello\r\n",
+					   "0\r\nTrailer: x\r\n\r\n",
+					   "0\r\nGET / HTTP/1.1\r\n" };
 	cleanup_free char *followed = str_format("%sGET / HTTP/1.1\r\n", good);
 	bool done;
 
@@ -210,10 +230,109 @@ static void follows_bodies(void **state)
 		assert_int_equal(feed(bad[i], 1, &done), -1);
 }
 
+/* Is this body of a request refused, sent in pieces of `piece`? */
+static bool refused(const char *text, size_t piece)
+{
+	struct http_request request = { .framing = BODY_LENGTH, .length = strlen(text) };
+	struct http_body body;
+
+	http_body_start(&body, &request);
+	for (size_t at = 0; at < request.length; at += piece)
+		if (http_body_feed(&body, text + at, MIN(piece, request.length - at)) < 0)
+			return true;
+	assert_true(http_body_done(&body));
+	return false;
+}
+
+static void finds_requests_in_bodies(void **state)
+{
+	static const char *const requests[] = { "GET / HTTP/1.1\r\nHost: b.io\r\n\r\n",
+						"\r\n\r\n  GET / HTTP/1.1\r\n",
+						"POST /x http/1.0\n\n",
+						"get\t/\tHTTP/1.1\r\n",
+						"PRI * HTTP/2.0\r\n\r\n",
+						"GET /a b c HTTP/1.1 \r\n",
+						"X-Y_Z http://b.io/ HTTP/1.1\r",
+						"GET http://b.io/ HTTP/1.1",
+						"GET http://b.io/\r\n",
+						"GET /\n",
+						"GET /" };
+	static const char *const others[] = { "{\"a\": \"GET / HTTP/1.1\"}",
+					      "a=b&c=d",
+					      "--boundary\r\nGET / HTTP/1.1\r\n",
+					      "hello world\nGET / HTTP/1.1\n",
+					      "about HTTP/1.1\n",
+					      "<?xml x HTTP/1.1",
+					      "GET lost\n",
+					      "1.2.3.4 - - \"GET / HTTP/1.1\" 200\n",
+					      "\xff\xfe GET / HTTP/1.1\n",
+					      " \r\n" };
+
+	(void)state;
+	for (size_t piece = 1; piece < 40; piece += 3) {
+		for (size_t i = 0; i < ARRAY_SIZE(requests); i++)
+			if (!refused(requests[i], piece))
+				fail_msg("accepted: %s", requests[i]);
+		for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+			if (refused(others[i], piece))
+				fail_msg("refused: %s", others[i]);
+	}
+	bool done;
+	assert_int_equal(feed("2\r\nGE\r\n3\r\nT /\r\nb\r\n HTTP/1.1\r\n\r\n", 1, &done), -1);
+}
+
+static ssize_t parse_response(const char *text, bool bodiless, struct http_response *out)
+{
+	return http_response_parse(text, strlen(text), bodiless, out);
+}
+
+static void reads_http_answers(void **state)
+{
+	static const struct {
+		const char *text;
+		enum http_framing framing;
+		bool close;
+	} cases[] = {
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n", BODY_LENGTH, false },
+		{ "HTTP/1.1 200 OK\nContent-Length: 7\n\n", BODY_LENGTH, false },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: x, close\r\n\r\n", BODY_LENGTH, true },
+		{ "HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\n", BODY_LENGTH, true },
+		{ "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", BODY_CHUNKED, false },
+		{ "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", BODY_OPEN, true },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nContent-Length: 8\r\n\r\n", BODY_OPEN, true },
+		{ "HTTP/1.1 200 OK\r\nContent-Length: 7\r\nTransfer-Encoding: chunked\r\n\r\n", BODY_OPEN, true },
+		{ "HTTP/1.1 200 OK\r\n\r\n", BODY_OPEN, true },
+		{ "HTTP/1.1 204 No\r\n\r\n", BODY_NONE, false },
+		{ "HTTP/1.1 304 Same\r\nContent-Length: 7\r\n\r\n", BODY_NONE, false },
+	};
+	static const char chunked[] = "5;x=y\r\nhello\r\n0\r\nTrailer: x\r\n\r\n";
+	struct http_response response;
+	struct http_body body;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		size_t size = strlen(cases[i].text);
+
+		for (size_t part = 0; part < size; part++)
+			assert_int_equal(http_response_parse(cases[i].text, part, false, &response), 0);
+		assert_int_equal(parse_response(cases[i].text, false, &response), size);
+		assert_int_equal(response.framing, cases[i].framing);
+		assert_int_equal(response.close, cases[i].close);
+	}
+	assert_true(parse_response(cases[0].text, true, &response) > 0);
+	assert_int_equal(response.framing, BODY_NONE);
+	assert_int_equal(http_response_parse("HTTP/1.1 101 Yes\r\nA: b\r\n\r\nrest", 30, false, &response), 26);
+	assert_int_equal(response.status, 101);
+	assert_int_equal(parse_response("SSH-2.0-server\r\n\r\n", false, &response), -1);
+	response = (struct http_response){ .framing = BODY_CHUNKED };
+	http_body_start_answer(&body, &response);
+	for (size_t i = 0; i < sizeof(chunked) - 1; i++)
+		assert_int_equal(http_body_feed(&body, chunked + i, 1), 1);
+	assert_true(http_body_done(&body));
+}
+
 static void knows_http_when_it_sees_it(void **state)
 {
-	int status = 0;
-
 	(void)state;
 	assert_int_equal(http_looks("GET /", 5), 1);
 	assert_int_equal(http_looks("GE", 2), 0);
@@ -222,10 +341,6 @@ static void knows_http_when_it_sees_it(void **state)
 	assert_int_equal(http_looks(" GET", 4), -1);
 	assert_int_equal(http_looks("SSH-2.0-x", 9), -1);
 	assert_int_equal(http_looks("ABCDEFGHIJKLMNOPQRSTUVWXYZ /", 28), -1);
-	assert_int_equal(http_response_parse("HTTP/1.1 101 Yes\r\nA: b\r\n\r\nrest", 30, &status), 26);
-	assert_int_equal(status, 101);
-	assert_int_equal(http_response_parse("HTTP/1.1 101 Yes\r\n", 18, &status), 0);
-	assert_int_equal(http_response_parse("SSH-2.0-server\r\n\r\n", 18, &status), -1);
 }
 
 /* ---- DNS ---- */
@@ -371,6 +486,8 @@ int main(void)
 		cmocka_unit_test(reads_requests),
 		cmocka_unit_test(refuses_ambiguous_requests),
 		cmocka_unit_test(follows_bodies),
+		cmocka_unit_test(finds_requests_in_bodies),
+		cmocka_unit_test(reads_http_answers),
 		cmocka_unit_test(knows_http_when_it_sees_it),
 		cmocka_unit_test(reads_queries),
 		cmocka_unit_test(reads_answers),

@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "store/rootfs.h"
@@ -103,6 +105,9 @@ static void bad_definitions(void **state)
 		{ "packages:\n", ":1: packages: has no value" },
 		{ "packages: bash -o\n", "'-o' is not the name of a Debian package" },
 		{ "packages: a;b\n", "packages: 'a;b'" },
+		{ "pip: requests\n", "pip: 'requests' is not a package of PyPI pinned" },
+		{ "pip: requests>=2\n", "pip: 'requests>=2'" },
+		{ "pip: -r==1\n", "pip: '-r==1'" },
 		{ "npm: left-pad\n", "npm: 'left-pad' is not an npm package pinned" },
 		{ "npm: @scope/tool\n", "npm: '@scope/tool'" },
 		{ "npm: tool@latest\n", "npm: 'tool@latest'" },
@@ -285,8 +290,9 @@ static int unpack(struct husk_error *err)
 {
 	cleanup_free char *tar = at("hostile.tar"), *directory = at("unpacked");
 
+	cleanup_close int fd = open(tar, O_RDONLY | O_CLOEXEC);
 	assert_int_equal(dir_make(directory, 0755, NULL), 0);
-	return unpack_tar(tar, directory, err);
+	return unpack_tar(fd, tar, "tar", directory, err);
 }
 
 static void hostile_tars(void **state)

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#include "sandbox/internal.h"
+#include "instance/contact.h"
+#include "instance/instance.h"
 
 struct world {
 	char directory[32];
@@ -136,7 +137,8 @@ static void sees_nothing_of_another(void **state)
 	refused(w, husk_kill(w->red, "sb-blueblue01", &w->err), HUSK_NOT_FOUND, "not found");
 	refused(w, husk_extend(w->red, "sb-blueblue01", 60, false, NULL, &w->err), HUSK_NOT_FOUND, "not found");
 	refused(w, husk_set_metadata(w->red, "sb-blueblue01", NULL, 0, &w->err), HUSK_NOT_FOUND, "not found");
-	refused(w, husk_logs(w->red, "sb-blueblue01", &logs, &w->err), HUSK_NOT_FOUND, "not found");
+	refused(w, husk_logs(w->red, "sb-blueblue01", HUSK_LOG_CONSOLE, NULL, &logs, &w->err), HUSK_NOT_FOUND,
+		"not found");
 	refused(w, husk_connect(w->red, "sb-blueblue01", &w->err), HUSK_NOT_FOUND, "not found");
 	refused(w, husk_wake(w->red, "sb-instance01", &w->err), HUSK_NOT_FOUND, "not found");
 	refused(w, husk_fork(w->red, "sb-blueblue01", 1, NULL, NULL, &w->err), HUSK_NOT_FOUND, "not found");
@@ -215,7 +217,8 @@ static void snapshots_are_apart(void **state)
 
 	put_snapshot(w, w->red, "sn-red2", NULL);
 	refused(w, catalog_snapshot_finish(w->red->catalog, "sn-red2", 200, &w->err), HUSK_LIMIT,
-		"max_snapshot_bytes does not allow it: snapshots take 900 of 1000 bytes, and this needs 200 more");
+		"max_snapshot_bytes does not allow it: snapshots and checkpoints take 900 of 1000 bytes, and this "
+		"needs 200 more");
 	assert_int_equal(catalog_snapshot_finish(w->red->catalog, "sn-red2", 100, &w->err), 0);
 	refused(w, catalog_quota_snapshots(w->red->catalog, &w->err), HUSK_LIMIT, "1000 of 1000");
 }
@@ -279,6 +282,11 @@ static void owner_only(void **state)
 	refused(w, husk_token_list(w->red, &tokens, &w->err), HUSK_DENIED, "owner");
 	refused(w, husk_token_revoke(w->red, "x", &w->err), HUSK_DENIED, "owner");
 	refused(w, husk_as(w->red, &(struct husk_token){ .tenant = "blue" }, &view, &w->err), HUSK_DENIED, "owner");
+	/* A name that is missing is not the instance. */
+	refused(w, husk_as(w->husk, &(struct husk_token){ .name = "x" }, &view, &w->err), HUSK_INTERNAL,
+		"one of the two");
+	refused(w, husk_as(w->husk, &(struct husk_token){ .tenant = "blue", .admin = true }, &view, &w->err),
+		HUSK_INTERNAL, "one of the two");
 }
 
 /* ---- quotas ---- */

@@ -1,7 +1,7 @@
 /*
  * What husk-vmm does when the host lets it down: no address space, a full disk, a KVM that fails, and, one after the other,
- * every single system call of a snapshot and of a restore failing, or being the last before a kill -9. A machine whose
- * snapshot fails goes on; no half snapshot is ever accepted; nothing hangs.
+ * every single system call of a snapshot, of what is done ahead of it, and of a restore failing, or being the last before a
+ * kill -9. A machine whose snapshot fails goes on; no half snapshot is ever accepted; nothing hangs.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -244,6 +244,230 @@ static void every_call_of_a_snapshot_fails(void **state)
 	assert_true(ends <= 6);
 }
 
+/* ---- ahead of a snapshot ---- */
+
+/* The snapshot that follows, whatever came before, is a whole one. */
+static void take_whole(struct vmm *vmm, struct image *image)
+{
+	struct lineage none = { 0 };
+
+	vmm_plain(vmm, CONTROL_PAUSE);
+	world_done(image_take(vmm, image));
+	vmm_plain(vmm, CONTROL_RESUME);
+	goes_on(vmm);
+	assert_true(accepted(&none, image));
+	assert_true(layer_whole(image->memory));
+}
+
+static bool fail_ahead(unsigned number, unsigned *ends)
+{
+	struct image image = image_new();
+	struct trace trace;
+
+	trace_start(&trace, NULL, NULL);
+	start(&trace.vmm);
+	trace_plan(&trace,
+		   (struct trace_plan){
+			   .action = TRACE_FAIL, .kind = RULES_MAIN, .at = number, .error = error_for(number) });
+	struct control_reply reply = { 0 };
+	for (int i = 0; i < 100 && reply.code == 0 && !reply.value[AHEAD_SWEPT]; i++)
+		reply = image_ahead(&trace.vmm, i == 0 ? &image : NULL, 600);
+	bool struck = trace_calm(&trace);
+	assert_true(struck || reply.code == 0);
+	if (reply.code == HUSK_GONE || !vmm_wait_printed(&trace.vmm, vmm_printed(&trace.vmm))) {
+		int status = trace_wait_end(&trace);
+
+		assert_true(WIFEXITED(status));
+		(*ends)++;
+	} else {
+		take_whole(&trace.vmm, &image);
+		trace_end(&trace);
+	}
+	image_free(&image);
+	return struck;
+}
+
+static void every_call_ahead_fails(void **state)
+{
+	unsigned number = 0, ends = 0;
+
+	(void)state;
+	need_world();
+	while (number < CALLS_MAX && fail_ahead(number, &ends))
+		number++;
+	print_message("%u calls ahead of a snapshot, each failed once: %u of them ended the machine\n", number, ends);
+	assert_true(number > 20 && number < CALLS_MAX);
+	/* Only where it cannot hear the engine any more: a receive and an answer of each request. */
+	assert_true(ends * 10 <= number);
+}
+
+static void full_disk_ahead(void **state)
+{
+	char place[] = "/tmp/husk-test.XXXXXX";
+	cleanup_free char *path = NULL;
+	struct image image = image_new();
+	struct vmm vmm;
+
+	(void)state;
+	need_world();
+	assert_non_null(mkdtemp(place));
+	path = str_format("%s/layer", place);
+	assert_int_equal(unshare(CLONE_NEWNS), 0);
+	assert_int_equal(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	assert_int_equal(mount("none", place, "tmpfs", 0, "size=2m"), 0);
+	int small = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(small >= 0 && dup2(small, image.memory) == image.memory);
+	close(small);
+	vmm_start(&vmm);
+	start(&vmm);
+	struct control_reply reply = image_ahead(&vmm, &image, 100000);
+	assert_int_not_equal(reply.code, 0);
+	assert_non_null(strstr(reply.message, "cannot write guest memory"));
+	goes_on(&vmm);
+	/* A part of memory is in that layer now: nothing but a snapshot closes it. */
+	struct image other = image_new();
+	assert_int_equal(image_ahead(&vmm, &other, 1).code, HUSK_CONFLICT);
+	image_free(&other);
+	vmm_plain(&vmm, CONTROL_PAUSE);
+	assert_int_not_equal(image_take(&vmm, &image).code, 0);
+	vmm_plain(&vmm, CONTROL_RESUME);
+	goes_on(&vmm);
+	assert_int_equal(mount("none", place, "tmpfs", MS_REMOUNT, "size=64m"), 0);
+	image_sweep(&vmm, NULL);
+	take_whole(&vmm, &image);
+	vmm_end(&vmm);
+	image_free(&image);
+	unlink(path);
+	assert_int_equal(umount(place), 0);
+	rmdir(place);
+}
+
+#define WRITER_BASE 0x2000000u
+#define WRITER_PAGES 2048u
+
+/* Adds one to a word of each page, page after page, and prints; without end. So at any moment the words fall by one at most
+ * once: a page that is older or newer than the others is found. */
+static void writer_init(struct guest *writer)
+{
+	static const uint8_t code[] = {
+		0xbf, 0,    0,    0,    0x02,
+		0xb9, 0,    0x08, 0,    0, /* mov edi,BASE; mov ecx,PAGES */
+		0xff, 0x07, 0x81, 0xc7, 0,
+		0x10, 0,    0,    0xff, 0xc9, /* 1: inc dword [rdi]; add edi,4096; dec ecx */
+		0x75, 0xf4, 0xba, 0xf8, 0x03,
+		0,    0,    0xb0, '.',  0xee, /* jnz 1b; mov edx,0x3f8; mov al,'.'; out dx,al */
+		0xeb, 0xe0,                   /* from the start */
+	};
+
+	guest_init(writer);
+	guest_bytes(writer, code, sizeof(code));
+}
+
+static void check_moment(int layer)
+{
+	uint32_t first = 0, last = 0, word;
+	unsigned falls = 0;
+
+	for (unsigned i = 0; i < WRITER_PAGES; i++) {
+		assert_int_equal(pread(layer, &word, sizeof(word), WRITER_BASE + i * (off_t)PAGE_BYTES), sizeof(word));
+		if (i == 0)
+			first = word;
+		else
+			falls += word != last;
+		last = word;
+	}
+	if (falls > 1 || last == 0 || first - last > 1)
+		fail_msg("the layer is of no single moment: %u falls, from %u to %u", falls, first, last);
+}
+
+static void print_more(struct vmm *vmm, unsigned times)
+{
+	for (unsigned i = 0; i < times; i++)
+		goes_on(vmm);
+}
+
+/* Of a guest that never stops writing, ahead and without, in a parent and in a child. */
+static void writer_is_saved_whole(void **state)
+{
+	static struct guest writer;
+
+	(void)state;
+	need_world();
+	writer_init(&writer);
+	for (int round = 0; round < 6; round++) {
+		struct image image = image_new(), next = image_new();
+		struct vmm parent, child;
+
+		vmm_start(&parent);
+		vmm_equip(&parent, MEMORY, NULL, 0);
+		vmm_boot(&parent, &writer, 0);
+		print_more(&parent, 2);
+		/* Half of a sweep, one, more than one. */
+		world_done(image_ahead(&parent, &image, 700));
+		for (int i = 0; i < round; i++)
+			world_done(image_ahead(&parent, NULL, 700));
+		vmm_plain(&parent, CONTROL_PAUSE);
+		world_done(image_take(&parent, &image));
+		vmm_plain(&parent, CONTROL_RESUME);
+		check_moment(image.memory);
+		print_more(&parent, 2);
+		check_moment(image.memory); /* what the parent does now is its own */
+		vmm_end(&parent);
+
+		vmm_start(&child);
+		vmm_equip(&child, MEMORY, NULL, 0);
+		world_done(image_restore(&child, &image));
+		vmm_plain(&child, CONTROL_RESUME);
+		print_more(&child, 3);
+		image_sweep(&child, &next);
+		print_more(&child, 3);
+		image_sweep(&child, NULL);
+		vmm_plain(&child, CONTROL_PAUSE);
+		world_done(image_take(&child, &next));
+		vmm_plain(&child, CONTROL_RESUME);
+		check_moment(next.memory);
+		check_moment(image.memory);
+		vmm_end(&child);
+		image_free(&image);
+		image_free(&next);
+	}
+}
+
+/* A second fork, a pause and the end, each while the first fork is still at it. */
+static void others_come_between(void **state)
+{
+	struct image first = image_new(), second = image_new();
+	struct lineage lineage = { 0 };
+	struct vmm vmm;
+
+	(void)state;
+	need_world();
+	vmm_start(&vmm);
+	start(&vmm);
+	world_done(image_ahead(&vmm, &first, 300));
+	assert_int_equal(image_ahead(&vmm, &second, 300).code, HUSK_CONFLICT);
+	goes_on(&vmm);
+	/* Paused in between: a step then does no harm. */
+	vmm_plain(&vmm, CONTROL_PAUSE);
+	world_done(image_ahead(&vmm, NULL, 300));
+	off_t printed = vmm_printed(&vmm);
+	usleep(20000);
+	assert_int_equal(vmm_printed(&vmm), printed);
+	vmm_plain(&vmm, CONTROL_RESUME);
+	take_whole(&vmm, &first);
+	lineage.layers[lineage.count++] = dup(first.memory);
+	/* Asleep half-way: the image stands, the machine is gone. */
+	world_done(image_ahead(&vmm, &second, 1));
+	vmm_plain(&vmm, CONTROL_PAUSE);
+	world_done(image_take(&vmm, &second));
+	vmm_plain(&vmm, CONTROL_STOP);
+	vmm_end(&vmm);
+	assert_true(accepted(&lineage, &second));
+	lineage_free(&lineage);
+	image_free(&first);
+	image_free(&second);
+}
+
 /* ---- each call of a restore ---- */
 
 static void take_one(struct image *image)
@@ -296,7 +520,7 @@ static void every_call_of_a_restore_fails(void **state)
 
 /* ---- kill -9 ---- */
 
-static bool kill_in_snapshot(unsigned number)
+static bool kill_in_snapshot(unsigned number, bool ahead)
 {
 	struct lineage none = { 0 };
 	struct image image = image_new();
@@ -304,6 +528,8 @@ static bool kill_in_snapshot(unsigned number)
 
 	trace_start(&trace, NULL, NULL);
 	start(&trace.vmm);
+	if (ahead) /* a part of it */
+		world_done(image_ahead(&trace.vmm, &image, 600));
 	vmm_plain(&trace.vmm, CONTROL_PAUSE);
 	trace_plan(&trace, (struct trace_plan){ .action = TRACE_KILL, .kind = RULES_MAIN, .at = number });
 	struct control_reply reply = image_take(&trace.vmm, &image);
@@ -325,9 +551,13 @@ static void killed_in_a_snapshot(void **state)
 	(void)state;
 	need_world();
 	/* Every call counts where files are written, which is at the end: all of those, and some of the others. */
-	while (number < CALLS_MAX && kill_in_snapshot(number))
+	while (number < CALLS_MAX && kill_in_snapshot(number, false))
 		number += number < 20 ? 5 : 1;
 	print_message("killed at %u places of a snapshot\n", number);
+	assert_true(number > 20 && number < CALLS_MAX);
+	for (number = 20; number < CALLS_MAX && kill_in_snapshot(number, true); number++)
+		;
+	print_message("and at %u, half of it done ahead\n", number);
 	assert_true(number > 20 && number < CALLS_MAX);
 }
 
@@ -347,10 +577,12 @@ static void killed_at_random(void **state)
 
 		vmm_start(&vmm);
 		start(&vmm);
-		vmm_plain(&vmm, CONTROL_PAUSE);
+		if (i % 2)
+			vmm_send(&vmm, CONTROL_AHEAD, 100000, 0, &image.memory, 1);
+		vmm_send(&vmm, CONTROL_PAUSE, 0, 0, NULL, 0);
 		const int fds[] = { image.state, image.memory, image.disk };
 		vmm_send(&vmm, CONTROL_SNAPSHOT, 0, 0, fds, ARRAY_SIZE(fds));
-		usleep((useconds_t)(random() % 6000));
+		usleep((useconds_t)(random() % (i % 2 ? 20000 : 6000)));
 		vmm_end(&vmm);
 		if (accepted(&none, &image)) {
 			assert_true(layer_whole(image.memory));
@@ -474,6 +706,10 @@ int main(void)
 		cmocka_unit_test(no_room_for_a_machine),
 		cmocka_unit_test(full_disk),
 		cmocka_unit_test(every_call_of_a_snapshot_fails),
+		cmocka_unit_test(every_call_ahead_fails),
+		cmocka_unit_test(full_disk_ahead),
+		cmocka_unit_test(writer_is_saved_whole),
+		cmocka_unit_test(others_come_between),
 		cmocka_unit_test(every_call_of_a_restore_fails),
 		cmocka_unit_test(killed_in_a_snapshot),
 		cmocka_unit_test(killed_at_random),

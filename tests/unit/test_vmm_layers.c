@@ -151,6 +151,179 @@ static void scattered_pages(void **state)
 	memory_close(&memory);
 }
 
+/* ---- ahead of a snapshot ---- */
+
+/* One piece; false at the end of memory. `meanwhile` is what the guest does between copying and adopting. */
+static bool bring_piece(struct memory *memory, void (*meanwhile)(struct memory *, const struct memory_piece *))
+{
+	cleanup_free struct memory_piece *piece = malloc(sizeof(*piece));
+	bool lost = true;
+
+	assert_int_equal(memory_ahead_find(memory, piece, UINT32_MAX, NULL), 0);
+	if (piece->count == 0)
+		return false;
+	if (meanwhile)
+		meanwhile(memory, piece);
+	assert_int_equal(memory_ahead_adopt(memory, piece, &lost, NULL), 0);
+	assert_false(lost);
+	memory_piece_free(piece);
+	return true;
+}
+
+static int open_ahead(struct memory *memory)
+{
+	int file = new_file();
+
+	assert_int_equal(memory_ahead_open(memory, dup(file), NULL), 0);
+	assert_int_equal(memory_ahead_open(memory, file, NULL), -1); /* one at a time */
+	return file;
+}
+
+/* A memory that goes on from the same layers as `parent`, whose newest is `files[count - 1]`. */
+static void continue_from(struct memory *child, const int *files, size_t file_count, struct memory_run *runs,
+			  size_t count)
+{
+	memory_open(child);
+	for (size_t i = 0; i < file_count; i++)
+		assert_int_equal(memory_add_layer(child, dup(files[i]), NULL), 0);
+	assert_int_equal(memory_map_runs(child, runs, count, NULL), 0);
+}
+
+static void write_meanwhile(struct memory *memory, const struct memory_piece *piece)
+{
+	for (size_t i = 0; i < piece->count; i++)
+		set_page(memory, piece->runs[i].page, 77);
+}
+
+static void ahead_is_the_layer(void **state)
+{
+	struct memory parent, child;
+	struct memory_run *runs;
+	size_t count;
+	int files[2], unused;
+
+	(void)state;
+	memory_open(&parent);
+	for (uint64_t i = 0; i < 3000; i++)
+		set_page(&parent, 5000 + i, (uint8_t)(1 + i % 200));
+	set_page(&parent, 20000, 0); /* touched, over nothing */
+	files[0] = open_ahead(&parent);
+	while (bring_piece(&parent, NULL))
+		;
+	/* All of it is in the layer already; what changes now is left for the snapshot, in the same file. */
+	uint64_t bytes;
+	assert_int_equal(memory_private_bytes(&parent, &bytes, NULL), 0);
+	assert_int_equal(bytes, 0);
+	set_page(&parent, 5001, 250);
+	set_page(&parent, 30000, 251);
+	assert_int_equal(save(&parent, &runs, &count, &unused), 3001);
+	assert_false(parent.open);
+	assert_int_equal(parent.layer_count, 1);
+	struct stat st;
+	assert_int_equal(fstat(unused, &st), 0);
+	assert_int_equal(st.st_size, 0);
+	close(unused);
+	continue_from(&child, files, 1, runs, count);
+	for (uint64_t i = 0; i < 3000; i++) {
+		uint8_t wanted = i == 1 ? 250 : (uint8_t)(1 + i % 200);
+
+		assert_int_equal(get_page(&child, 5000 + i), wanted);
+		assert_int_equal(get_page(&parent, 5000 + i), wanted);
+	}
+	assert_int_equal(get_page(&child, 30000), 251);
+	assert_int_equal(get_page(&child, 20000), 0);
+	/* Nothing has changed: an open layer with nothing in it is no layer. */
+	close(open_ahead(&parent));
+	while (bring_piece(&parent,
+			   NULL)) /* zeroes that came with a huge page, where the host makes those, are dropped */
+		;
+	assert_int_equal(save(&parent, &runs, &count, &unused), 0);
+	assert_int_equal(parent.layer_count, 1);
+	assert_false(parent.open);
+	free(runs);
+	close(unused);
+	close(files[0]);
+	memory_close(&parent);
+	memory_close(&child);
+}
+
+/* What the guest writes between the copy and the moment it stands still is in the layer; what it writes later is not lost. */
+static void ahead_of_a_writer(void **state)
+{
+	struct memory parent, child;
+	struct memory_run *runs;
+	size_t count;
+	int file, unused;
+
+	(void)state;
+	memory_open(&parent);
+	for (uint64_t i = 0; i < PAGES; i += 3)
+		set_page(&parent, i, 9);
+	file = open_ahead(&parent);
+	while (bring_piece(&parent, write_meanwhile))
+		;
+	for (uint64_t i = 0; i < PAGES; i += 30)
+		set_page(&parent, i, 10);
+	while (bring_piece(&parent, write_meanwhile)) /* another sweep, over what the first one left */
+		;
+	set_page(&parent, 30, 11);
+	save(&parent, &runs, &count, &unused);
+	close(unused);
+	uint8_t *wanted = malloc(PAGES);
+	for (uint64_t i = 0; i < PAGES; i++)
+		wanted[i] = get_page(&parent, i);
+	/* What it does after the snapshot is its own. */
+	set_page(&parent, 60, 99);
+	continue_from(&child, &file, 1, runs, count);
+	for (uint64_t i = 0; i < PAGES; i++)
+		assert_int_equal(get_page(&child, i), wanted[i]);
+	assert_int_equal(wanted[30], 11);
+	assert_int_equal(wanted[0], 77);
+	free(wanted);
+	close(file);
+	memory_close(&parent);
+	memory_close(&child);
+}
+
+/* Where layers get too many, the open one takes the others in. */
+static void ahead_generations(void **state)
+{
+	struct memory memory, child;
+	struct memory_run *runs;
+	int files[VMM_LAYERS_MAX + 1], unused;
+	size_t count, file_count = 0;
+
+	(void)state;
+	memory_open(&memory);
+	for (unsigned i = 1; i <= 3 * VMM_LAYERS_MAX; i++) {
+		for (uint64_t page = 0; page < 300; page++)
+			set_page(&memory, 300 * i + page, (uint8_t)i);
+		size_t before = memory.layer_count;
+		files[file_count++] = open_ahead(&memory);
+		/* Some of them are not finished: the snapshot does what is left. */
+		for (unsigned piece = 0; piece < i && bring_piece(&memory, NULL); piece++)
+			;
+		set_page(&memory, 10 * i, (uint8_t)i);
+		assert_true(save(&memory, &runs, &count, &unused) > 0);
+		close(unused);
+		if (memory.layer_count <= before) { /* squashed: the oldest and the newest are left */
+			assert_int_equal(memory.layer_count, 2);
+			for (size_t k = 1; k < file_count - 1; k++)
+				close(files[k]);
+			files[1] = files[file_count - 1];
+			file_count = 2;
+		}
+		assert_int_equal(file_count, memory.layer_count);
+		continue_from(&child, files, file_count, runs, count);
+		for (uint64_t page = 0; page < 300 * (i + 1); page++)
+			assert_int_equal(get_page(&child, page), get_page(&memory, page));
+		memory_close(&child);
+	}
+	for (size_t k = 0; k < file_count; k++)
+		close(files[k]);
+	memory_close(&memory);
+}
+
 static void bad_runs(void **state)
 {
 	static const struct memory_run bad[][2] = {
@@ -334,6 +507,9 @@ int main(void)
 		cmocka_unit_test(only_changes_are_saved),
 		cmocka_unit_test(generations),
 		cmocka_unit_test(scattered_pages),
+		cmocka_unit_test(ahead_is_the_layer),
+		cmocka_unit_test(ahead_of_a_writer),
+		cmocka_unit_test(ahead_generations),
 		cmocka_unit_test(bad_runs),
 		cmocka_unit_test(disk_layers),
 		cmocka_unit_test(disk_generations),

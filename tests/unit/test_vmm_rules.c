@@ -345,6 +345,7 @@ static void every_rule_is_used(void **state)
 	hear(vmm->link, "hello host");
 	assert_true(vmm_wait_printed(vmm, 4));
 	vmm_plain(vmm, CONTROL_STATS);
+	image_sweep(vmm, &image);
 	vmm_plain(vmm, CONTROL_PAUSE);
 	world_done(image_take(vmm, &image));
 	vmm_plain(vmm, CONTROL_STATS);

@@ -10,9 +10,10 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <sys/resource.h>
 
+#include "volume/fuse.h"
 #include "volume/nodes.h"
-#include "volume/serve.h"
 
 #include "scratch.h"
 
@@ -20,15 +21,20 @@
 
 static char answer[SERVE_ANSWER_MAX] __attribute__((aligned(8)));
 
-static struct volume_server *open_server(bool read_only)
+static struct volume_server *open_small(bool read_only, size_t nodes)
 {
 	struct volume_server *server = NULL;
 	struct volume volume;
 
 	assert_int_equal(volume_make(at("volume"), NULL), 0);
 	assert_int_equal(volume_open(at("volume"), LIMIT, &volume, NULL), 0);
-	assert_int_equal(volume_server_open(&volume, read_only, &server, NULL), 0);
+	assert_int_equal(volume_server_open(&volume, read_only, nodes, &server, NULL), 0);
 	return server;
+}
+
+static struct volume_server *open_server(bool read_only)
+{
+	return open_small(read_only, SERVE_NODES_MAX);
 }
 
 static int start(void **state)
@@ -209,6 +215,9 @@ static void the_limit_holds_and_what_is_removed_comes_back(void **state)
 	assert_int_equal(ask_name(server, FUSE_UNLINK, NODE_ROOT, "big"), 0);
 	assert_int_equal(ask(server, FUSE_WRITE, node, &in, sizeof(in), block, sizeof(block)), -ENOSPC);
 	const struct fuse_release_in release = { .fh = in.fh };
+	assert_int_equal(ask(server, FUSE_FLUSH, node, &(struct fuse_flush_in){ .fh = release.fh },
+			     sizeof(struct fuse_flush_in), NULL, 0),
+			 0);
 	assert_int_equal(ask(server, FUSE_RELEASE, node, &release, sizeof(release), NULL, 0), 0);
 	assert_int_equal(ask(server, FUSE_STATFS, NODE_ROOT, NULL, 0, NULL, 0), 0);
 	const struct fuse_statfs_out *left = result();
@@ -307,24 +316,101 @@ static void what_is_no_request_is_told(void **state)
 	assert_int_equal(ask(server, FUSE_WRITE, file, &write, sizeof(write), "x", 1), -EINVAL);
 }
 
+static void forget(struct volume_server *server, uint64_t node, uint64_t lookups)
+{
+	const struct fuse_forget_in in = { .nlookup = lookups };
+	struct fuse_in_header head = { .opcode = FUSE_FORGET, .nodeid = node };
+	char request[sizeof(head) + sizeof(in)];
+
+	head.len = sizeof(request);
+	memcpy(request, &head, sizeof(head));
+	memcpy(request + sizeof(head), &in, sizeof(in));
+	assert_int_equal(volume_serve(server, request, sizeof(request), answer), 0);
+}
+
+static uint64_t make_node(struct volume_server *server, uint64_t parent, const char *name, int *error)
+{
+	const struct fuse_mknod_in in = { .mode = S_IFREG | 0644 };
+
+	*error = ask(server, FUSE_MKNOD, parent, &in, sizeof(in), name, strlen(name) + 1);
+	return *error ? 0 : ((const struct fuse_entry_out *)result())->nodeid;
+}
+
+static uint64_t make_directory(struct volume_server *server, uint64_t parent, const char *name)
+{
+	const struct fuse_mkdir_in mode = { .mode = 0755 };
+
+	assert_int_equal(ask(server, FUSE_MKDIR, parent, &mode, sizeof(mode), name, strlen(name) + 1), 0);
+	return ((const struct fuse_entry_out *)result())->nodeid;
+}
+
+/* The request uses a directory that only its child still holds, and the child is what a full table gives up. */
+static void a_full_table_keeps_what_a_request_uses(void **state)
+{
+	struct volume_server *server = *state;
+	char name[16];
+	int error;
+
+	volume_server_free(server);
+	*state = server = open_small(false, 8);
+	uint64_t directory = make_directory(server, NODE_ROOT, "a");
+	make_node(server, directory, "c", &error);
+	for (int i = 0; i < 5; i++) {
+		snprintf(name, sizeof(name), "n%d", i);
+		make_directory(server, NODE_ROOT, name);
+	}
+	for (int i = 0; i < 40; i++) {
+		forget(server, directory, UINT64_MAX);
+		snprintf(name, sizeof(name), "d%d", i);
+		make_node(server, directory, name, &error);
+		if (error) /* it went, with its last child, before the request */
+			assert_int_equal(error, -ESTALE);
+		directory = look_up(server, NODE_ROOT, "a");
+		assert_true(directory);
+		make_node(server, directory, name, &error);
+		assert_true(error == 0 || error == -EEXIST);
+	}
+	assert_true(exists(at("volume/data/a/d39")));
+}
+
+/* A chain that goes from its end up, and directories moved, replaced and removed in a table that is always full. */
+static void a_full_table_survives_whatever_is_moved(void **state)
+{
+	struct volume_server *server = *state;
+	uint64_t chain[6] = { NODE_ROOT };
+
+	volume_server_free(server);
+	*state = server = open_small(false, 4);
+	for (int round = 0; round < 50; round++) {
+		for (size_t i = 1; i < ARRAY_SIZE(chain); i++) {
+			const struct fuse_mkdir_in mode = { .mode = 0755 };
+			const struct fuse_rename_in into = { .newdir = chain[(size_t)round % i] };
+			int error = ask(server, FUSE_MKDIR, chain[i - 1], &mode, sizeof(mode), "x", 2);
+
+			chain[i] = error ? look_up(server, chain[i - 1], "x")
+					 : ((const struct fuse_entry_out *)result())->nodeid;
+			ask(server, FUSE_RENAME, chain[i - 1], &into, sizeof(into), "x\0y", 4);
+			forget(server, chain[i - 1], UINT64_MAX);
+			ask_name(server, FUSE_RMDIR, chain[(size_t)round % i], "y");
+		}
+	}
+}
+
 static void handles_and_nodes_have_an_end(void **state)
 {
+	const struct rlimit files = { .rlim_cur = 4096, .rlim_max = 4096 };
+
 	struct volume_server *server = *state;
 	const struct fuse_open_in in = { .flags = O_RDONLY };
 	uint64_t handle, file = make_file(server, NODE_ROOT, "f", "x", &handle);
 	int error, opened = 1;
 
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
 	while ((error = ask(server, FUSE_OPEN, file, &in, sizeof(in), NULL, 0)) == 0)
 		assert_true(opened++ < 5000);
 	assert_int_equal(error, -ENFILE);
 	/* Forgetting what was never looked up, or more often than it was. */
-	struct fuse_in_header head = { .opcode = FUSE_FORGET, .nodeid = file };
-	const struct fuse_forget_in forget = { .nlookup = UINT64_MAX };
-	char request[sizeof(head) + sizeof(forget)];
-	head.len = sizeof(request);
-	memcpy(request, &head, sizeof(head));
-	memcpy(request + sizeof(head), &forget, sizeof(forget));
-	assert_int_equal(volume_serve(server, request, sizeof(request), answer), 0);
+	forget(server, file, UINT64_MAX);
 	assert_int_equal(read_back(server, file, handle, "x"), 0);
 }
 
@@ -338,6 +424,8 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_killed_one_is_counted_again, start, stop),
 		cmocka_unit_test_setup_teardown(what_is_mounted_read_only_does_not_change, start, stop),
 		cmocka_unit_test_setup_teardown(another_server_takes_over, start, stop),
+		cmocka_unit_test_setup_teardown(a_full_table_keeps_what_a_request_uses, start, stop),
+		cmocka_unit_test_setup_teardown(a_full_table_survives_whatever_is_moved, start, stop),
 		cmocka_unit_test_setup_teardown(what_is_no_request_is_told, start, stop),
 		cmocka_unit_test_setup_teardown(handles_and_nodes_have_an_end, start, stop),
 	};

@@ -257,10 +257,11 @@ static inline void vmm_open(struct vmm *vmm, int *theirs)
 	*theirs = ends[1];
 }
 
-static inline void vmm_start(struct vmm *vmm)
+/* As this user: the threads of one user are counted together. */
+static inline void vmm_start_as(struct vmm *vmm, const char *uid)
 {
 	cleanup_free char *program = place_find("husk-vmm");
-	const char *const argv[] = { "husk-vmm", WORLD_UID, WORLD_UID, NULL };
+	const char *const argv[] = { "husk-vmm", uid, uid, NULL };
 	struct husk_error err = { 0 };
 	int theirs;
 
@@ -271,6 +272,11 @@ static inline void vmm_start(struct vmm *vmm)
 	world_check(program);
 	world_check(jail_start(&start, &vmm->pid, &vmm->pidfd, &err) == 0);
 	close(theirs);
+}
+
+static inline void vmm_start(struct vmm *vmm)
+{
+	vmm_start_as(vmm, WORLD_UID);
 }
 
 static inline void vmm_send(struct vmm *vmm, enum control_type type, uint64_t a, uint64_t b, const int *fds,
@@ -414,6 +420,21 @@ static inline void image_free(struct image *image)
 	close(image->state);
 	close(image->memory);
 	close(image->disk);
+}
+
+/* A step of what is done ahead of a snapshot: of a layer that is open already, or of the image's, which is opened. */
+static inline struct control_reply image_ahead(struct vmm *vmm, const struct image *image, uint64_t most)
+{
+	return vmm_ask(vmm, CONTROL_AHEAD, most, 0, image ? &image->memory : NULL, image ? 1 : 0);
+}
+
+/* Once through all of memory. */
+static inline void image_sweep(struct vmm *vmm, const struct image *image)
+{
+	struct control_reply reply = image_ahead(vmm, image, 1024);
+
+	for (world_done(reply); !reply.value[AHEAD_SWEPT]; world_done(reply))
+		reply = image_ahead(vmm, NULL, 1024);
 }
 
 /* Of a machine that is paused. */

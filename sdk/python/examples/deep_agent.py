@@ -1,5 +1,5 @@
 """LangChain's deepagents with a sandbox as its backend: files in, analysis, report out. Needs `pip install
-'husk[deepagents]' langchain-anthropic` and ANTHROPIC_API_KEY.
+'./sdk/python[deepagents]' langchain-anthropic` and ANTHROPIC_API_KEY.
 """
 
 from deepagents import create_deep_agent

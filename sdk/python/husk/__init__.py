@@ -7,8 +7,8 @@
         print(result.stdout, result.exit_code)
 
 HUSK_URL and HUSK_TOKEN name the server; with neither, the one on this host is used (start it with `husk serve`).
-`AsyncSandbox` is the same for asyncio, `husk.tools` gives an agent's model its tools, `husk.deepagents` is a backend
-for LangChain's deepagents.
+`AsyncSandbox` is the same for asyncio, `husk.tools` gives an agent's model its tools. For frameworks: `husk.deepagents`,
+`husk.openai_agents`, `husk.inspect_ai`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from .errors import (
     UnavailableError,
 )
 from .models import (
+    Checkpoint,
     CodeContext,
     CodeOutput,
     CodeRaised,
@@ -53,6 +54,7 @@ from .models import (
     FileEntry,
     Output,
     ProcessInfo,
+    Rewound,
     SandboxEvent,
     SandboxInfo,
     SandboxStats,
@@ -86,6 +88,7 @@ __all__ = [
     "AsyncTemplate",
     "AsyncVolume",
     "AuthenticationError",
+    "Checkpoint",
     "Client",
     "CodeContext",
     "CodeError",
@@ -115,6 +118,7 @@ __all__ = [
     "Process",
     "ProcessInfo",
     "Pty",
+    "Rewound",
     "Sandbox",
     "SandboxEvent",
     "SandboxEvents",

@@ -10,8 +10,9 @@ import os
 import shutil
 import stat
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Iterator, List, Optional
+from typing import IO, Any
 
 from ._http import PIECE
 from .errors import InvalidError
@@ -63,14 +64,14 @@ def _contents(entry: Path, size: int) -> Iterator[bytes]:
     yield b"\0" * (-size % tarfile.BLOCKSIZE)
 
 
-def unpack(archive: IO[bytes], target: Path) -> List[str]:
+def unpack(archive: IO[bytes], target: Path) -> list[str]:
     """Unpacks into `target`; the names that were left out. An archive of a directory begins with that directory, whose
     own name is taken off the others."""
     target.mkdir(parents=True, exist_ok=True)
     root = target.resolve()
-    left_out: List[str] = []
-    modes: List[Any] = []
-    top: Optional[str] = None
+    left_out: list[str] = []
+    modes: list[Any] = []
+    top: str | None = None
     with tarfile.open(fileobj=archive, mode="r|") as members:
         for member in members:
             if top is None:
@@ -91,7 +92,7 @@ def _below(name: str, top: str) -> str:
     return name[len(top) :] if top and name.startswith(top) else name
 
 
-def _inside(name: str, root: Path) -> Optional[Path]:
+def _inside(name: str, root: Path) -> Path | None:
     """Where a member goes; None when that is outside, or below something that is not a directory of ours."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
     if name.startswith("/") or ".." in parts:
@@ -104,7 +105,7 @@ def _inside(name: str, root: Path) -> Optional[Path]:
     return root.joinpath(*parts)
 
 
-def _unpack_one(members: tarfile.TarFile, member: tarfile.TarInfo, root: Path, modes: List[Any]) -> bool:
+def _unpack_one(members: tarfile.TarFile, member: tarfile.TarInfo, root: Path, modes: list[Any]) -> bool:
     place = _inside(member.name, root)
     if place is None:
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from .errors import InvalidError
@@ -24,13 +24,13 @@ DEFAULT_PORT = 7820
 class Endpoint:
     """A server's address. `socket` is a path, and stands before host and port."""
 
-    socket: Optional[str]
+    socket: str | None
     host: str
     port: int
     tls: bool
     prefix: str  # of every path, when the server is behind a proxy
-    token: Optional[str] = field(repr=False, default=None)
-    tls_context: Optional["ssl.SSLContext"] = field(repr=False, default=None)
+    token: str | None = field(repr=False, default=None)
+    tls_context: ssl.SSLContext | None = field(repr=False, default=None)
 
     @property
     def authority(self) -> str:
@@ -44,7 +44,7 @@ class Endpoint:
 
 
 def resolve(
-    url: Optional[str] = None, token: Optional[str] = None, tls_context: Optional["ssl.SSLContext"] = None
+    url: str | None = None, token: str | None = None, tls_context: ssl.SSLContext | None = None
 ) -> Endpoint:
     token = token or os.environ.get("HUSK_TOKEN") or None
     url = url or os.environ.get("HUSK_URL") or None
@@ -57,7 +57,7 @@ def resolve(
     return _parse(url, token, tls_context)
 
 
-def _parse(url: str, token: Optional[str], tls_context: Optional["ssl.SSLContext"]) -> Endpoint:
+def _parse(url: str, token: str | None, tls_context: ssl.SSLContext | None) -> Endpoint:
     parts = urlsplit(url)
     if parts.scheme == "unix" and parts.path:
         return Endpoint(unquote(parts.path), "localhost", 0, False, "", token)

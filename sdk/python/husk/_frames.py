@@ -7,7 +7,6 @@ import hashlib
 import os
 import struct
 from dataclasses import dataclass
-from typing import List, Optional
 
 from ._http import broken
 
@@ -57,9 +56,9 @@ class Decoder:
         self._kind = 0
         self._parts = bytearray()
 
-    def feed(self, data: bytes) -> List[Message]:
+    def feed(self, data: bytes) -> list[Message]:
         self._buffer += data
-        messages: List[Message] = []
+        messages: list[Message] = []
         while True:
             frame = self._frame()
             if frame is None:
@@ -68,7 +67,7 @@ class Decoder:
             if message:
                 messages.append(message)
 
-    def _frame(self) -> Optional["tuple[int, bool, bytes]"]:
+    def _frame(self) -> tuple[int, bool, bytes] | None:
         if len(self._buffer) < 2:
             return None
         first, size = self._buffer[0], self._buffer[1]
@@ -88,7 +87,7 @@ class Decoder:
         del self._buffer[: at + size]
         return first & 0x0F, bool(first & 0x80), payload
 
-    def _join(self, kind: int, final: bool, payload: bytes) -> Optional[Message]:
+    def _join(self, kind: int, final: bool, payload: bytes) -> Message | None:
         if kind >= CLOSE:
             return Message(kind, payload)
         if kind:

@@ -5,8 +5,9 @@ blocking and the asyncio client share it. Takes nothing from an answer on trust:
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from .errors import ConnectionFailedError, error_from
@@ -22,7 +23,7 @@ def path(*segments: object) -> str:
     return "/v1/" + "/".join(quote(str(segment), safe="") for segment in segments)
 
 
-def given(**fields: Any) -> Dict[str, Any]:
+def given(**fields: Any) -> dict[str, Any]:
     """The arguments that were given."""
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -43,12 +44,12 @@ class Request:
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
-    size: Optional[int] = None
-    timeout: Optional[float] = 60.0  # seconds without a byte; None: no limit
+    size: int | None = None
+    timeout: float | None = 60.0  # seconds without a byte; None: no limit
     repeatable: bool = False  # asking twice does no harm
 
     @classmethod
-    def get(cls, url_path: str, query: Optional[Mapping[str, Any]] = None, **more: Any) -> Request:
+    def get(cls, url_path: str, query: Mapping[str, Any] | None = None, **more: Any) -> Request:
         return cls("GET", url_path, query or {}, repeatable=True, **more)
 
     @classmethod
@@ -97,7 +98,7 @@ class Head:
     """Status and headers of an answer; header names in lower case."""
 
     status: int
-    headers: Dict[str, str]
+    headers: dict[str, str]
     version: str
 
     @property
@@ -105,7 +106,7 @@ class Head:
         return self.version == "HTTP/1.1" and self.headers.get("connection", "").lower() != "close"
 
     @property
-    def request_id(self) -> Optional[str]:
+    def request_id(self) -> str | None:
         return self.headers.get("x-request-id")
 
 
@@ -114,7 +115,7 @@ def parse_head(block: bytes) -> Head:
     words = lines[0].split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
         raise broken("it does not begin like HTTP")
-    headers: Dict[str, str] = {}
+    headers: dict[str, str] = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")
         if not colon:
@@ -130,7 +131,7 @@ class Body:
         self._buffer = bytearray()
         self._chunked = False
         self._state = "size"  # of a chunked body: size, data, crlf, trailer
-        self.left: Optional[int] = None  # bytes of the body or chunk to come; None: until the connection ends
+        self.left: int | None = None  # bytes of the body or chunk to come; None: until the connection ends
         self.over = False
         length = head.headers.get("content-length")
         if method == "HEAD" or head.status in (204, 304):
@@ -168,7 +169,7 @@ class Body:
         self.over = self.left == 0
         return data
 
-    def _line(self) -> Optional[bytes]:
+    def _line(self) -> bytes | None:
         at = self._buffer.find(b"\r\n")
         if at < 0:
             if len(self._buffer) > LINE_MAX:
@@ -216,7 +217,7 @@ class Event:
     """A server-sent event. `id` is that of the last event that had one."""
 
     kind: str
-    id: Optional[str]
+    id: str | None
     document: Any
 
 
@@ -226,11 +227,11 @@ class EventParser:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._kind = "message"
-        self._data: List[str] = []
+        self._data: list[str] = []
         self._size = 0
-        self.last_id: Optional[str] = None
+        self.last_id: str | None = None
 
-    def feed(self, data: bytes) -> List[Event]:
+    def feed(self, data: bytes) -> list[Event]:
         self._buffer += data
         self._size += len(data)
         if self._size > EVENT_MAX:
@@ -245,7 +246,7 @@ class EventParser:
                 self._size = len(rest)
         return events
 
-    def _take(self, line: str) -> Optional[Event]:
+    def _take(self, line: str) -> Event | None:
         if not line:
             return self._finish()
         name, _, value = line.partition(":")
@@ -260,7 +261,7 @@ class EventParser:
             self._size = 0
         return None
 
-    def _finish(self) -> Optional[Event]:
+    def _finish(self) -> Event | None:
         kind, data = self._kind, self._data
         self._kind, self._data = "message", []
         if not data:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any
 
 TEXT_MAX = 30000  # characters of one result that a model is shown
 
@@ -19,10 +20,10 @@ class Tool:
     name: str
     description: str
     properties: Mapping[str, Any]
-    required: Tuple[str, ...]
+    required: tuple[str, ...]
 
     @property
-    def schema(self) -> Dict[str, Any]:
+    def schema(self) -> dict[str, Any]:
         return {
             "type": "object",
             "properties": dict(self.properties),
@@ -30,15 +31,15 @@ class Tool:
             "additionalProperties": False,
         }
 
-    def anthropic(self) -> Dict[str, Any]:
+    def anthropic(self) -> dict[str, Any]:
         return {"name": self.name, "description": self.description, "input_schema": self.schema}
 
-    def openai(self) -> Dict[str, Any]:
+    def openai(self) -> dict[str, Any]:
         function = {"name": self.name, "description": self.description, "parameters": self.schema}
         return {"type": "function", "function": function}
 
 
-def _text(description: str, **more: Any) -> Dict[str, Any]:
+def _text(description: str, **more: Any) -> dict[str, Any]:
     return {"type": "string", "description": description, **more}
 
 
@@ -48,7 +49,7 @@ RUN_CODE = Tool(
     "Variables, imports and files stay between calls. Use it whenever something must be computed, tried or plotted.",
     {
         "code": _text("The source to run. Print what you want to see."),
-        "language": _text("The language of the code; python unless given.", enum=["python", "javascript", "bash"]),
+        "language": _text("The language of the code; python unless given.", enum=["python", "javascript", "typescript", "bash", "r", "java"]),
     },
     ("code",),
 )
@@ -78,8 +79,8 @@ WRITE_FILE = Tool(
     {"path": _text("The absolute path of the file."), "content": _text("All of its text.")},
     ("path", "content"),
 )
-ALL: Tuple[Tool, ...] = (RUN_CODE, RUN_SHELL, READ_FILE, WRITE_FILE)
-BY_NAME: Dict[str, Tool] = {tool.name: tool for tool in ALL}
+ALL: tuple[Tool, ...] = (RUN_CODE, RUN_SHELL, READ_FILE, WRITE_FILE)
+BY_NAME: dict[str, Tool] = {tool.name: tool for tool in ALL}
 
 
 class ToolInputError(ValueError):
@@ -91,18 +92,18 @@ class ToolResult:
     """What a call came to: text for the model, and PNG pictures."""
 
     text: str
-    images: List[bytes] = field(default_factory=list)
+    images: list[bytes] = field(default_factory=list)
     is_error: bool = False
 
-    def anthropic(self, tool_use_id: str) -> Dict[str, Any]:
+    def anthropic(self, tool_use_id: str) -> dict[str, Any]:
         """A `tool_result` block."""
-        content: List[Dict[str, Any]] = [{"type": "text", "text": self.text}]
+        content: list[dict[str, Any]] = [{"type": "text", "text": self.text}]
         for image in self.images:
             source = {"type": "base64", "media_type": media_type(image), "data": base64.b64encode(image).decode()}
             content.append({"type": "image", "source": source})
         return {"type": "tool_result", "tool_use_id": tool_use_id, "content": content, "is_error": self.is_error}
 
-    def openai(self, tool_call_id: str) -> Dict[str, Any]:
+    def openai(self, tool_call_id: str) -> dict[str, Any]:
         """A `tool` message. Those hold text only, so pictures are mentioned."""
         note = f"\n[{len(self.images)} picture(s), not shown]" if self.images else ""
         return {"role": "tool", "tool_call_id": tool_call_id, "content": self.text + note}
@@ -127,12 +128,13 @@ def clip(text: str, limit: int = TEXT_MAX) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
-def describe(stdout: str, stderr: str, exit_code: int, note: str = "") -> str:
-    """The output of a command or of code, as a model reads it best: both streams, then what went wrong."""
+def describe(stdout: str, stderr: str, exit_code: int, note: str = "", blocked: Sequence[str] = ()) -> str:
+    """The output of a command or of code, as a model reads it best: both streams, then what went wrong and what was
+    blocked."""
     parts = [part.rstrip("\n") for part in (stdout, stderr) if part.strip("\n")]
     if exit_code != 0:
         parts.append(f"[exit code {exit_code}{note}]")
-    return clip("\n".join(parts)) or "(no output)"
+    return "\n".join([clip("\n".join(parts)), *blocked]).strip("\n") or "(no output)"
 
 
 def _get(thing: Any, name: str) -> Any:
@@ -145,7 +147,7 @@ class Call:
 
     id: str
     name: str
-    arguments: Dict[str, Any]
+    arguments: dict[str, Any]
     problem: str = ""  # why the arguments cannot be used
 
 
@@ -169,7 +171,7 @@ def parse_call(call: Any) -> Call:
     return Call(identity, name, dict(arguments))
 
 
-_TYPES: Dict[str, Union[type, Tuple[type, ...]]] = {"string": str, "integer": int, "number": (int, float)}
+_TYPES: dict[str, type | tuple[type, ...]] = {"string": str, "integer": int, "number": (int, float)}
 
 
 def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
@@ -187,7 +189,7 @@ def check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
             raise ToolInputError(f"'{name}' of {tool.name} must be one of {', '.join(wanted['enum'])}")
 
 
-def choose(names: Union[Sequence[str], None]) -> List[Tool]:
+def choose(names: Sequence[str] | None) -> list[Tool]:
     unknown = [name for name in names or () if name not in BY_NAME]
     if unknown:
         raise ValueError(f"there is no tool '{unknown[0]}'; there are {', '.join(BY_NAME)}")

@@ -13,8 +13,6 @@ editing with commands; all it asks of us is to run one, and to carry files.
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
-
 try:
     from deepagents.backends.protocol import (
         ExecuteResponse,
@@ -23,7 +21,7 @@ try:
     )
     from deepagents.backends.sandbox import BaseSandbox
 except ImportError as error:
-    raise ImportError("husk.deepagents needs the package deepagents: pip install 'husk[deepagents]'") from error
+    raise ImportError("husk.deepagents needs the package deepagents: pip install './sdk/python[deepagents]'") from error
 
 from ._sync.sandbox import Sandbox
 from .errors import (
@@ -49,7 +47,7 @@ class HuskSandbox(BaseSandbox):
     def id(self) -> str:
         return self._sandbox.id
 
-    def execute(self, command: str, *, timeout: Optional[int] = None) -> ExecuteResponse:
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """Runs a command line; both its streams as one text. `timeout`: in seconds; 0: no limit."""
         limit = self._timeout_seconds if timeout is None else timeout
         # One pipe for both streams keeps them in the order in which they were written.
@@ -58,9 +56,10 @@ class HuskSandbox(BaseSandbox):
         output = result.stdout
         if result.timed_out:
             output += f"\n[ended after {limit} seconds]"
+        output += "".join(f"\n{line}" for line in result.blocked)
         return ExecuteResponse(output=output, exit_code=result.exit_code, truncated=result.stdout_lost > 0)
 
-    def upload_files(self, files: List[Tuple[str, bytes]]) -> List[FileUploadResponse]:
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         answers = []
         for path, content in files:
             problem = None
@@ -72,7 +71,7 @@ class HuskSandbox(BaseSandbox):
             answers.append(FileUploadResponse(path=path, error=problem))
         return answers
 
-    def download_files(self, paths: List[str]) -> List[FileDownloadResponse]:
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         answers = []
         for path in paths:
             content, problem = None, None

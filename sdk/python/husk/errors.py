@@ -8,7 +8,7 @@ values.
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any, Dict, Optional, Type
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .models import CodeResult, ExecResult
@@ -23,11 +23,11 @@ class HuskError(Exception):
         self,
         message: str,
         *,
-        code: Optional[str] = None,
-        status: Optional[int] = None,
-        field: Optional[str] = None,
-        hint: Optional[str] = None,
-        request_id: Optional[str] = None,
+        code: str | None = None,
+        status: int | None = None,
+        field: str | None = None,
+        hint: str | None = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -112,7 +112,7 @@ class ConnectionFailedError(HuskError, builtins.ConnectionError):
 
     code = "connection"
 
-    def __init__(self, message: str, *, sent: bool = False, hint: Optional[str] = None) -> None:
+    def __init__(self, message: str, *, sent: bool = False, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.sent = sent  # whether the server may have seen the request
 
@@ -122,7 +122,7 @@ class CommandError(HuskError):
 
     code = "command"
 
-    def __init__(self, message: str, result: "ExecResult") -> None:
+    def __init__(self, message: str, result: ExecResult) -> None:
         super().__init__(message)
         self.result = result
 
@@ -132,12 +132,12 @@ class CodeError(HuskError):
 
     code = "code"
 
-    def __init__(self, message: str, result: "CodeResult") -> None:
+    def __init__(self, message: str, result: CodeResult) -> None:
         super().__init__(message)
         self.result = result
 
 
-_BY_CODE: Dict[str, Type[HuskError]] = {
+_BY_CODE: dict[str, type[HuskError]] = {
     kind.code: kind
     for kind in (
         InvalidError,
@@ -168,7 +168,7 @@ _BY_STATUS = {
 }
 
 
-def error_from(document: Any, status: Optional[int] = None, request_id: Optional[str] = None) -> HuskError:
+def error_from(document: Any, status: int | None = None, request_id: str | None = None) -> HuskError:
     """The exception for an error document; for anything else (a proxy's page) one that tells the status."""
     error = document.get("error") if isinstance(document, dict) else None
     if not isinstance(error, dict):

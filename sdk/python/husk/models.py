@@ -1,7 +1,7 @@
 """What the server answers, as plain values. The blocking and the asyncio classes give the same ones.
 
-Each is made from the server's JSON document by `from_document`; a key that this version does not know is left out, so
-that an older SDK works with a newer server.
+The answers that are no more than their fields are in _shapes.py, which is made from the API's schema. Here are those with
+something to do: results of commands and code, and pieces of output.
 """
 
 from __future__ import annotations
@@ -9,190 +9,36 @@ from __future__ import annotations
 import base64
 import codecs
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from . import _shapes
+from ._model import Model
+from ._model import parse_time as parse_time
+from ._shapes import (
+    Checkpoint as Checkpoint,
+    Egress as Egress,
+    EgressEvent as EgressEvent,
+    ProcessInfo as ProcessInfo,
+    Rewound as Rewound,
+    SandboxEvent as SandboxEvent,
+    SandboxInfo as SandboxInfo,
+    SandboxStats as SandboxStats,
+    SnapshotInfo as SnapshotInfo,
+    TemplateInfo as TemplateInfo,
+    VolumeInfo as VolumeInfo,
+)
 from .errors import CodeError, CommandError
-
-T = TypeVar("T", bound="Model")
 
 COLLECTED_MAX = 16 << 20  # bytes kept of each stream of a command's output, as the server does
 
 
-def parse_time(text: Optional[str]) -> Optional[datetime]:
-    """RFC 3339 to an aware datetime."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
-
-
 @dataclass(frozen=True)
-class Model:
-    """Something out of a JSON document."""
-
-    @classmethod
-    def from_document(cls: Type[T], document: Mapping[str, Any]) -> T:
-        values = {}
-        for each in dataclasses.fields(cls):
-            if each.name in document:
-                value = document[each.name]
-                values[each.name] = parse_time(value) if each.name.endswith("_at") else value
-        return cls(**values)
-
-
-@dataclass(frozen=True)
-class SandboxInfo(Model):
-    """A sandbox as it was when the server was last asked."""
-
-    id: str
-    name: Optional[str] = None
-    template: Optional[str] = None
-    parent: Optional[str] = None  # the sandbox or snapshot it came from
-    isolation: Optional[str] = None
-    boundary: Optional[str] = None  # what stands between it and the host
-    state: str = "running"  # creating, running, paused, hibernated, ended
-    end_reason: Optional[str] = None  # killed, ttl, oom, crashed
-    created_at: Optional[datetime] = None
-    expires_at: Optional[datetime] = None  # None: persistent
-    ended_at: Optional[datetime] = None
-    idle_seconds: int = 0
-    persistent: bool = False
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-    cpus: float = 0.0
-    pids: int = 0
-    metadata: Dict[str, str] = field(default_factory=dict)
-    environment: List[str] = field(default_factory=list)  # names; values are never given back
-    egress: str = "off"  # off, allow, open
-    volumes: List[Dict[str, Any]] = field(default_factory=list)  # {"volume", "path", "read_only"}
-
-
-@dataclass(frozen=True)
-class VolumeInfo(Model):
-    """A volume as it was when the server was last asked."""
-
-    id: str
-    name: str
-    created_at: Optional[datetime] = None
-    limit_bytes: int = 0
-    used_bytes: int = 0
-    sandboxes: List[str] = field(default_factory=list)  # live ones that have it
-
-
-@dataclass(frozen=True)
-class SandboxStats(Model):
-    cpu_us: int = 0
-    memory_bytes: int = 0
-    memory_limit: int = 0
-    disk_bytes: int = 0
-    disk_limit: int = 0
-    processes: int = 0
-    network_sent: int = 0
-    network_received: int = 0
-    network_connections: int = 0
-    network_denied: int = 0
-
-
-@dataclass(frozen=True)
-class Egress(Model):
-    """What a sandbox may reach, and what it has sent and received by destination."""
-
-    mode: str  # off, allow (what the rules name), open
-    allow: List[str] = field(default_factory=list)
-    deny: List[str] = field(default_factory=list)  # mode open: ranges that are not reached
-    secrets: List[Dict[str, Any]] = field(default_factory=list)  # names and hosts; values are never given back
-    limits: Dict[str, int] = field(default_factory=dict)
-    traffic: List[Dict[str, Any]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class EgressEvent(Model):
-    """Something a sandbox tried to reach."""
-
-    verdict: str  # allowed, denied, failed
-    kind: str  # dns, http, tls, tcp, udp
-    host: str
-    port: int = 0
-    reason: str = ""
-    rule: str = ""  # what would allow it; "" when nothing would
-    count: int = 1
-    at: Optional[datetime] = None
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> EgressEvent:
-        return super().from_document({**document, "at": parse_time(document.get("at"))})
-
-
-@dataclass(frozen=True)
-class SandboxEvent(Model):
-    """Something that happened: created, forked, hibernated, woken, ended …"""
-
-    sequence: int
-    kind: str
-    at: Optional[datetime] = None
-    sandbox: Optional[str] = None
-    detail: Dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> SandboxEvent:
-        return super().from_document({**document, "at": parse_time(document.get("at"))})
-
-
-@dataclass(frozen=True)
-class SnapshotInfo(Model):
-    id: str
-    name: Optional[str] = None
-    sandbox: Optional[str] = None  # taken from
-    template: Optional[str] = None
-    isolation: Optional[str] = None
-    created_at: Optional[datetime] = None
-    bytes: int = 0  # on the host's disk
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class TemplateInfo(Model):
-    name: str
-    built: bool = False
-    digest: Optional[str] = None
-    description: Optional[str] = None
-    isolation: Optional[str] = None
-    bytes: int = 0
-    disk_bytes: int = 0
-    created_at: Optional[datetime] = None
-
-
-@dataclass(frozen=True)
-class ProcessInfo(Model):
-    pid: int
-    label: Optional[str] = None
-    argv: List[str] = field(default_factory=list)
-    cwd: Optional[str] = None
-    user: Optional[str] = None
-    started_at: Optional[datetime] = None
-    running: bool = False
-    exit_code: Optional[int] = None
-    timed_out: bool = False
-    out_of_memory: bool = False
-    terminal: bool = False
-    stdout_bytes: int = 0
-    stderr_bytes: int = 0
-
-
-@dataclass(frozen=True)
-class FileEntry(Model):
-    path: str
-    name: str = ""
-    type: str = "file"  # file, directory, symlink, other
-    size: int = 0
-    mode: str = ""  # "0644"
-    uid: int = 0
-    gid: int = 0
-    user: Optional[str] = None
-    group: Optional[str] = None
-    target: Optional[str] = None  # of a symlink
-    modified_at: Optional[datetime] = None
+class FileEntry(_shapes.FileEntry):
+    """A file or directory of a sandbox."""
 
     @property
     def is_dir(self) -> bool:
@@ -212,7 +58,7 @@ class FileChange(Model):
 @dataclass(frozen=True)
 class SignedUrl(Model):
     url: str
-    expires_at: Optional[datetime] = None
+    expires_at: datetime | None = None
 
     @property
     def by_path(self) -> str:
@@ -234,22 +80,39 @@ def exact_bytes(document: Mapping[str, Any], key: str) -> bytes:
     return str(document.get(key) or "").encode()
 
 
+def denied_of(document: Mapping[str, Any]) -> list[EgressEvent]:
+    return [EgressEvent.from_document(each) for each in document.get("denied") or ()]
+
+
+E = TypeVar("E", bound="Exit")
+
+
 @dataclass(frozen=True)
 class Exit(Model):
     """How a process ended. `exit_code` is 128+n when signal n did it, 124 when time was up."""
 
     exit_code: int = 0
-    signal: Optional[int] = None
+    signal: int | None = None
     timed_out: bool = False
     out_of_memory: bool = False
     duration_ms: int = 0
+    denied: list[EgressEvent] = field(default_factory=list)  # by the network policy meanwhile, when it failed
+
+    @classmethod
+    def from_document(cls: type[E], document: Mapping[str, Any]) -> E:
+        return super().from_document({**document, "denied": denied_of(document)})
+
+    @property
+    def blocked(self) -> list[str]:
+        """A line for each: "blocked: a.example is not allowed; it takes --allow a.example"."""
+        return [each.text for each in self.denied]
 
 
 @dataclass(frozen=True)
 class ExecResult(Exit):
     """A command's output and how it ended."""
 
-    pid: Optional[int] = None
+    pid: int | None = None
     stdout: str = ""  # what was not UTF-8 is U+FFFD; the exact bytes are in stdout_bytes
     stderr: str = ""
     stdout_lost: int = 0  # bytes beyond what is kept
@@ -274,7 +137,7 @@ class ExecResult(Exit):
         if self.out_of_memory:
             why += " (out of memory)"
         last = (self.stderr.strip() or self.stdout.strip()).rpartition("\n")[2][:500]
-        raise CommandError(f"the command {why}" + (f": {last}" if last else ""), self)
+        raise CommandError("\n".join([f"the command {why}" + (f": {last}" if last else ""), *self.blocked]), self)
 
 
 @dataclass(frozen=True)
@@ -293,7 +156,7 @@ class OutputDecoder:
     def __init__(self) -> None:
         new = codecs.getincrementaldecoder("utf-8")
         self._decoders = {"stdout": new("replace"), "stderr": new("replace")}
-        self.offsets: Dict[str, int] = {"stdout": 0, "stderr": 0}  # of the next byte
+        self.offsets: dict[str, int] = {"stdout": 0, "stderr": 0}  # of the next byte
 
     def decode(self, stream: str, document: Mapping[str, Any]) -> Output:
         data = base64.b64decode(document["base64"]) if "base64" in document else str(document.get("text", "")).encode()
@@ -318,13 +181,14 @@ class OutputCollector:
     def lose(self, stream: str, count: int) -> None:
         self._lost[stream] += count
 
-    def result(self, pid: Optional[int], end: Exit) -> ExecResult:
-        streams: Dict[str, Any] = {}
+    def result(self, pid: int | None, end: Exit) -> ExecResult:
+        streams: dict[str, Any] = {}
         for name, kept in self._kept.items():
             streams[f"{name}_bytes"] = bytes(kept)
             streams[name] = kept.decode("utf-8", "replace")
             streams[f"{name}_lost"] = self._lost[name]
-        return ExecResult(pid=pid, **dataclasses.asdict(end), **streams)
+        ending = {each.name: getattr(end, each.name) for each in dataclasses.fields(Exit)}
+        return ExecResult(pid=pid, **ending, **streams)
 
 
 # ---- code ----
@@ -349,19 +213,19 @@ class CodeOutput(Model):
 
     main: bool = False  # the value of the last expression
     text: str = ""
-    data: Dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
 
-    def image(self, kind: str = "png") -> Optional[bytes]:
+    def image(self, kind: str = "png") -> bytes | None:
         """The bytes of its picture, when it has one."""
         value = self.data.get("image/svg+xml" if kind == "svg" else f"image/{kind}")
         if value is None:
             return None
         return str(value).encode() if kind == "svg" else base64.b64decode(str(value))
 
-    def png(self) -> Optional[bytes]:
+    def png(self) -> bytes | None:
         return self.image("png")
 
-    def html(self) -> Optional[str]:
+    def html(self) -> str | None:
         return self.data.get("text/html")
 
     def json(self) -> Any:
@@ -374,11 +238,12 @@ class CodeResult:
 
     stdout: str = ""
     stderr: str = ""  # with the traceback at its end when the code raised, as a terminal would show it
-    results: List[CodeOutput] = field(default_factory=list)
-    text: Optional[str] = None  # the value of the last expression
-    error: Optional[CodeRaised] = None
+    results: list[CodeOutput] = field(default_factory=list)
+    text: str | None = None  # the value of the last expression
+    error: CodeRaised | None = None
     timed_out: bool = False
     duration_ms: int = 0
+    denied: list[EgressEvent] = field(default_factory=list)  # by the network policy meanwhile, when it failed
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> CodeResult:
@@ -394,7 +259,13 @@ class CodeResult:
             error=error,
             timed_out=bool(document.get("timed_out")),
             duration_ms=int(document.get("duration_ms") or 0),
+            denied=denied_of(document),
         )
+
+    @property
+    def blocked(self) -> list[str]:
+        """A line for each: "blocked: a.example is not allowed; it takes --allow a.example"."""
+        return [each.text for each in self.denied]
 
     @property
     def exit_code(self) -> int:
@@ -405,7 +276,7 @@ class CodeResult:
         return self.exit_code == 0
 
     @property
-    def images(self) -> List[bytes]:
+    def images(self) -> list[bytes]:
         """The PNG pictures among the results, in order."""
         return [picture for picture in (each.png() for each in self.results) if picture]
 
@@ -414,7 +285,7 @@ class CodeResult:
         if self.timed_out:
             raise CodeError("the code ran out of time", self)
         if self.error:
-            raise CodeError(f"the code raised {self.error.summary}", self)
+            raise CodeError("\n".join([f"the code raised {self.error.summary}", *self.blocked]), self)
         return self
 
 
@@ -424,5 +295,5 @@ class CodeContext(Model):
 
     name: str
     language: str = ""
-    cwd: Optional[str] = None
-    pid: Optional[int] = None
+    cwd: str | None = None
+    pid: int | None = None

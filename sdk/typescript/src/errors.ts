@@ -53,10 +53,11 @@ export class ConnectionError extends HuskError {}
 export class ExecError extends HuskError {
   constructor(
     readonly command: string,
-    readonly result: { exitCode: number; stdout: string; stderr: string },
+    readonly result: { exitCode: number; stdout: string; stderr: string; denied?: { text?: string }[] },
   ) {
     const said = (result.stderr || result.stdout).trim().split("\n").slice(-5).join("\n");
-    super(`'${command}' ended with exit code ${result.exitCode}${said ? `: ${said}` : ""}`, { code: "exec" });
+    const blocked = (result.denied ?? []).map(({ text }) => `\n${text ?? ""}`).join("");
+    super(`'${command}' ended with exit code ${result.exitCode}${said ? `: ${said}` : ""}${blocked}`, { code: "exec" });
   }
 }
 

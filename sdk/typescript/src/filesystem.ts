@@ -1,13 +1,13 @@
 /** The files of one sandbox. Paths are absolute, in the sandbox. */
 import { NotFoundError } from "./errors.js";
-import { spelled, type Entry, type FileChange } from "./models.js";
+import { fromWire, type Entry, type FileChange, type Signal } from "./models.js";
 import { bytes, type Body, type Query, type Transport } from "./transport.js";
 
 export interface WriteOptions {
   /** "0755", or 0o755. */
   mode?: string | number;
   user?: string;
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 function modeText(mode: string | number | undefined): string | undefined {
@@ -24,16 +24,16 @@ export class Filesystem {
     return `${this.sandboxPath}/files`;
   }
 
-  async read(path: string, options: { signal?: AbortSignal } = {}): Promise<Buffer> {
+  async read(path: string, options: { signal?: Signal } = {}): Promise<Uint8Array> {
     return bytes(await this.transport.open("GET", this.path, { query: { path }, ...options }));
   }
 
-  async readText(path: string, options: { signal?: AbortSignal } = {}): Promise<string> {
+  async readText(path: string, options: { signal?: Signal } = {}): Promise<string> {
     return (await this.read(path, options)).toString();
   }
 
   /** As it comes, for files of any size; `start` and `end` (exclusive) select a range. */
-  async *stream(path: string, range: { start?: number; end?: number; signal?: AbortSignal } = {}): AsyncGenerator<Buffer> {
+  async *stream(path: string, range: { start?: number; end?: number; signal?: Signal } = {}): AsyncGenerator<Uint8Array> {
     const headers: Record<string, string> = {};
     if (range.start !== undefined || range.end !== undefined)
       headers.Range = `bytes=${range.start ?? 0}-${range.end === undefined ? "" : range.end - 1}`;
@@ -48,16 +48,16 @@ export class Filesystem {
   /** Replaces the file as a whole: a reader sees the old one or the new one. */
   async write(path: string, data: Body, options: WriteOptions = {}): Promise<Entry> {
     const query: Query = { path, mode: modeText(options.mode), user: options.user };
-    return spelled(await this.transport.json<object>("PUT", this.path, { query, body: data ?? "", signal: options.signal }));
+    return fromWire(await this.transport.json<object>("PUT", this.path, { query, body: data ?? "", signal: options.signal }));
   }
 
   async list(path: string, options: { depth?: number } = {}): Promise<Entry[]> {
     const answer = await this.transport.json<{ entries: object[] }>("GET", `${this.path}/list`, { query: { path, ...options } });
-    return answer.entries.map((entry) => spelled<Entry>(entry));
+    return answer.entries.map((entry) => fromWire<Entry>(entry));
   }
 
   async stat(path: string, options: { follow?: boolean } = {}): Promise<Entry> {
-    return spelled(await this.transport.json<object>("GET", `${this.path}/stat`, { query: { path, ...options } }));
+    return fromWire(await this.transport.json<object>("GET", `${this.path}/stat`, { query: { path, ...options } }));
   }
 
   async exists(path: string): Promise<boolean> {
@@ -90,7 +90,7 @@ export class Filesystem {
   }
 
   /** A directory (or file) as a tar stream. */
-  async *readTar(path: string): AsyncGenerator<Buffer> {
+  async *readTar(path: string): AsyncGenerator<Uint8Array> {
     yield* (await this.transport.open("GET", `${this.path}/tar`, { query: { path } })) as AsyncIterable<Buffer>;
   }
 
@@ -100,7 +100,7 @@ export class Filesystem {
   }
 
   /** Changes as they happen; leave the loop, or abort, to stop. */
-  async *watch(path: string, options: { recursive?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<FileChange> {
+  async *watch(path: string, options: { recursive?: boolean; signal?: Signal } = {}): AsyncGenerator<FileChange> {
     const query = { path, recursive: options.recursive };
     for await (const { event, data } of this.transport.events("GET", `${this.path}/watch`, { query, signal: options.signal }))
       if (event === "change") yield data as FileChange;

@@ -1,55 +1,12 @@
-/** The shapes of the API in this language's spelling, and how they are read from its documents. */
+/** The values of the API in this language's spelling, and how they are read from its documents. */
 
-export type State = "creating" | "running" | "paused" | "hibernated" | "ended";
+import type { EgressEvent, SandboxInfo } from "./shapes.js";
 
-export interface SandboxInfo {
-  id: string;
-  name: string | null;
-  tenant: string | null;
-  template: string | null;
-  parent: string | null;
-  isolation: string;
-  boundary: string | null;
-  state: State;
-  /** Why it ended: killed, ttl, oom, crashed. */
-  endReason: string | null;
-  createdAt: string;
-  expiresAt: string | null;
-  endedAt: string | null;
-  idleSeconds: number;
-  persistent: boolean;
-  memoryBytes: number;
-  diskBytes: number;
-  cpus: number;
-  pids: number;
-  metadata: Record<string, string>;
-  /** Names only. */
-  environment: string[];
-  egress: EgressMode;
-  volumes: Mount[];
-}
+export * from "./shapes.js";
 
-/** A volume as a directory of a sandbox. */
-export interface Mount {
-  /** Id or name. */
-  volume: string;
-  path: string;
-  read_only?: boolean;
-}
+export type State = SandboxInfo["state"];
 
-/** A directory that outlives sandboxes. */
-export interface VolumeInfo {
-  id: string;
-  name: string;
-  tenant: string | null;
-  createdAt: string;
-  limitBytes: number;
-  usedBytes: number;
-  /** Live ones that have it. */
-  sandboxes: string[];
-}
-
-export type EgressMode = "off" | "allow" | "open";
+export type EgressMode = SandboxInfo["egress"];
 
 /** What a sandbox may reach. */
 export interface EgressPolicy {
@@ -64,101 +21,17 @@ export interface EgressPolicy {
   limits?: { bytes?: number | string; rate?: number | string; connections?: number };
 }
 
-export interface Egress extends EgressPolicy {
-  mode: EgressMode;
-  allow: string[];
-  traffic: { host: string; port: number; sent: number; received: number; connections: number; denied: number }[];
-}
-
-export interface EgressEvent {
-  at: string;
-  verdict: "allowed" | "denied" | "failed";
-  kind: string;
-  host: string;
-  port: number;
-  reason: string;
-  /** What would allow it; "" when nothing would. */
-  rule: string;
-  count: number;
-}
-
-export interface SnapshotInfo {
-  id: string;
-  name: string | null;
-  sandbox: string | null;
-  template: string;
-  isolation: string;
-  createdAt: string;
-  bytes: number;
-  memoryBytes: number;
-  diskBytes: number;
-}
-
-export interface TemplateInfo {
-  name: string;
-  built: boolean;
-  description: string | null;
-  digest?: string | null;
-  isolation?: string | null;
-  bytes?: number;
-  diskBytes?: number;
-  createdAt?: string | null;
-}
-
-export interface Stats {
-  cpuUs: number;
-  memoryBytes: number;
-  memoryLimit: number;
-  diskBytes: number;
-  diskLimit: number;
-  processes: number;
-  networkSent: number;
-  networkReceived: number;
-  networkConnections: number;
-  networkDenied: number;
-}
-
-export interface HuskEvent {
-  sequence: number;
-  at: string;
-  sandbox: string | null;
-  kind: string;
-  detail: Record<string, unknown> | null;
-}
-
-export interface Entry {
-  path: string;
-  name: string;
-  type: "file" | "directory" | "symlink" | "other";
-  size: number;
-  mode: string;
-  uid: number;
-  gid: number;
-  user: string | null;
-  group: string | null;
-  target: string | null;
-  modifiedAt: string;
-}
-
 export interface FileChange {
   kind: "create" | "write" | "remove" | "rename" | "chmod" | "overflow";
   path: string;
 }
 
-export interface ProcessInfo {
-  pid: number;
-  label: string | null;
-  argv: string[];
-  cwd: string | null;
-  user: string | null;
-  startedAt: string;
-  running: boolean;
-  exitCode: number | null;
-  timedOut: boolean;
-  outOfMemory: boolean;
-  terminal: boolean;
-  stdoutBytes: number;
-  stderrBytes: number;
+/** What cancels a call: an AbortSignal. Spelled out, so that neither Node's types nor the browser's are needed. */
+export interface Signal {
+  readonly aborted: boolean;
+  readonly reason?: unknown;
+  addEventListener(type: "abort", listener: () => void, options?: { once?: boolean }): void;
+  removeEventListener(type: "abort", listener: () => void): void;
 }
 
 export interface Exit {
@@ -168,6 +41,8 @@ export interface Exit {
   timedOut: boolean;
   outOfMemory: boolean;
   durationMs: number;
+  /** What the network policy denied it meanwhile, when it failed; `text` is the line for people. */
+  denied: EgressEvent[];
 }
 
 export interface ExecResult extends Exit {
@@ -205,13 +80,13 @@ function camel(key: string): string {
   return key.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 }
 
-/** Renames the keys of one document; what its values hold (metadata, detail) is the user's own and stays as it is. */
-export function spelled<T>(document: object): T {
+/** A document of the API with its keys in camelCase; what its values hold (metadata, detail) is the user's own and stays as it is. */
+export function fromWire<T>(document: object): T {
   return Object.fromEntries(Object.entries(document).map(([key, value]) => [camel(key), value as unknown])) as T;
 }
 
-/** The other way; what is undefined is left out. */
-export function spelledBack(options: object, skip: readonly string[] = []): Record<string, unknown> {
+/** Options as the API spells them (snake_case); what is undefined is left out. */
+export function toWire(options: object, skip: readonly string[] = []): Record<string, unknown> {
   const document: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(options))
     if (value !== undefined && !skip.includes(key)) document[key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = value;

@@ -1,6 +1,6 @@
 /** Commands in a sandbox: their events, background processes, and terminals. */
 import { GoneError } from "./errors.js";
-import { spelled, type ExecEvent, type Exit } from "./models.js";
+import { fromWire, type ExecEvent, type Exit, type Signal } from "./models.js";
 import type { ServerEvent, Transport } from "./transport.js";
 import { WebSocketClient } from "./websocket.js";
 
@@ -15,7 +15,7 @@ export async function* execEvents(events: AsyncIterable<ServerEvent>): AsyncGene
       // A character may be cut in two by the pieces: the decoder keeps its first half.
       yield { type: event, bytes, text: decoders[event].decode(bytes, { stream: true }) };
     } else if (event === "exit") {
-      yield { type: "exit", ...spelled<Exit>(document) };
+      yield { type: "exit", ...fromWire<Exit>(document) };
       return;
     }
   }
@@ -26,7 +26,7 @@ export interface FollowOptions {
   /** Where to start; -1: the oldest byte still buffered. */
   stdoutOffset?: number;
   stderrOffset?: number;
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 /** A process in the background; it goes on without us. */
@@ -47,7 +47,7 @@ export class Process {
     return execEvents(this.transport.events("GET", `${this.path}/output`, { query, signal: options.signal }));
   }
 
-  async wait(options: { onStdout?: (text: string) => void; onStderr?: (text: string) => void; signal?: AbortSignal } = {}) {
+  async wait(options: { onStdout?: (text: string) => void; onStderr?: (text: string) => void; signal?: Signal } = {}) {
     let stdout = "";
     let stderr = "";
     for await (const event of this.output(options)) {
@@ -121,7 +121,7 @@ export class Pty implements AsyncIterable<Uint8Array> {
       }
       const control = JSON.parse(message.text) as { exit?: object };
       if (control.exit) {
-        this.exit = spelled<Exit>(control.exit);
+        this.exit = fromWire<Exit>(control.exit);
         return;
       }
     }

@@ -1,11 +1,13 @@
+/// <reference lib="esnext.disposable" preserve="true" />
 /** A throwaway computer. */
 import { randomUUID } from "node:crypto";
 
 import { ExecError } from "./errors.js";
 import { Filesystem } from "./filesystem.js";
 import {
-  spelled,
-  spelledBack,
+  fromWire,
+  toWire,
+  type Checkpoint,
   type CodeContext,
   type CodeError,
   type CodeOutput,
@@ -18,12 +20,15 @@ import {
   type HuskEvent,
   type Mount,
   type ProcessInfo,
+  type Rewound,
   type SandboxInfo,
   type SnapshotInfo,
   type State,
   type Stats,
   type TemplateInfo,
+  type TreeNode,
   type VolumeInfo,
+  type Signal,
 } from "./models.js";
 import { execEvents, Process, Pty, type PtyOptions } from "./process.js";
 import { bytes, Transport, type ConnectionOptions, type Query } from "./transport.js";
@@ -36,6 +41,8 @@ export interface LimitOptions {
   ttlSeconds?: number;
   /** Not reaped by TTL or idle time; `await using` leaves it alone. */
   persistent?: boolean;
+  /** What happens when its time is over: "kill" unless told. One that hibernates has no end while it sleeps. */
+  onExpiry?: "kill" | "hibernate";
   /** Hibernate after this long without a call. */
   idleSeconds?: number;
   /** Bytes, or "512M", "2G". */
@@ -57,7 +64,7 @@ export interface CreateOptions extends LimitOptions, ConnectionOptions {
   disk?: number | string;
   /** Directories that outlive it; see `volumes`. */
   volumes?: Mount[];
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 export interface ListOptions extends ConnectionOptions {
@@ -80,7 +87,7 @@ export interface ExecOptions {
   /** Throw an ExecError when the exit code is not 0. */
   check?: boolean;
   /** Aborting kills the command. */
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 export interface StartOptions extends Pick<ExecOptions, "timeoutSeconds" | "env" | "cwd" | "user"> {
@@ -91,7 +98,7 @@ export interface StartOptions extends Pick<ExecOptions, "timeoutSeconds" | "env"
 }
 
 export interface CodeOptions {
-  language?: "python" | "javascript" | "bash";
+  language?: "python" | "javascript" | "typescript" | "bash" | "r" | "java";
   /** State lasts between calls of one context. */
   context?: string;
   env?: Record<string, string>;
@@ -100,7 +107,7 @@ export interface CodeOptions {
   onStdout?: (text: string) => void;
   onStderr?: (text: string) => void;
   onResult?: (result: CodeOutput) => void;
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 /** What code came to. */
@@ -112,6 +119,8 @@ export class CodeResult {
     readonly error: CodeError | null,
     readonly timedOut: boolean,
     readonly durationMs: number,
+    /** What the network policy denied meanwhile, when it failed. */
+    readonly denied: EgressEvent[] = [],
   ) {}
 
   /** The value of the last expression, as text. */
@@ -120,7 +129,7 @@ export class CodeResult {
   }
 
   /** Every PNG among the results. */
-  get images(): Buffer[] {
+  get images(): Uint8Array[] {
     return this.results.flatMap(({ data }) => (typeof data["image/png"] === "string" ? [Buffer.from(data["image/png"], "base64")] : []));
   }
 }
@@ -130,7 +139,7 @@ type Command = string | readonly string[];
 function execDocument(command: Command, options: Omit<ExecOptions, "stdin">): Record<string, unknown> {
   return {
     ...(typeof command === "string" ? { cmd: command } : { argv: command }),
-    ...spelledBack(options, ["onStdout", "onStderr", "check", "signal", "stdin"]),
+    ...toWire(options, ["onStdout", "onStderr", "check", "signal", "stdin"]),
   };
 }
 
@@ -167,17 +176,17 @@ export class Sandbox {
   static async create(options: CreateOptions = {}): Promise<Sandbox> {
     const transport = new Transport(connectionOf(options));
     const document = await transport.json<object>("POST", "/v1/sandboxes", {
-      json: spelledBack(options, ["url", "token", "socketPath", "signal"]),
+      json: toWire(options, ["url", "token", "socketPath", "signal"]),
       headers: { "Idempotency-Key": randomUUID() },
       signal: options.signal,
     });
-    return new Sandbox(transport, spelled(document));
+    return new Sandbox(transport, fromWire(document));
   }
 
   /** One that is there already, by id or name. */
   static async connect(id: string, options: ConnectionOptions = {}): Promise<Sandbox> {
     const transport = new Transport(options);
-    return new Sandbox(transport, spelled(await transport.json<object>("GET", `/v1/sandboxes/${encodeURIComponent(id)}`)));
+    return new Sandbox(transport, fromWire(await transport.json<object>("GET", `/v1/sandboxes/${encodeURIComponent(id)}`)));
   }
 
   /** Newest first. */
@@ -185,22 +194,25 @@ export class Sandbox {
     const transport = new Transport(connectionOf(options));
     const query: Query = { state: options.state, template: options.template, ended: options.ended };
     for (const [key, value] of Object.entries(options.metadata ?? {})) query[`metadata.${key}`] = value;
-    for (let cursor: string | null = ""; cursor !== null; ) {
-      const page: { sandboxes: object[]; next_cursor: string | null } = await transport.json("GET", "/v1/sandboxes", {
-        query: { ...query, cursor: cursor || undefined },
-      });
-      for (const document of page.sandboxes) yield spelled<SandboxInfo>(document);
-      cursor = page.next_cursor;
+    try {
+      for (let cursor: string | null = ""; cursor !== null; ) {
+        const page: { sandboxes: object[]; next_cursor: string | null } = await transport.json("GET", "/v1/sandboxes", {
+          query: { ...query, cursor: cursor || undefined },
+        });
+        for (const document of page.sandboxes) yield fromWire<SandboxInfo>(document);
+        cursor = page.next_cursor;
+      }
+    } finally {
+      transport.close(); // also when the caller stops early, or the server fails
     }
-    transport.close();
   }
 
   async refresh(): Promise<SandboxInfo> {
-    return (this.latest = spelled(await this.transport.json<object>("GET", this.path)));
+    return (this.latest = fromWire(await this.transport.json<object>("GET", this.path)));
   }
 
   private async change(method: string, path: string, json?: unknown): Promise<this> {
-    this.latest = spelled(await this.transport.json<object>(method, this.path + path, json === undefined ? {} : { json }));
+    this.latest = fromWire(await this.transport.json<object>(method, this.path + path, json === undefined ? {} : { json }));
     return this;
   }
 
@@ -241,27 +253,57 @@ export class Sandbox {
   async fork(count: number, options?: LimitOptions): Promise<Sandbox[]>;
   async fork(first?: number | LimitOptions, options?: LimitOptions): Promise<Sandbox | Sandbox[]> {
     const many = typeof first === "number";
-    const json = { ...spelledBack((many ? options : first) ?? {}), count: many ? first : 1 };
+    const json = { ...toWire((many ? options : first) ?? {}), count: many ? first : 1 };
     const answer = await this.transport.json<{ sandboxes: object[] }>("POST", `${this.path}/fork`, { json });
-    const children = answer.sandboxes.map((document) => new Sandbox(this.transport, spelled(document)));
+    const children = answer.sandboxes.map((document) => new Sandbox(this.transport, fromWire(document)));
     return many ? children : children[0]!;
   }
 
   /** Memory, processes and disk, to create from later; it runs on. */
   async snapshot(name?: string): Promise<SnapshotInfo> {
-    return spelled(await this.transport.json<object>("POST", `${this.path}/snapshots`, { json: name ? { name } : {} }));
+    return fromWire(await this.transport.json<object>("POST", `${this.path}/snapshots`, { json: name ? { name } : {} }));
+  }
+
+  /** Keeps a numbered point of it to go back to; it goes on. Checkpoints are removed with the sandbox. */
+  async checkpoint(label?: string): Promise<Checkpoint> {
+    return fromWire(await this.transport.json<object>("POST", `${this.path}/checkpoints`, { json: label ? { label } : {} }));
+  }
+
+  /** Its checkpoints, by number. */
+  async history(): Promise<Checkpoint[]> {
+    const answer = await this.transport.json<{ checkpoints: object[] }>("GET", `${this.path}/checkpoints`);
+    return answer.checkpoints.map((document) => fromWire<Checkpoint>(document));
+  }
+
+  /** By number or label. */
+  async removeCheckpoint(checkpoint: number | string): Promise<void> {
+    await this.transport.json("DELETE", `${this.path}/checkpoints/${encodeURIComponent(String(checkpoint))}`);
+  }
+
+  /** Puts this same sandbox back to a checkpoint (number or label; the last one unless told): memory, processes and disk. Later
+   *  checkpoints stay, unless dropLater. The answer's notUndone says what could not be taken back. */
+  async rewind(checkpoint?: number | string, options: { dropLater?: boolean } = {}): Promise<Rewound> {
+    const json = { ...(checkpoint === undefined ? {} : { checkpoint: String(checkpoint) }), ...toWire(options) };
+    return fromWire(await this.transport.json<object>("POST", `${this.path}/rewind`, { json }));
+  }
+
+  /** Its family from the first one on: what each came from, and what came from it. */
+  async tree(): Promise<TreeNode> {
+    const answer = await this.transport.json<{ families: TreeNode[] }>("GET", "/v1/tree", { query: { of: this.id } });
+    return answer.families[0]!;
   }
 
   async stats(): Promise<Stats> {
-    return spelled(await this.transport.json<object>("GET", `${this.path}/stats`));
+    return fromWire(await this.transport.json<object>("GET", `${this.path}/stats`));
   }
 
-  async logs(): Promise<string> {
-    return (await bytes(await this.transport.open("GET", `${this.path}/logs`))).toString();
+  /** What Husk logged for it, or what its guest wrote on the console; also after its end. */
+  async logs(source: "log" | "console" = "log"): Promise<string> {
+    return (await bytes(await this.transport.open("GET", `${this.path}/logs`, { query: { source } }))).toString();
   }
 
   /** What happened to it; with `follow`, also what happens from now on. */
-  async *events(options: { after?: number; follow?: boolean; signal?: AbortSignal } = {}): AsyncGenerator<HuskEvent, void, undefined> {
+  async *events(options: { after?: number; follow?: boolean; signal?: Signal } = {}): AsyncGenerator<HuskEvent, void, undefined> {
     const query = { after: options.after };
     if (!options.follow) {
       yield* (await this.transport.json<{ events: HuskEvent[] }>("GET", `${this.path}/events`, { query })).events;
@@ -283,7 +325,7 @@ export class Sandbox {
 
   private async execWhole(command: Command, options: ExecOptions): Promise<ExecResult> {
     const json = { ...execDocument(command, options), ...stdinOf(options.stdin) };
-    return spelled(await this.transport.json<object>("POST", `${this.path}/exec`, { json }));
+    return fromWire(await this.transport.json<object>("POST", `${this.path}/exec`, { json }));
   }
 
   private async execStreamed(command: Command, options: ExecOptions): Promise<ExecResult> {
@@ -325,7 +367,7 @@ export class Sandbox {
 
   async processes(): Promise<ProcessInfo[]> {
     const answer = await this.transport.json<{ processes: object[] }>("GET", `${this.path}/processes`);
-    return answer.processes.map((document) => spelled<ProcessInfo>(document));
+    return answer.processes.map((document) => fromWire<ProcessInfo>(document));
   }
 
   /** A terminal; a login shell unless told otherwise. */
@@ -337,7 +379,7 @@ export class Sandbox {
 
   /** Runs code in a context that keeps its state; an exception in it is in `error`, not thrown. */
   async runCode(code: string, options: CodeOptions = {}): Promise<CodeResult> {
-    const json = { code, ...spelledBack(options, ["onStdout", "onStderr", "onResult", "signal"]), stream: true };
+    const json = { code, ...toWire(options, ["onStdout", "onStderr", "onResult", "signal"]), stream: true };
     let stdout = "";
     let stderr = "";
     const results: CodeOutput[] = [];
@@ -356,7 +398,8 @@ export class Sandbox {
       } else if (event === "error") {
         error = document as unknown as CodeError;
       } else if (event === "done") {
-        return new CodeResult(stdout, stderr, results, error, Boolean(document.timed_out), Number(document.duration_ms ?? 0));
+        const denied = (document.denied ?? []) as EgressEvent[];
+        return new CodeResult(stdout, stderr, results, error, Boolean(document.timed_out), Number(document.duration_ms ?? 0), denied);
       }
     }
     return new CodeResult(stdout, stderr, results, error, false, 0);
@@ -397,7 +440,7 @@ export class Sandbox {
    * the port's own, which suits pages; `byPath`: below the server's own name, for programs that cannot look up *.localhost.
    */
   async getUrl(port: number, options: { expiresSeconds?: number; byPath?: boolean } = {}): Promise<string> {
-    const json = spelledBack(options, ["byPath"]);
+    const json = toWire(options, ["byPath"]);
     const { url } = await this.transport.json<{ url: string }>("POST", `${this.path}/ports/${port}/url`, { json });
     if (!options.byPath) return url;
     const parts = new URL(url);
@@ -423,7 +466,7 @@ function stdinOf(stdin: string | Uint8Array | undefined): Record<string, string>
 export const snapshots = {
   async list(options: ConnectionOptions = {}): Promise<SnapshotInfo[]> {
     const answer = await new Transport(options).json<{ snapshots: object[] }>("GET", "/v1/snapshots");
-    return answer.snapshots.map((document) => spelled<SnapshotInfo>(document));
+    return answer.snapshots.map((document) => fromWire<SnapshotInfo>(document));
   },
   async remove(id: string, options: ConnectionOptions = {}): Promise<void> {
     await new Transport(options).json("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`);
@@ -435,11 +478,11 @@ export const volumes = {
   /** `size`: the most it may hold, bytes or "10G". */
   async create(name: string, options: ConnectionOptions & { size?: number | string } = {}): Promise<VolumeInfo> {
     const { size, ...connection } = options;
-    return spelled(await new Transport(connection).json<object>("POST", "/v1/volumes", { json: { name, size } }));
+    return fromWire(await new Transport(connection).json<object>("POST", "/v1/volumes", { json: { name, size } }));
   },
   async list(options: ConnectionOptions = {}): Promise<VolumeInfo[]> {
     const answer = await new Transport(options).json<{ volumes: object[] }>("GET", "/v1/volumes");
-    return answer.volumes.map((document) => spelled<VolumeInfo>(document));
+    return answer.volumes.map((document) => fromWire<VolumeInfo>(document));
   },
   /** With what is in it; a ConflictError while sandboxes have it. */
   async remove(id: string, options: ConnectionOptions = {}): Promise<void> {
@@ -451,6 +494,6 @@ export const volumes = {
 export const templates = {
   async list(options: ConnectionOptions = {}): Promise<TemplateInfo[]> {
     const answer = await new Transport(options).json<{ templates: object[] }>("GET", "/v1/templates");
-    return answer.templates.map((document) => spelled<TemplateInfo>(document));
+    return answer.templates.map((document) => fromWire<TemplateInfo>(document));
   },
 };

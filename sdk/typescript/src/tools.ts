@@ -2,6 +2,7 @@
  * Ready tools for an agent loop: a JSON schema and a function each, in the shapes that the Anthropic and OpenAI SDKs take.
  */
 import { HuskError } from "./errors.js";
+import type { EgressEvent } from "./models.js";
 import type { Sandbox } from "./sandbox.js";
 
 const OUTPUT_MAX = 30_000; // characters of a result that go back to the model
@@ -30,6 +31,11 @@ function result(text: string, isError = false, images: string[] = []): ToolResul
   return { text: shortened(text || "(no output)"), images, isError };
 }
 
+/** What the network policy denied, and what would allow it: a model that knows asks for it instead of trying again. */
+function blocked({ denied }: { denied: EgressEvent[] }): string {
+  return denied.map(({ text }) => text ?? "").join("\n");
+}
+
 function schema(properties: Record<string, string>, optional: Record<string, unknown> = {}): Tool["input_schema"] {
   const required = Object.entries(properties).map(([name, description]) => [name, { type: "string", description }]);
   return { type: "object", properties: { ...Object.fromEntries(required), ...optional }, required: Object.keys(properties) };
@@ -45,12 +51,12 @@ export function toolbox(sandbox: Sandbox) {
       description:
         "Run code in the sandbox and return what it prints and the value of its last expression. Variables, imports and files " +
         "last from one call to the next. An exception comes back as text, so that it can be fixed.",
-      input_schema: schema({ code: "The code to run." }, { language: { type: "string", enum: ["python", "javascript", "bash"] }, ...seconds }),
+      input_schema: schema({ code: "The code to run." }, { language: { type: "string", enum: ["python", "javascript", "typescript", "bash", "r", "java"] }, ...seconds }),
       async run(input) {
         const language = (input.language as "python" | undefined) ?? "python";
         const done = await sandbox.runCode(String(input.code), { language, timeoutSeconds: limit(input) });
-        const parts = [done.stdout, done.stderr, done.text ?? "", done.error?.traceback ?? "", done.timedOut ? "(timed out)" : ""];
-        const images = done.images.map((image) => image.toString("base64"));
+        const parts = [done.stdout, done.stderr, done.text ?? "", done.error?.traceback ?? "", done.timedOut ? "(timed out)" : "", blocked(done)];
+        const images = done.images.map((image) => Buffer.from(image).toString("base64"));
         return result(parts.filter(Boolean).join("\n"), done.error !== null || done.timedOut, images);
       },
     },
@@ -61,7 +67,7 @@ export function toolbox(sandbox: Sandbox) {
       async run(input) {
         const done = await sandbox.exec(String(input.command), { timeoutSeconds: limit(input) });
         const state = done.timedOut ? "timed out" : `exit code ${done.exitCode}`;
-        return result([done.stdout, done.stderr, `(${state})`].filter(Boolean).join("\n"), done.exitCode !== 0);
+        return result([done.stdout, done.stderr, `(${state})`, blocked(done)].filter(Boolean).join("\n"), done.exitCode !== 0);
       },
     },
     {

@@ -6,6 +6,7 @@ import * as http from "node:http";
 import * as https from "node:https";
 import { existsSync } from "node:fs";
 import { Readable } from "node:stream";
+import type { Signal } from "./models.js";
 
 import { ConnectionError, errorFrom, HuskError, type ErrorDetail } from "./errors.js";
 
@@ -26,7 +27,7 @@ export interface RequestOptions {
   json?: unknown;
   body?: Body;
   headers?: Record<string, string>;
-  signal?: AbortSignal;
+  signal?: Signal;
 }
 
 export interface ServerEvent {
@@ -42,6 +43,7 @@ function socketPath(): string {
 }
 
 export class Transport {
+  /** @internal */
   readonly url: URL | undefined;
   private readonly token: string | undefined;
   private readonly socketPath: string | undefined;
@@ -61,7 +63,7 @@ export class Transport {
     this.agent = new kind({ keepAlive: true, maxFreeSockets: 16 });
   }
 
-  /** What http.request needs to reach the server, for a path below its root. */
+  /** @internal What http.request needs to reach the server, for a path below its root. */
   target(method: string, path: string, query: Query = {}, headers: Record<string, string> = {}): http.RequestOptions {
     const search = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) if (value !== undefined) search.set(name, String(value));
@@ -75,11 +77,12 @@ export class Transport {
     return { ...where, agent: this.agent, method, path: `${base}${path}${text ? `?${text}` : ""}`, headers: all };
   }
 
+  /** @internal */
   request(options: http.RequestOptions): http.ClientRequest {
     return (options.protocol === "https:" ? https : http).request(options);
   }
 
-  /** Sends it and waits for the head of the answer; an error answer is thrown. */
+  /** @internal Sends it and waits for the head of the answer; an error answer is thrown. */
   async open(method: string, path: string, options: RequestOptions = {}): Promise<http.IncomingMessage> {
     const headers = { ...options.headers };
     let body = options.body;
@@ -94,7 +97,7 @@ export class Transport {
     return answer;
   }
 
-  private send(target: http.RequestOptions, body: Body, signal?: AbortSignal): Promise<http.IncomingMessage> {
+  private send(target: http.RequestOptions, body: Body, signal?: Signal): Promise<http.IncomingMessage> {
     return new Promise((resolve, reject) => {
       if (signal?.aborted) return reject(signal.reason);
       const request = this.request(target);
@@ -122,7 +125,7 @@ export class Transport {
     return new ConnectionError(`cannot reach ${this.url ?? this.socketPath}: ${error.message}`, { cause: error });
   }
 
-  /** The error that an answer's body describes. */
+  /** @internal The error that an answer's body describes. */
   async failure(answer: http.IncomingMessage): Promise<HuskError> {
     const status = answer.statusCode ?? 0;
     const id = answer.headers["x-request-id"];
@@ -163,6 +166,7 @@ export class Transport {
   }
 }
 
+/** @internal */
 export async function bytes(stream: AsyncIterable<Buffer>): Promise<Buffer> {
   const pieces: Buffer[] = [];
   for await (const piece of stream) pieces.push(piece);

@@ -15,7 +15,7 @@ const CLOSE = 8;
 const PING = 9;
 const PONG = 10;
 
-export type Message = { text: string } | { bytes: Buffer };
+export type Message = { text: string } | { bytes: Uint8Array };
 
 export class WebSocketClient {
   private readonly messages: Message[] = [];

@@ -88,7 +88,7 @@ test("files", async () => {
   assert.equal(await files.readText("/root/d/a.txt"), "text");
   const big = Buffer.alloc(3_000_000, 7);
   await files.write("/root/d/big", (async function* () { yield big.subarray(0, 1_000_000); yield big.subarray(1_000_000); })());
-  assert.ok((await files.read("/root/d/big")).equals(big));
+  assert.ok(big.equals(await files.read("/root/d/big")));
   let part = Buffer.alloc(0);
   for await (const piece of files.stream("/root/d/a.txt", { start: 1, end: 3 })) part = Buffer.concat([part, piece]);
   assert.equal(part.toString(), "ex");
@@ -97,7 +97,7 @@ test("files", async () => {
   await files.chmod("/root/d/b.txt", "0644");
   assert.equal((await files.stat("/root/d/b.txt")).mode, "0644");
   await files.mkdir("/root/e/f");
-  const tar: Buffer[] = [];
+  const tar: Uint8Array[] = [];
   for await (const piece of files.readTar("/root/d")) tar.push(piece);
   await files.writeTar("/root/e", Buffer.concat(tar));
   assert.match((await box.exec("find /root/e -name b.txt")).stdout, /b\.txt/);
@@ -151,6 +151,8 @@ test("fork, snapshot, hibernate, wake", async () => {
     assert.equal((await box.exec("cat /root/state")).stdout, "before\n");
     assert.equal((await one.exec("cat /root/state")).stdout, "before\n");
     assert.equal(one.info.parent, box.id);
+    const family = await one.tree();
+    assert.deepEqual([family.id, family.children.find((each) => each.asked)?.id], [box.id, one.id]);
     assert.notEqual(one.id, two.id);
     await one.hibernate();
     assert.equal(one.info.state, "hibernated");
@@ -168,6 +170,23 @@ test("fork, snapshot, hibernate, wake", async () => {
   }
 });
 
+test("checkpoints, and back to them", async () => {
+  await box.exec("echo one >/root/point");
+  const first = await box.checkpoint("first");
+  assert.deepEqual([first.number, first.label, first.current], [1, "first", true]);
+  await box.exec("echo two >/root/point");
+  assert.equal((await box.checkpoint()).parent, 1);
+  const done = await box.rewind("first");
+  assert.deepEqual([done.checkpoint, done.dropped, done.notUndone], [1, 0, []]);
+  assert.equal((await box.exec("cat /root/point")).stdout, "one\n");
+  assert.equal((await box.rewind(2)).checkpoint, 2);
+  assert.equal((await box.exec("cat /root/point")).stdout, "two\n");
+  assert.equal((await box.rewind(1, { dropLater: true })).dropped, 1);
+  assert.deepEqual((await box.history()).map((each) => each.number), [1]);
+  await box.removeCheckpoint("first");
+  assert.deepEqual(await box.history(), []);
+});
+
 test("extend, metadata, stats, events, logs, list, connect", async () => {
   assert.ok(Date.parse((await box.extend(900))!) > Date.now());
   await box.setMetadata({ suite: "typescript", step: "2" });
@@ -176,7 +195,8 @@ test("extend, metadata, stats, events, logs, list, connect", async () => {
   const kinds: string[] = [];
   for await (const event of box.events()) kinds.push(event.kind);
   assert.ok(kinds.includes("created"), kinds.join());
-  assert.equal(typeof (await box.logs()), "string");
+  assert.match(await box.logs(), /created/);
+  assert.equal(typeof (await box.logs("console")), "string");
   const found: string[] = [];
   for await (const each of Sandbox.list({ metadata: { step: "2" } })) found.push(each.id);
   assert.deepEqual(found, [box.id]);
@@ -208,7 +228,13 @@ test("the network: denied unless allowed, and said so", async () => {
   assert.equal((await box.egress()).mode, "off");
   const policy = await box.setEgress({ allow: ["example.test"], limits: { connections: 8 } });
   assert.deepEqual([policy.mode, policy.allow], ["allow", ["example.test"]]);
-  await box.exec("getent hosts denied.test");
+  const line = "blocked: denied.test is not allowed; it takes --allow denied.test";
+  const failed = await box.exec("getent hosts denied.test");
+  assert.deepEqual(failed.denied.map((each) => each.text), [line]);
+  assert.deepEqual((await box.exec("true")).denied, []);
+  await assert.rejects(box.exec("getent hosts denied.test", { check: true, onStdout: () => {} }), (error: Error) => error.message.includes(line));
+  assert.ok((await toolbox(box).call("run_shell", { command: "getent hosts denied.test" })).text.includes(line));
+  assert.ok((await toolbox(box).call("run_code", { code: "import socket; socket.getaddrinfo('denied.test', 80)" })).text.includes(line));
   const log = await box.egressLog({ limit: 20 });
   assert.ok(log.some((each) => each.verdict === "denied" && each.host === "denied.test" && each.rule === "denied.test"), JSON.stringify(log));
   await assert.rejects(box.setEgress({ allow: ["not a host"] }), InvalidError);

@@ -1,8 +1,8 @@
 /*
- * The control socket of a running runsc sandbox: JSON requests with descriptors beside them, JSON answers. Called by
- * gvisor.c for everything after `runsc create`, because a call takes a millisecond and a start of the runsc program
- * twenty. The sandbox process is where a guest would be after breaking out of its own kernel, so the answer is bounded
- * in size and time and believed only as far as "it worked" or a message to show.
+ * The control socket of a running runsc sandbox: JSON requests with descriptors, JSON answers. gvisor.c uses it for
+ * everything after `runsc create`, because a call takes one millisecond and a start of runsc twenty. The sandbox process is
+ * where a guest would be after breaking out of its kernel. So an answer is bounded in size and time, and is trusted only as
+ * "it worked" or as a message to show.
  */
 #include <poll.h>
 #include <sys/socket.h>
@@ -10,7 +10,8 @@
 
 #include "engine/gvisor/gvisor.h"
 
-#define ANSWER_MAX (256u << 10)
+#define ANSWER_MAX (16u << 20) /* a list of processes is long */
+#define ANSWER_CHUNK 65536u
 #define FDS_MAX 8
 
 int control_connect(const char *path, struct husk_error *err)
@@ -62,6 +63,16 @@ static int request_send(int fd, const char *text, size_t size, const int *fds, s
 	return put < 0 ? husk_fail_errno(err, "cannot talk to the sandbox process") : 0;
 }
 
+/* May this be a whole document? Reading half of a long one again and again would take longer than to receive it. */
+static bool may_be_whole(const struct buf *answer)
+{
+	size_t size = answer->size;
+
+	while (size > 0 && answer->data[size - 1] == '\n')
+		size--;
+	return size > 0 && answer->data[size - 1] == '}';
+}
+
 /* Reads until the bytes are one JSON document. NULL on failure. */
 static json_t *answer_receive(int fd, int timeout_ms, struct husk_error *err)
 {
@@ -79,7 +90,7 @@ static json_t *answer_receive(int fd, int timeout_ms, struct husk_error *err)
 				  timeout_ms / 1000);
 			return NULL;
 		}
-		if (buf_reserve(&answer, 4096) < 0) {
+		if (buf_reserve(&answer, answer.size < ANSWER_CHUNK ? 4096 : ANSWER_CHUNK) < 0) {
 			husk_fail_memory(err);
 			return NULL;
 		}
@@ -92,7 +103,7 @@ static json_t *answer_receive(int fd, int timeout_ms, struct husk_error *err)
 			return NULL;
 		}
 		answer.size += (size_t)got;
-		parsed = json_loadb(answer.data, answer.size, 0, NULL);
+		parsed = may_be_whole(&answer) ? json_loadb(answer.data, answer.size, 0, NULL) : NULL;
 		if (parsed)
 			return parsed;
 	}

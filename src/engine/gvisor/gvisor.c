@@ -6,6 +6,7 @@
  * program on the path of a restore, nor keep a machine that it could not set up completely.
  */
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -14,6 +15,7 @@
 #include "net/gateway.h"
 
 #define CALL_TIMEOUT_MS 30000
+#define LAST_WORDS_MS 1000
 /* A checkpoint writes all memory and disk of the guest, on a disk that may be slow. */
 #define IMAGE_TIMEOUT_MS (15 * 60 * 1000)
 #define PIPE_SIZE (1 << 20)
@@ -22,10 +24,14 @@ struct engine_machine {
 	struct engine_spec spec;
 	struct gvisor_identity identity;
 	struct gvisor_process process;
-	char *root, *socket;
+	char *root, *socket, *disk;
+	bool cloned; /* the writable layer is mounted at `disk`, and an image has a clone of it (disk.c) */
+	int disks;   /* where that is; -1: it is not cloned */
 	int to_agent, from_agent;
 	int port;          /* the guest's end of its wire, until the guest's kernel has it */
 	json_t *addresses; /* of its interface; NULL before it is started */
+	json_t *dying;     /* pids of the guest's processes that we killed, as keys */
+	long date;         /* of its runsc */
 	bool started;
 };
 
@@ -43,7 +49,7 @@ static void sweep_one(char *path)
 	free(path);
 }
 
-void gvisor_sweep(const char *runtime, const char *id)
+static void gvisor_sweep(const char *runtime, const char *id)
 {
 	if (!*id || strchr(id, '/'))
 		return;
@@ -54,15 +60,21 @@ void gvisor_sweep(const char *runtime, const char *id)
 
 /* ---- prepare ---- */
 
-static int make_files(struct engine_machine *machine, const char *bundle, const char *disk, struct husk_error *err)
+static int make_files(struct engine_machine *machine, const char *bundle, struct husk_error *err)
 {
 	cleanup_free char *rootfs = str_format("%s/rootfs", bundle);
+	cleanup_free char *empty = str_format("%s/empty", bundle);
+	const char *disk = machine->disk;
 
-	if (!rootfs)
+	if (!rootfs || !empty)
 		return husk_fail_memory(err);
-	if (dir_make(machine->root, 0700, err) < 0 || dir_make(rootfs, 0700, err) < 0 || dir_make(disk, 0700, err) < 0)
+	if (dir_make(machine->root, 0700, err) < 0 || dir_make(rootfs, 0700, err) < 0 || dir_make(empty, 0755, err) < 0)
 		return -1;
-	return gvisor_spec_write(&machine->spec, bundle, disk, err);
+	if (dir_make(disk, 0700, err) < 0 ||
+	    (machine->cloned && disk_make(machine->disks, machine->spec.directory, err) < 0))
+		return -1;
+	return gvisor_spec_write(&machine->spec, bundle, disk, machine->cloned,
+				 machine->date >= GVISOR_VERSION_NEW ? empty : NULL, err);
 }
 
 /* runsc's own words about why create failed: the end of what it printed, on one line. */
@@ -105,35 +117,44 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 	cleanup_free char *root = str_format("--root=%s", machine->root);
 	cleanup_free char *console = str_format("%s/console.log", directory);
 	cleanup_free char *pid_file = str_format("%s/sandbox.pid", directory);
-	cleanup_close int input = -1, output = -1, console_fd = -1;
-	const char *const argv[] = { program->path,
-				     root,
-				     log,
-				     panic,
-				     machine->spec.gateway ? "--network=sandbox" : "--network=none",
-				     "--ignore-cgroups",
-				     "--overlay2=none",
-				     "--platform=systrap",
-				     "--host-uds=none",
-				     "create",
-				     "--bundle",
-				     bundle,
-				     "--pid-file",
-				     pid_file,
-				     machine->spec.id,
-				     NULL };
-	struct gvisor_init init = { .argv = argv, .pid_file = pid_file, .cgroup = machine->spec.cgroup };
+	cleanup_close int input = -1, output = -1, console_fd = -1, disk = -1;
+	const char *argv[24] = { program->path,
+				 root,
+				 log,
+				 panic,
+				 machine->spec.gateway ? "--network=sandbox" : "--network=none",
+				 "--ignore-cgroups",
+				 "--overlay2=none",
+				 "--platform=systrap",
+				 "--host-uds=none" };
+	const char *const action[] = { "create", "--bundle", bundle, "--pid-file", pid_file, machine->spec.id, NULL };
+	size_t count = 9;
+	struct gvisor_init init = {
+		.argv = argv, .pid_file = pid_file, .cgroup = machine->spec.cgroup, .disk_path = machine->disk
+	};
 
 	if (!log || !panic || !root || !console || !pid_file)
 		return husk_fail_memory(err);
-	console_fd = open(console, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+	if (program->date >= GVISOR_VERSION_NEW) {
+		/* Keeps no namespace mounted for the next machine; does not compare paths, which differ between machines. What
+		 * must be the same is in an image's marker. */
+		argv[count++] = "--gofer-network-namespace=new";
+		argv[count++] = "--restore-spec-validation=ignore";
+		argv[count++] = "--file-access-mounts=exclusive"; /* nobody else writes there */
+		argv[count++] = "--in-sandbox-cgroup=v2"; /* of the first, it asks one group of seven at a fork */
+	}
+	memcpy(argv + count, action, sizeof(action));
+	console_fd = open(console, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
 	if (console_fd < 0)
 		return husk_fail_errno(err, "cannot write %s", console);
+	if (machine->cloned && (disk = disk_mount(machine->disks, directory, machine->spec.uid_base, err)) < 0)
+		return -1;
 	if (link_pipe(&input, &machine->to_agent, err) < 0 || link_pipe(&machine->from_agent, &output, err) < 0)
 		return -1;
 	init.input = input;
 	init.output = output;
 	init.console = console_fd;
+	init.disk = disk;
 	if (gvisor_init_start(&init, &machine->process, err) < 0)
 		return wrap_console(console, err);
 	return 0;
@@ -147,7 +168,7 @@ static int machine_call(struct engine_machine *machine, const char *method, json
 {
 	cleanup_close int control = -1;
 
-	if (machine->process.pid < 0)
+	if (machine->process.stopped)
 		husk_fail(err, HUSK_GONE, "machine %s has been stopped", machine->spec.id);
 	else
 		control = control_connect(machine->socket, err);
@@ -172,33 +193,56 @@ static void gvisor_free(struct engine_machine *machine)
 	if (!machine)
 		return;
 	gvisor_stop(machine);
-	base_cleanup_close(&machine->process.pidfd);
-	base_cleanup_close(&machine->to_agent);
-	base_cleanup_close(&machine->from_agent);
-	base_cleanup_close(&machine->port);
+	gvisor_init_free(&machine->process);
+	fd_close(&machine->to_agent);
+	fd_close(&machine->from_agent);
+	fd_close(&machine->port);
+	fd_close(&machine->disks);
 	json_decref(machine->addresses);
+	json_decref(machine->dying);
 	free(machine->root);
 	free(machine->socket);
+	free(machine->disk);
 	free(machine);
+}
+
+/* What one runsc saved, no other version goes on with. */
+static int choose_program(const struct engine_spec *spec, struct gvisor_program *out, struct husk_error *err)
+{
+	char version[sizeof(out->version)];
+
+	if (!spec->image || image_version(spec->image, version, sizeof(version)) < 0)
+		return gvisor_program_find(spec->runtime, NULL, out, err);
+	if (gvisor_program_find(spec->runtime, version, out, err) < 0)
+		return husk_wrap(err, "the image in '%s' was made by runsc %s and cannot be continued", spec->image,
+				 version);
+	return 0;
 }
 
 static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 {
 	const struct engine_spec *spec = &machine->spec;
 	cleanup_free char *bundle = str_format("%s/bundle", spec->directory);
-	cleanup_free char *disk = str_format("%s/disk", spec->directory);
 	struct gvisor_program program;
 
 	machine->root = root_path(spec->runtime);
 	machine->socket = str_format("%s/runsc/runsc-%s.sock", spec->runtime, spec->id);
-	if (!bundle || !disk || !machine->root || !machine->socket)
+	machine->disk = str_format("%s/disk", spec->directory);
+	if (!bundle || !machine->disk || !machine->root || !machine->socket)
 		return husk_fail_memory(err);
 	if (strlen(machine->socket) >= sizeof(((struct sockaddr_un *)0)->sun_path))
 		return husk_fail(err, HUSK_INVALID, "'%s' is too long for a socket; choose a shorter HUSK_HOME",
 				 machine->socket);
-	if (gvisor_program_find(spec->runtime, &program, err) < 0 ||
-	    image_identify(spec, program.version, &machine->identity, err) < 0 ||
-	    make_files(machine, bundle, disk, err) < 0)
+	if (choose_program(spec, &program, err) < 0 ||
+	    image_identify(spec, program.version, &machine->identity, err) < 0)
+		return -1;
+	machine->date = program.date;
+	machine->cloned =
+		spec->uid_base && (spec->image ? disk_in_image(spec->image) : disks_belong(spec->directory, &program));
+	machine->identity.cloned = machine->cloned;
+	if (machine->cloned && (machine->disks = disks_open(spec->directory, err)) < 0)
+		return -1;
+	if (make_files(machine, bundle, err) < 0)
 		return -1;
 	/* What a machine of this id left when its supervisor was killed would make runsc refuse. */
 	gvisor_sweep(spec->runtime, spec->id);
@@ -215,8 +259,8 @@ static int gvisor_prepare(const struct engine_spec *spec, struct engine_machine 
 	if (!machine)
 		return husk_fail_memory(err);
 	machine->spec = *spec;
-	machine->process = (struct gvisor_process){ .pid = -1, .pidfd = -1, .lifeline = -1 };
-	machine->to_agent = machine->from_agent = machine->port = -1;
+	machine->process = (struct gvisor_process){ .pidfd = -1, .lifeline = -1 };
+	machine->to_agent = machine->from_agent = machine->port = machine->disks = -1;
 	if (prepare_all(machine, err) < 0) {
 		gvisor_free(machine);
 		return husk_wrap(err, "cannot prepare machine %s", spec->id);
@@ -242,19 +286,32 @@ static int make_links(struct engine_machine *machine, json_t *past, struct husk_
 	machine->addresses = gvisor_addresses(gateway, past);
 	if (!machine->addresses)
 		return husk_fail_memory(err);
-	int result = machine_call(machine, "Network.CreateLinksAndRoutes", gvisor_links(gateway, machine->addresses),
-				  &machine->port, gateway ? 1 : 0, CALL_TIMEOUT_MS, NULL, err);
-	base_cleanup_close(&machine->port);
-	machine->port = -1;
+	/* Later versions keep them for the start or the restore, and make no interface before. */
+	const char *method = machine->date >= GVISOR_VERSION_NEW ? "containerManager.SetNetworkArgs"
+								 : "Network.CreateLinksAndRoutes";
+	int result = machine_call(machine, method, gvisor_links(gateway, machine->addresses), &machine->port,
+				  gateway ? 1 : 0, CALL_TIMEOUT_MS, NULL, err);
+	fd_close(&machine->port);
 	return result;
 }
 
 static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
 {
-	if (check_fresh(machine, err) < 0 || make_links(machine, NULL, err) < 0 ||
-	    machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
-			 NULL, err) < 0)
+	cleanup_free char *console = str_format("%s/console.log", machine->spec.directory);
+
+	if (!console)
+		return husk_fail_memory(err);
+	if (check_fresh(machine, err) < 0 || make_links(machine, NULL, err) < 0)
 		return -1;
+	if (machine->cloned && disk_begin(machine->disks, machine->spec.directory, machine->spec.disk_bytes, err) < 0)
+		return -1;
+	if (machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
+			 NULL, err) < 0) {
+		/* Its last words come through the init, which ends after it. */
+		struct pollfd ended = { .fd = machine->process.pidfd, .events = POLLIN };
+		poll(&ended, 1, LAST_WORDS_MS);
+		return wrap_console(console, err);
+	}
 	machine->started = true;
 	return 0;
 }
@@ -268,6 +325,8 @@ static int gvisor_restore(struct engine_machine *machine, const char *image, str
 		return -1;
 	result = make_links(machine, past, err);
 	json_decref(past);
+	if (result == 0 && machine->cloned)
+		result = disk_restore(machine->disks, image, machine->spec.directory, machine->spec.disk_bytes, err);
 	if (result == 0)
 		result = machine_call(machine, "containerManager.Restore",
 				      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds,
@@ -304,32 +363,86 @@ static int gvisor_resume(struct engine_machine *machine, struct husk_error *err)
 	return machine_call(machine, "containerManager.Resume", json_null(), NULL, 0, CALL_TIMEOUT_MS, NULL, err);
 }
 
-/* All but pid 1, while the guest stands still: none can make another meanwhile, and none escapes. */
-static int kill_paused(struct engine_machine *machine, struct husk_error *err)
+struct pid_key {
+	char text[24];
+};
+
+static struct pid_key pid_key(const json_t *pid)
 {
-	json_t *list = NULL, *process;
+	struct pid_key key;
+
+	snprintf(key.text, sizeof(key.text), "%lld", (long long)json_integer_value(pid));
+	return key;
+}
+
+/* The processes of `list` that nobody has killed yet, but for pid 1. One that was killed is there until it has given its
+ * memory back and is waited for, which takes a busy guest seconds: counted again, it would take the others with it. */
+static json_t *living(struct engine_machine *machine, json_t *list)
+{
+	json_t *alive = json_array(), *dying = json_object(), *process;
 	size_t i;
-	int killed = 0;
+
+	json_array_foreach(list, i, process)
+	{
+		json_t *pid = json_object_get(process, "pid");
+		struct pid_key key = pid_key(pid);
+
+		if (json_object_get(machine->dying, key.text))
+			json_object_set_new(dying, key.text, json_true());
+		else if (json_integer_value(pid) > 1)
+			json_array_append(alive, pid);
+	}
+	json_decref(machine->dying);
+	machine->dying = dying;
+	return alive;
+}
+
+static json_t *list_living(struct engine_machine *machine, struct husk_error *err)
+{
+	json_t *list = NULL;
 
 	if (machine_call(machine, "containerManager.Processes", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
 			 &list, err) < 0)
+		return NULL;
+	json_t *alive = living(machine, list);
+	json_decref(list);
+	return alive;
+}
+
+/* All but pid 1, while the guest stands still: none can make another meanwhile, and none escapes. */
+static int kill_paused(struct engine_machine *machine, struct husk_error *err)
+{
+	json_t *list = list_living(machine, err), *pid;
+	size_t i;
+	int killed = 0;
+
+	if (!list)
 		return -1;
-	json_array_foreach(list, i, process)
+	json_array_foreach(list, i, pid)
 	{
-		json_int_t pid = json_integer_value(json_object_get(process, "pid"));
 		/* One that is a zombie already cannot be signalled: not a failure. */
-		if (pid > 1 && machine_call(machine, "containerManager.Signal",
-					    json_pack("{s:s, s:i, s:I, s:i}", "CID", machine->spec.id, "Signo", SIGKILL,
-						      "PID", pid, "Mode", 0),
-					    NULL, 0, CALL_TIMEOUT_MS, NULL, NULL) == 0)
-			killed++;
+		if (machine_call(machine, "containerManager.Signal",
+				 json_pack("{s:s, s:i, s:O, s:i}", "CID", machine->spec.id, "Signo", SIGKILL, "PID",
+					   pid, "Mode", 0),
+				 NULL, 0, CALL_TIMEOUT_MS, NULL, NULL) < 0)
+			continue;
+		json_object_set_new(machine->dying, pid_key(pid).text, json_true());
+		killed++;
 	}
 	json_decref(list);
 	return killed;
 }
 
-static int gvisor_kill_processes(struct engine_machine *machine, struct husk_error *err)
+static int gvisor_kill_processes(struct engine_machine *machine, uint64_t most, struct husk_error *err)
 {
+	json_t *list = list_living(machine, err);
+
+	if (!list)
+		return -1;
+	bool flood = json_array_size(list) > most;
+	json_decref(list);
+	if (!flood)
+		return 0;
 	if (gvisor_pause(machine, err) < 0)
 		return -1;
 	int killed = kill_paused(machine, err);
@@ -340,19 +453,35 @@ static int gvisor_kill_processes(struct engine_machine *machine, struct husk_err
  * With Resume set runsc lets the guest run on whether the save worked or not (tried: full disk under each of the files,
  * also half-way through), so all there is to undo here are files.
  */
-static int gvisor_checkpoint(struct engine_machine *machine, const char *image, struct husk_error *err)
+static int save_memory(struct engine_machine *machine, const int fds[static IMAGE_FILES], struct husk_error *err)
 {
 	json_t *options =
 		json_pack("{s:n, s:{s:s}, s:{s:b}, s:b, s:b}", "key", "metadata", "compression", "none",
 			  "MemoryFileSaveOpts", "ExcludeCommittedZeroPages", 0, "have_pages_file", 1, "Resume", 1);
+
+	return machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL,
+			    err);
+}
+
+/* Memory and disk of one moment: the guest stands still from before the first to after the second. */
+static int save_both(struct engine_machine *machine, const char *image, const int fds[static IMAGE_FILES],
+		     struct husk_error *err)
+{
+	if (gvisor_pause(machine, err) < 0)
+		return -1;
+	int result = save_memory(machine, fds, err);
+	if (result == 0)
+		result = disk_save(machine->disks, machine->spec.directory, image, err);
+	return gvisor_resume(machine, result < 0 ? NULL : err) < 0 ? -1 : result;
+}
+
+static int gvisor_checkpoint(struct engine_machine *machine, const char *image, struct husk_error *err)
+{
 	int fds[IMAGE_FILES], result;
 
-	if (image_begin(image, fds, err) < 0) {
-		json_decref(options);
+	if (image_begin(image, fds, err) < 0)
 		return -1;
-	}
-	result = machine_call(machine, "containerManager.Checkpoint", options, fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL,
-			      err);
+	result = machine->cloned ? save_both(machine, image, fds, err) : save_memory(machine, fds, err);
 	if (result == 0)
 		result = image_finish(image, fds, &machine->identity, machine->addresses, err);
 	if (result < 0) {
@@ -365,8 +494,26 @@ static int gvisor_checkpoint(struct engine_machine *machine, const char *image, 
 	return 0;
 }
 
+static int gvisor_disk_use(struct engine_machine *machine, uint64_t *used, uint64_t *limit)
+{
+	*limit = machine->spec.disk_bytes;
+	return machine->cloned ? disk_used(machine->disks, machine->spec.directory, used) : -1;
+}
+
+static void gvisor_kill(struct engine_machine *machine)
+{
+	gvisor_init_kill(&machine->process);
+}
+
+static void gvisor_expire(struct engine_machine *machine, int64_t expires_ms)
+{
+	gvisor_init_expire(&machine->process, expires_ms);
+}
+
 const struct engine engine_gvisor = {
 	.name = "gvisor",
+	.variant = gvisor_variant,
+	.describe = gvisor_describe,
 	.boundary = "gVisor: a kernel of its own in user space, behind seccomp and a user namespace",
 	.probe = gvisor_probe,
 	.prepare = gvisor_prepare,
@@ -378,7 +525,14 @@ const struct engine engine_gvisor = {
 	.pause = gvisor_pause,
 	.resume = gvisor_resume,
 	.checkpoint = gvisor_checkpoint,
+	.check = image_check,
 	.kill_processes = gvisor_kill_processes,
+	.disk_use = gvisor_disk_use,
+	.expire = gvisor_expire,
+	.kill = gvisor_kill,
 	.stop = gvisor_stop,
 	.free = gvisor_free,
+	.sweep = gvisor_sweep,
+	.drop = disk_drop,
+	.collect = disk_collect,
 };

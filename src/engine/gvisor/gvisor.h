@@ -1,28 +1,32 @@
 /*
- * What the files of the gVisor engine share. engine.c knows gvisor_sweep; nobody else includes this.
+ * What the files of the gVisor engine share. Nobody else includes this.
  */
 #ifndef HUSK_GVISOR_H
 #define HUSK_GVISOR_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 
 #include "engine/engine.h"
 #include "engine/marker.h"
 
-/* ---- gvisor.c ---- */
-
-void gvisor_sweep(const char *runtime, const char *id);
-
 /* ---- program.c: the installed runsc ---- */
 
 #define GVISOR_VERSION_MIN 20240729
+#define GVISOR_VERSION_NEW 20260905 /* what `make runsc` builds: takes its interfaces by another call */
+#define GVISOR_PATH_MAX 512
 struct gvisor_program {
-	char path[512];
+	char path[GVISOR_PATH_MAX];
 	char version[64];
+	long date;     /* the day in it, as a number: 20240729 */
 	char key[256]; /* changes with the file and with each boot of the host */
 };
-/* Finds it and asks for its version (remembered under `runtime`); refuses one that is too old. */
-int gvisor_program_find(const char *runtime, struct gvisor_program *out, struct husk_error *err);
+/* Finds one: that of version `wanted`, or with NULL the one that new machines get. Asks for versions (remembered under
+ * `runtime`); refuses one that is too old. CONFLICT: there are others only. */
+int gvisor_program_find(const char *runtime, const char *wanted, struct gvisor_program *out, struct husk_error *err);
+/* The engine's `variant` and `describe` (engine.h). */
+int gvisor_variant(const char *home, const char *runtime, char *out, size_t size, struct husk_error *err);
+void gvisor_describe(const char *home, const char *runtime, struct buf *out);
 
 /* ---- probe.c ---- */
 
@@ -30,15 +34,61 @@ int gvisor_probe(const char *runtime, struct husk_error *err);
 
 /* ---- spec.c ---- */
 
-/* Writes bundle/config.json for a machine whose writable layer is backed by a file in `disk`. */
-int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, struct husk_error *err);
+/* Writes bundle/config.json for a machine whose writable layer is the directory `disk` (`cloned`), or is backed by a file
+ * in it. `empty` is an empty directory, for a runsc that needs one; else NULL. */
+int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, bool cloned,
+		      const char *empty, struct husk_error *err);
+
+/* ---- disks.c: where an instance has the disks that are cloned; described there ---- */
+
+#define DISKS_QUOTAS_MAX 128
+/* Is what the user wishes something that there is? */
+int disks_check_wish(struct husk_error *err);
+/* Does this runsc have them, and does the user want them? */
+bool disks_wanted(const struct gvisor_program *program);
+/* Do machines of the instance have them from now on? Makes the place for them where there is none and can be one. */
+bool disks_ready(const char *home, const char *runtime, const struct gvisor_program *program);
+/* Could they? UNAVAILABLE with what is missing; makes nothing. */
+int disks_possible(const char *home, struct husk_error *err);
+/* Do machines have them whose files are in `path`, somewhere below an instance's home? */
+bool disks_belong(const char *path, const struct gvisor_program *program);
+/* For people: what becomes of disks in this instance. */
+void disks_describe(const char *home, const char *runtime, const struct gvisor_program *program, struct buf *out);
+/* A descriptor of the top directory, for an instance in which `path` lies. While it is open, they stay mounted. */
+int disks_open(const char *path, struct husk_error *err);
+/* A detached mount of one subvolume at the top. */
+int disks_mount(const char *path, int disks, const char *name, struct husk_error *err);
+/* The directory in which the kernel tells of the quotas of a btrfs, `fd` being on it; -1 while there are none. */
+int disks_quotas(int fd, char *out, size_t size);
+/* Gives free blocks back to the host. */
+void disks_trim(int disks);
+
+/* ---- disk.c: the writable layer as a directory of the host's, cloned by the filesystem ---- */
+
+/* Makes the directory that the guest will have mounted, with nothing in it. `machine` is the machine's directory. */
+int disk_make(int disks, const char *machine, struct husk_error *err);
+/* A detached mount of it for a machine with these host uids; a descriptor. */
+int disk_mount(int disks, const char *machine, uint32_t uid_base, struct husk_error *err);
+/* Fills it before the guest starts: with nothing, or with what an image holds. It takes up to `bytes`. */
+int disk_begin(int disks, const char *machine, uint64_t bytes, struct husk_error *err);
+int disk_restore(int disks, const char *image, const char *machine, uint64_t bytes, struct husk_error *err);
+/* Saves it into an image while the guest stands still. On return that is on disk. */
+int disk_save(int disks, const char *machine, const char *image, struct husk_error *err);
+bool disk_in_image(const char *image);
+/* What it holds, as of the last commit of the filesystem: half a minute ago at most. */
+int disk_used(int disks, const char *machine, uint64_t *bytes);
+/* Is what the image names there? Opens the disks. */
+int disk_check(const char *image, struct husk_error *err);
+/* The engine's `drop` and `collect` (engine.h). */
+void disk_drop(const char *directory);
+void disk_collect(const char *home, const char *const *directories);
 
 /* ---- network.c ---- */
 
 /* What the guest's interface is to have: the machine's own address first, then those that the guest had in the machines
  * its image comes from. gVisor ends a restored guest with a socket bound to an address that is gone. */
 json_t *gvisor_addresses(const struct gateway *gateway, json_t *past);
-/* The argument of Network.CreateLinksAndRoutes; without a gateway there is loopback only. */
+/* The argument of the call that gives a machine its interfaces; without a gateway there is loopback only. */
 json_t *gvisor_links(const struct gateway *gateway, json_t *addresses);
 
 /* ---- init.c: the host-side pid 1 of a machine's processes ---- */
@@ -48,19 +98,29 @@ struct gvisor_init {
 	const char *pid_file;    /* where that leaves the pid of the sandbox process */
 	int input, output;       /* the agent's stdin and stdout */
 	int console;             /* file that takes what it prints on stderr, up to a bound */
-	struct cgroup *cgroup;   /* NULL: stay where we are */
+	int disk;                /* a mount to be put at disk_path; -1: none */
+	const char *disk_path;
+	struct cgroup *cgroup; /* NULL: stay where we are */
 };
 struct gvisor_process {
-	pid_t pid;
-	int pidfd;    /* readable once the machine is over */
-	int lifeline; /* the machine ends when the last copy of this is closed */
+	int pidfd;                /* readable once the machine is over; -1: never started */
+	int lifeline;             /* the machine ends when the last copy of this is closed */
+	_Atomic int64_t *expires; /* shared with it: when it ends by itself, on the clock of the boot in ms; 0: never */
+	atomic_bool stopped;
 };
-/* Starts it, and with it the machine; returns once `create` has succeeded. */
+/* Starts it, and with it the machine; returns once `create` has succeeded. `out` holds no process yet; also when this fails
+ * it is to be stopped and freed. */
 int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out, struct husk_error *err);
 /* Work is coming: lets a quiet machine get ready for it. */
 void gvisor_init_wake(struct gvisor_process *process);
-/* Ends everything of it and waits until it is gone. */
+/* It ends by itself shortly after this time (wall clock, ms; 0: never), whatever becomes of us. */
+void gvisor_init_expire(struct gvisor_process *process, int64_t expires_ms);
+/* Kills everything of it, and does not wait. */
+void gvisor_init_kill(struct gvisor_process *process);
+/* The same, and waits until it is gone. Any thread may call this, while others use the machine: so it closes
+ * nothing, which gvisor_init_free does when there are no others. */
 void gvisor_init_stop(struct gvisor_process *process);
+void gvisor_init_free(struct gvisor_process *process);
 
 /* ---- root.c ---- */
 
@@ -100,6 +160,7 @@ enum gvisor_file { IMAGE_STATE, IMAGE_META, IMAGE_PAGES, IMAGE_FILES }; /* in th
 struct gvisor_identity {
 	struct marker_identity common;
 	char version[64]; /* of runsc */
+	bool cloned;      /* the disk is a directory in the image, and no part of its files */
 };
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err);
@@ -115,5 +176,9 @@ bool image_out_of_space(int fd);
  * for json_decref. */
 int image_open(const char *image, const struct gvisor_identity *identity, int fds[static IMAGE_FILES],
 	       json_t **addresses, struct husk_error *err);
+/* The version of runsc that made the image; -1 when it does not say. */
+int image_version(const char *image, char *out, size_t size);
+/* The engine's `check` (engine.h). */
+int image_check(const char *image, const char *rootfs, uint64_t disk_bytes, struct husk_error *err);
 
 #endif

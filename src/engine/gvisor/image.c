@@ -28,7 +28,7 @@ static char *file_path(const char *image, enum gvisor_file file, bool part)
 void image_close(int fds[static IMAGE_FILES])
 {
 	for (size_t i = 0; i < IMAGE_FILES; i++)
-		base_cleanup_close(&fds[i]);
+		fd_close(&fds[i]);
 }
 
 /* ---- sums ---- */
@@ -145,10 +145,10 @@ int image_finish(const char *image, const int fds[static IMAGE_FILES], const str
 			return husk_fail_errno(err, "cannot complete the image in '%s'", image);
 		}
 	}
-	return marker_write(
-		image, &identity->common,
-		json_pack("{s:s, s:o, s:O}", "version", identity->version, "files", files, "addresses", addresses),
-		err);
+	return marker_write(image, &identity->common,
+			    json_pack("{s:s, s:b, s:o, s:O}", "version", identity->version, "cloned", identity->cloned,
+				      "files", files, "addresses", addresses),
+			    err);
 }
 
 /* ---- reading ---- */
@@ -160,12 +160,27 @@ static int check_version(const char *image, json_t *marker, const struct gvisor_
 		return husk_fail(
 			err, HUSK_CONFLICT,
 			"the image in '%s' was made by runsc %s and cannot be continued by %s; make it again, or "
-			"install that version",
+			"set HUSK_RUNSC to that version",
 			image, marker_text(marker, "version"), identity->version);
 	return 0;
 }
 
-static int check_file(const char *image, json_t *marker, enum gvisor_file file, int fd, struct husk_error *err)
+/* Where the writable layer is: in the files, or beside them as a directory. */
+static int check_disk(const char *image, json_t *marker, const struct gvisor_identity *identity, struct husk_error *err)
+{
+	bool cloned = json_is_true(json_object_get(marker, "cloned"));
+
+	if (cloned && !disk_in_image(image))
+		return husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its disk is gone", image);
+	if (cloned != identity->cloned)
+		return husk_fail(err, HUSK_CONFLICT,
+				 "the image in '%s' has its disk %s and cannot be continued by this machine", image,
+				 cloned ? "beside its memory" : "in its memory");
+	return 0;
+}
+
+static int check_file(const char *image, json_t *marker, enum gvisor_file file, int fd, bool sum,
+		      struct husk_error *err)
 {
 	json_t *entry = json_object_get(json_object_get(marker, "files"), file_names[file]);
 	char digest[MARKER_DIGEST_TEXT];
@@ -177,7 +192,7 @@ static int check_file(const char *image, json_t *marker, enum gvisor_file file, 
 		return husk_fail(err, HUSK_INVALID,
 				 "the image in '%s' is damaged: %s has another size than when it was made", image,
 				 file_names[file]);
-	if (file == IMAGE_PAGES)
+	if (file == IMAGE_PAGES || !sum)
 		return 0;
 	if (digest_file(fd, (size_t)found.st_size, digest, err) < 0)
 		return -1;
@@ -187,27 +202,91 @@ static int check_file(const char *image, json_t *marker, enum gvisor_file file, 
 	return 0;
 }
 
+/* Opens and checks all files; `fds` are for image_close also after a failure. */
+static int open_files(const char *image, json_t *marker, bool sums, int fds[static IMAGE_FILES], struct husk_error *err)
+{
+	for (size_t i = 0; i < IMAGE_FILES; i++)
+		fds[i] = -1;
+	for (enum gvisor_file i = 0; i < IMAGE_FILES; i++) {
+		cleanup_free char *path = file_path(image, i, false);
+
+		fds[i] = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+		if (fds[i] < 0)
+			return husk_fail_errno(err, "the image in '%s' is damaged: cannot open %s", image,
+					       file_names[i]);
+		if (check_file(image, marker, i, fds[i], sums, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 int image_open(const char *image, const struct gvisor_identity *identity, int fds[static IMAGE_FILES],
 	       json_t **addresses, struct husk_error *err)
 {
 	json_t *marker = marker_read(image, &identity->common, err);
-	int result = marker ? 0 : -1;
+	int result = -1;
 
 	for (size_t i = 0; i < IMAGE_FILES; i++)
 		fds[i] = -1;
-	if (result == 0 && check_version(image, marker, identity, err) < 0)
-		result = -1;
-	for (enum gvisor_file i = 0; result == 0 && i < IMAGE_FILES; i++) {
-		cleanup_free char *path = file_path(image, i, false);
-
-		fds[i] = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-		result = fds[i] < 0 ? husk_fail_errno(err, "cannot open the image in '%s'", image)
-				    : check_file(image, marker, i, fds[i], err);
-	}
+	if (marker && check_version(image, marker, identity, err) == 0 && check_disk(image, marker, identity, err) == 0)
+		result = open_files(image, marker, true, fds, err);
 	if (result < 0)
 		image_close(fds);
 	else
 		*addresses = json_incref(json_object_get(marker, "addresses"));
 	json_decref(marker);
 	return result;
+}
+
+int image_version(const char *image, char *out, size_t size)
+{
+	json_t *marker = marker_load(image, NULL);
+	int result = *marker_text(marker, "version") ? 0 : -1;
+
+	snprintf(out, size, "%s", marker_text(marker, "version"));
+	json_decref(marker);
+	return result;
+}
+
+/* All of it is there, whoever could continue it. */
+static int check_parts(const char *image, struct husk_error *err)
+{
+	json_t *marker = marker_load(image, err);
+	struct gvisor_identity own = { .cloned = json_is_true(json_object_get(marker, "cloned")) };
+	int fds[IMAGE_FILES], result = -1;
+
+	if (!marker)
+		return -1;
+	if (check_disk(image, marker, &own, err) == 0) {
+		result = open_files(image, marker, false, fds, err);
+		image_close(fds);
+	}
+	json_decref(marker);
+	return result;
+}
+
+int image_check(const char *image, const char *rootfs, uint64_t disk_bytes, struct husk_error *err)
+{
+	struct engine_spec spec = { .rootfs = rootfs, .disk_bytes = disk_bytes };
+	struct gvisor_identity identity;
+	struct gvisor_program program;
+	int fds[IMAGE_FILES];
+	json_t *past = NULL;
+
+	char version[sizeof(program.version)];
+
+	if (!rootfs)
+		return check_parts(image, err);
+	if (image_version(image, version, sizeof(version)) < 0)
+		return husk_fail(err, HUSK_NOT_FOUND, "'%s' holds no complete image", image);
+	if (gvisor_program_find(NULL, version, &program, err) < 0)
+		return husk_wrap(err, "the image in '%s' was made by runsc %s and cannot be continued", image, version);
+	if (image_identify(&spec, program.version, &identity, err) < 0)
+		return -1;
+	identity.cloned = disk_in_image(image);
+	if (image_open(image, &identity, fds, &past, err) < 0)
+		return -1;
+	image_close(fds);
+	json_decref(past);
+	return identity.cloned ? disk_check(image, err) : 0;
 }

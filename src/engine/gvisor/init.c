@@ -12,6 +12,8 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -22,8 +24,10 @@
 #include "jail/jail.h"
 
 #define CREATE_TIMEOUT_MS 60000
-/* The guest's pid 1 writes there; a hostile one without end. */
-#define CONSOLE_MAX (1u << 20)
+/* The guest's pid 1 writes there; a hostile one without end. At the bound, all but the newest bytes go. */
+#define CONSOLE_MAX (512u << 10)
+#define CONSOLE_KEPT (64u << 10)
+#define EXPIRY_GRACE_MS 500 /* the supervisor's turn: it knows how to end a sandbox well */
 
 /* What the supervisor is told, once. */
 struct report {
@@ -35,11 +39,12 @@ struct report {
 struct launch {
 	const struct gvisor_init *init;
 	int report, lifeline, console_in, console_out;
-	int console_log, input, output;
+	int console_log, input, output, disk;
 	size_t console_written;
 	pid_t creating, sandbox; /* `runsc create` while it runs, then the sandbox process; else -1 */
 	struct quiet quiet;
 	int64_t next_look; /* at how quiet it is */
+	const _Atomic int64_t *expires;
 };
 
 /* ---- the init's own side ---- */
@@ -56,15 +61,17 @@ static _Noreturn void give_up(const struct launch *launch, int step, int number)
 static int keep_only(struct launch *launch)
 {
 	int *const kept[] = { &launch->report,      &launch->lifeline, &launch->console_in, &launch->console_out,
-			      &launch->console_log, &launch->input,    &launch->output };
-	const int first = 10, last = first + (int)ARRAY_SIZE(kept);
+			      &launch->console_log, &launch->input,    &launch->output,     &launch->disk };
+	/* The last one is not always there. */
+	const size_t count = ARRAY_SIZE(kept) - (launch->disk < 0);
+	const int first = 10, last = first + (int)count;
 	int copies[ARRAY_SIZE(kept)];
 
 	/* Clear of their final places first, so that none is overwritten on the way there. */
-	for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+	for (size_t i = 0; i < count; i++)
 		if ((copies[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, last)) < 0)
 			return -1;
-	for (size_t i = 0; i < ARRAY_SIZE(kept); i++) {
+	for (size_t i = 0; i < count; i++) {
 		if (dup3(copies[i], first + (int)i, O_CLOEXEC) < 0)
 			return -1;
 		*kept[i] = first + (int)i;
@@ -79,12 +86,15 @@ static int keep_only(struct launch *launch)
 	return 0;
 }
 
-static void reset_signals(void)
+/* In the machine's own mount namespace, so that it goes with the machine. */
+static int mount_disk(struct launch *launch)
 {
-	struct sigaction standard = { .sa_handler = SIG_DFL };
-
-	for (int number = 1; number < NSIG; number++)
-		sigaction(number, &standard, NULL);
+	if (launch->disk < 0)
+		return 0;
+	long result =
+		syscall(SYS_move_mount, launch->disk, "", AT_FDCWD, launch->init->disk_path, MOVE_MOUNT_F_EMPTY_PATH);
+	fd_close(&launch->disk);
+	return result < 0 ? -1 : 0;
 }
 
 static _Noreturn void exec_create(const struct launch *launch)
@@ -99,24 +109,65 @@ static _Noreturn void exec_create(const struct launch *launch)
 	_exit(127);
 }
 
+static void console_shorten(struct launch *launch)
+{
+	static char newest[CONSOLE_KEPT]; /* too large for the stack */
+	ssize_t got =
+		pread(launch->console_log, newest, sizeof(newest), (off_t)(launch->console_written - sizeof(newest)));
+
+	if (ftruncate(launch->console_log, 0) < 0)
+		return;
+	ssize_t put = got > 0 ? write(launch->console_log, newest, (size_t)got) : 0;
+	launch->console_written = put > 0 ? (size_t)put : 0;
+}
+
+static void console_write(struct launch *launch, const char *bytes, size_t size)
+{
+	if (launch->console_written + size > CONSOLE_MAX)
+		console_shorten(launch);
+	size_t room = CONSOLE_MAX - launch->console_written;
+	ssize_t put = write(launch->console_log, bytes, MIN(size, room));
+	launch->console_written += put > 0 ? (size_t)put : 0;
+}
+
 static void console_copy(struct launch *launch)
 {
 	char chunk[4096];
 	ssize_t got = read(launch->console_in, chunk, sizeof(chunk));
-	size_t room = CONSOLE_MAX - launch->console_written;
 
 	if (got <= 0) {
 		if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-			close(launch->console_in);
-			launch->console_in = -1;
+			fd_close(&launch->console_in);
 		}
 		return;
 	}
-	if (room > 0) {
-		ssize_t put = write(launch->console_log, chunk, MIN((size_t)got, room));
+	console_write(launch, chunk, (size_t)got);
+}
 
-		launch->console_written += put > 0 ? (size_t)put : 0;
-	}
+/* What is on its way. */
+static void console_drain(struct launch *launch)
+{
+	struct pollfd rest = { .fd = launch->console_in, .events = POLLIN };
+
+	/* A bound for the guest that lives on: a pipe holds no more. */
+	for (int i = 0; launch->console_in >= 0 && i < 256 && poll(&rest, 1, 0) > 0; i++)
+		console_copy(launch);
+}
+
+/* The last line of a console says how the machine's process ended: 128 and a signal when the guest's pid 1 was killed. */
+static void console_end(struct launch *launch, int status)
+{
+	static const char killed[] = "husk: the machine's process was killed by signal ",
+			  ended[] = "husk: the machine's process ended with exit status ";
+	unsigned number = (unsigned)(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	char digits[] = "000\n";
+	size_t first = number > 99 ? 0 : number > 9 ? 1 : 2;
+
+	for (int i = 2; i >= 0; i--, number /= 10)
+		digits[i] = (char)('0' + number % 10);
+	console_write(launch, WIFSIGNALED(status) ? killed : ended,
+		      WIFSIGNALED(status) ? sizeof(killed) - 1 : sizeof(ended) - 1);
+	console_write(launch, digits + first, 4 - first);
 }
 
 /* The number in the file runsc wrote; -1 when there is none. */
@@ -127,8 +178,7 @@ static pid_t sandbox_pid(const char *path)
 	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text));
 	long value = 0;
 
-	if (fd >= 0)
-		close(fd);
+	fd_close(&fd);
 	for (ssize_t i = 0; i < got && text[i] >= '0' && text[i] <= '9' && value < 100000000; i++)
 		value = value * 10 + (text[i] - '0');
 	return value > 1 ? (pid_t)value : -1;
@@ -142,24 +192,22 @@ static bool reap(struct launch *launch)
 	pid_t pid;
 
 	while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
-		if (pid == launch->sandbox)
+		if (pid == launch->sandbox) {
+			console_drain(launch);
+			console_end(launch, status);
 			return true;
+		}
 		if (pid != launch->creating)
 			continue;
 		launch->creating = -1;
-		while (launch->console_in >= 0 && status != 0) {
-			struct pollfd rest = { .fd = launch->console_in, .events = POLLIN };
-
-			if (poll(&rest, 1, 0) <= 0)
-				break;
-			console_copy(launch);
-		}
+		if (status != 0)
+			console_drain(launch);
 		launch->sandbox = launch->quiet.sandbox = sandbox_pid(launch->init->pid_file);
 		if (status != 0 || launch->sandbox < 0)
 			give_up(launch, REPORT_CREATE, status);
 		if (write(launch->report, &created, sizeof(created)) != (ssize_t)sizeof(created))
 			return true;
-		close(launch->report);
+		fd_close(&launch->report);
 	}
 	/* Nobody left: the sandbox process went before its number was known. */
 	return pid < 0 && errno == ECHILD;
@@ -188,6 +236,19 @@ static void wake(struct launch *launch)
 	launch->next_look = time_monotonic_ms() + QUIET_HOLD_MS;
 }
 
+/* How long to wait for something to happen. Does not return once the machine's time is over: a supervisor that stands
+ * still does not keep it alive. */
+static int next_wait(const struct launch *launch)
+{
+	int64_t expires = *launch->expires, left = expires + EXPIRY_GRACE_MS - time_boot_ms();
+
+	if (launch->sandbox < 0)
+		return -1;
+	if (expires && left <= 0)
+		_exit(0);
+	return expires ? (int)MIN(left, quiet_period(&launch->quiet)) : quiet_period(&launch->quiet);
+}
+
 static _Noreturn void init_loop(struct launch *launch, int signals)
 {
 	for (;;) {
@@ -196,7 +257,7 @@ static _Noreturn void init_loop(struct launch *launch, int signals)
 					    { .fd = launch->console_in, .events = POLLIN } };
 		struct signalfd_siginfo ignored[8];
 
-		if (poll(watched, ARRAY_SIZE(watched), launch->sandbox > 0 ? quiet_period(&launch->quiet) : -1) < 0)
+		if (poll(watched, ARRAY_SIZE(watched), next_wait(launch)) < 0)
 			continue;
 		/* The kernel ends everything else in the namespace with us. */
 		if (watched[1].revents & (POLLHUP | POLLERR))
@@ -220,11 +281,11 @@ static _Noreturn void init_run(void *data)
 	sigset_t children;
 	int signals;
 
-	reset_signals();
+	signals_default();
 	setsid();
 	prctl(PR_SET_NAME, "husk-machine");
 	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) ||
-	    gvisor_own_mounts() < 0)
+	    gvisor_own_mounts() < 0 || mount_disk(launch) < 0)
 		give_up(launch, REPORT_SETUP, errno);
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);
@@ -236,9 +297,9 @@ static _Noreturn void init_run(void *data)
 		give_up(launch, REPORT_SETUP, errno);
 	if (launch->creating == 0)
 		exec_create(launch);
-	close(launch->input);
-	close(launch->output);
-	close(launch->console_out);
+	fd_close(&launch->input);
+	fd_close(&launch->output);
+	fd_close(&launch->console_out);
 	/* Only now, since a child takes after us: our own clock is in no hurry. */
 	prctl(PR_SET_TIMERSLACK, 50000000ul);
 	init_loop(launch, signals);
@@ -286,14 +347,18 @@ int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out
 {
 	cleanup_close int report_in = -1, report_out = -1, life_in = -1, life_out = -1, console_in = -1,
 			  console_out = -1;
-	struct gvisor_process process = { .pid = -1, .pidfd = -1, .lifeline = -1 };
+	void *page = mmap(NULL, sizeof(*out->expires), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	struct launch launch = { .init = init,
 				 .creating = -1,
 				 .sandbox = -1,
 				 .console_log = init->console,
 				 .input = init->input,
-				 .output = init->output };
+				 .output = init->output,
+				 .disk = init->disk };
 
+	if (page == MAP_FAILED)
+		return husk_fail_memory(err);
+	launch.expires = out->expires = page;
 	if (pipe_make(&report_in, &report_out, err) < 0 || pipe_make(&life_in, &life_out, err) < 0 ||
 	    pipe_make(&console_in, &console_out, err) < 0)
 		return -1;
@@ -303,18 +368,12 @@ int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out
 	launch.lifeline = life_in;
 	launch.console_in = console_in;
 	launch.console_out = console_out;
-	process.pid = jail_clone(CLONE_NEWPID | CLONE_NEWNS, init_run, &launch, &process.pidfd);
-	if (process.pid < 0)
+	if (jail_clone(CLONE_NEWPID | CLONE_NEWNS, init_run, &launch, &out->pidfd) < 0)
 		return husk_fail_errno(err, "cannot start the machine's first process (are we root?)");
-	process.lifeline = steal_fd(&life_out);
-	fd_set_nonblocking(process.lifeline, true);
-	close(steal_fd(&report_out));
-	if (report_read(report_in, err) < 0) {
-		gvisor_init_stop(&process);
-		return -1;
-	}
-	*out = process;
-	return 0;
+	out->lifeline = steal_fd(&life_out);
+	fd_set_nonblocking(out->lifeline, true);
+	fd_close(&report_out);
+	return report_read(report_in, err);
 }
 
 void gvisor_init_wake(struct gvisor_process *process)
@@ -323,16 +382,37 @@ void gvisor_init_wake(struct gvisor_process *process)
 	(void)!write(process->lifeline, "w", 1);
 }
 
+void gvisor_init_expire(struct gvisor_process *process, int64_t expires_ms)
+{
+	*process->expires = expires_ms ? MAX(time_boot_ms() + expires_ms - time_wall_ms(), 1) : 0;
+	gvisor_init_wake(process);
+}
+
+void gvisor_init_kill(struct gvisor_process *process)
+{
+	process->stopped = true;
+	if (process->pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0);
+}
+
 void gvisor_init_stop(struct gvisor_process *process)
 {
 	siginfo_t ended;
 
-	if (process->pid > 0) {
-		syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0);
-		/* The kernel lets pid 1 be reaped only after every other process of its namespace is gone. */
-		while (waitid(P_PIDFD, (id_t)process->pidfd, &ended, WEXITED) < 0 && errno == EINTR)
-			;
-		process->pid = -1;
-	}
-	base_cleanup_close(&process->lifeline);
+	gvisor_init_kill(process);
+	if (process->pidfd < 0)
+		return;
+	/* The kernel lets pid 1 be reaped only after every other process of its namespace is gone. */
+	while (waitid(P_PIDFD, (id_t)process->pidfd, &ended, WEXITED) < 0 && errno == EINTR)
+		;
+}
+
+void gvisor_init_free(struct gvisor_process *process)
+{
+	gvisor_init_stop(process);
+	fd_close(&process->pidfd);
+	fd_close(&process->lifeline);
+	if (process->expires)
+		munmap((void *)process->expires, sizeof(*process->expires));
+	process->expires = NULL;
 }

@@ -107,7 +107,7 @@ static int write_program(const char *path, struct husk_error *err)
 /* A root image like a template's, with the one program in it. */
 static int write_rootfs(const char *scratch, const char *rootfs, struct husk_error *err)
 {
-	static const char *const directories[] = { "proc", "sys", "dev", "tmp", ".husk/disk" };
+	static const char *const directories[] = { "proc", "sys", "dev", "tmp", ".husk/disk", ".husk/root" };
 	cleanup_free char *program = str_format("%s/root/.husk/agent", scratch);
 	cleanup_free char *tree = str_format("%s/root", scratch);
 	const char *const argv[] = { "mkfs.erofs", "-T0", "-Enoinline_data", rootfs, tree, NULL };
@@ -193,7 +193,7 @@ int gvisor_probe(const char *runtime, struct husk_error *err)
 	char id[24];
 	int result;
 
-	if (gvisor_program_find(runtime, &program, err) < 0)
+	if (gvisor_program_find(runtime, NULL, &program, err) < 0)
 		return -1;
 	if (engine_remembered(runtime, MEMORY_NAME, program.key, &known) == 0)
 		return 0;

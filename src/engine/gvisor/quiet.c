@@ -65,10 +65,11 @@ static pid_t number_of(const char *name)
 /* "/proc/<number><rest>" into out. */
 static void proc_path(char out[static 64], pid_t number, const char *rest)
 {
+	static const char start[] = "/proc/";
 	char digits[16];
-	size_t count = 0, at = 6;
+	size_t count = 0, at = sizeof(start) - 1;
 
-	memcpy(out, "/proc/", 6);
+	memcpy(out, start, sizeof(start));
 	for (long left = number; left > 0; left /= 10)
 		digits[count++] = (char)('0' + left % 10);
 	while (count > 0)
@@ -95,7 +96,7 @@ static void each_number(const char *path, void (*callback)(struct quiet *quiet, 
 			at += entry->size;
 		}
 	}
-	close(fd);
+	fd_close(&fd);
 }
 
 /* CPU time of the guest: of every process in our namespace but the init and the sandbox process itself. */
@@ -128,7 +129,7 @@ static void set_slack(struct quiet *quiet, pid_t thread)
 	if (fd < 0)
 		return;
 	(void)!write(fd, value, strlen(value));
-	close(fd);
+	fd_close(&fd);
 }
 
 /* A number with two digits after its point, in hundredths; moves *at behind it. */
@@ -151,8 +152,7 @@ static bool crowded(struct quiet *quiet)
 	int fd = open("/proc/uptime", O_RDONLY | O_CLOEXEC);
 	ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
-	if (fd >= 0)
-		close(fd);
+	fd_close(&fd);
 	if (got <= 0)
 		return quiet->crowded;
 	text[got] = '\0';

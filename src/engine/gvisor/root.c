@@ -59,14 +59,13 @@ static int carry_all(void)
 		for (long at = 0; at < size;) {
 			struct entry *entry = (struct entry *)(buffer + at);
 			if (carry_over(entry->name) < 0) {
-				close(fd);
+				fd_close(&fd);
 				return -1;
 			}
 			at += entry->size;
 		}
 	}
-	if (fd >= 0)
-		close(fd);
+	fd_close(&fd);
 	return size < 0 ? -1 : 0;
 }
 

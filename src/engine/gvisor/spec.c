@@ -1,15 +1,16 @@
 /*
  * The OCI configuration of a machine, as runsc reads it. Called once per machine by gvisor.c.
  *
- * The root is the template's EROFS image, read by the guest's kernel itself: no file server process beside it. The one
- * thing of the host that is named here is a directory for the file behind the writable layer; the annotations turn that
- * bind mount into a tmpfs inside the guest's kernel with a size that holds. Nothing else of the host may ever be
- * mounted here.
+ * The root is the template's EROFS image, read by the guest's kernel itself. The one thing of the host that is named here is
+ * a directory: for the file behind the writable layer, where the annotations turn that bind mount into a tmpfs inside the
+ * guest's kernel with a size that holds; or, on a host that can clone it, the writable layer itself (disk.c). Nothing else
+ * of the host may ever be mounted here.
  */
 #include "engine/gvisor/gvisor.h"
 
 #define UIDS 65536
 #define DISK_MOUNT "/.husk/disk"
+#define EMPTY_MOUNT "/.husk/root" /* where the agent mounts the root it moves into */
 
 /*
  * Root of a throwaway machine may do what root does. Every one of these is honoured by the guest's kernel, inside its
@@ -72,19 +73,45 @@ static json_t *process_section(const struct engine_spec *spec)
 			 1048576, "soft", 65536);
 }
 
-static json_t *mounts_section(const char *disk, const char *size)
+/*
+ * From GVISOR_VERSION_NEW on runsc makes the file behind the writable layer only where it has a file server process, and
+ * that only where something is mounted from it: an empty directory, read-only, which the guest's root comes to lie on.
+ */
+static json_t *empty_mount(const char *empty)
 {
-	return json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s, s:s, s:[s, s]}]", "destination", "/proc",
-			 "type", "proc", "source", "proc", "destination", "/sys", "type", "sysfs", "source", "sysfs",
-			 "destination", DISK_MOUNT, "type", "bind", "source", disk, "options", "rw", size);
+	return json_pack("{s:s, s:s, s:s, s:[s]}", "destination", EMPTY_MOUNT, "type", "bind", "source", empty,
+			 "options", "ro");
+}
+
+/* `size`: of the tmpfs that the annotations make of it; NULL: it is the directory itself. */
+static json_t *disk_mount_entry(const char *disk, const char *size)
+{
+	return json_pack("{s:s, s:s, s:s, s:[s, s*]}", "destination", DISK_MOUNT, "type", "bind", "source", disk,
+			 "options", "rw", size);
+}
+
+static json_t *mounts_section(const char *disk, const char *empty, const char *size)
+{
+	json_t *mounts = json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}, o]", "destination", "/proc", "type", "proc",
+				   "source", "proc", "destination", "/sys", "type", "sysfs", "source", "sysfs",
+				   disk_mount_entry(disk, size));
+
+	if (mounts && empty && json_array_append_new(mounts, empty_mount(empty)) < 0) {
+		json_decref(mounts);
+		return NULL;
+	}
+	return mounts;
 }
 
 static json_t *annotations_section(const struct engine_spec *spec, const char *disk, const char *size)
 {
-	cleanup_free char *options = str_format("%s,mode=755", size);
+	cleanup_free char *options = str_format("%s,mode=755", size ? size : "");
 
 	if (!options)
 		return NULL;
+	if (!size)
+		return json_pack("{s:s, s:s}", "dev.gvisor.spec.rootfs.source", spec->rootfs,
+				 "dev.gvisor.spec.rootfs.type", "erofs");
 	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "dev.gvisor.spec.rootfs.source", spec->rootfs,
 			 "dev.gvisor.spec.rootfs.type", "erofs", "dev.gvisor.spec.mount.disk.source", disk,
 			 "dev.gvisor.spec.mount.disk.type", "tmpfs", "dev.gvisor.spec.mount.disk.share", "container",
@@ -112,19 +139,21 @@ static json_t *linux_section(const struct engine_spec *spec)
 	return NULL;
 }
 
-int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, struct husk_error *err)
+int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, bool cloned,
+		      const char *empty, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/config.json", bundle);
-	cleanup_free char *size = str_format("size=%llu", (unsigned long long)spec->disk_bytes);
+	cleanup_free char *limit = str_format("size=%llu", (unsigned long long)spec->disk_bytes);
+	const char *size = cloned ? NULL : limit;
 	cleanup_free char *text = NULL;
 	json_t *root;
 
-	if (!path || !size)
+	if (!path || !limit)
 		return husk_fail_memory(err);
 	root = json_pack("{s:s, s:s, s:{s:s, s:b}, s:o, s:o, s:o, s:o}", "ociVersion", "1.0.0", "hostname", "husk",
 			 "root", "path", "rootfs", "readonly", 1, "process", process_section(spec), "mounts",
-			 mounts_section(disk, size), "annotations", annotations_section(spec, disk, size), "linux",
-			 linux_section(spec));
+			 mounts_section(disk, empty, size), "annotations", annotations_section(spec, disk, size),
+			 "linux", linux_section(spec));
 	text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
 	/* A name that is not UTF-8 cannot be written as JSON either. */

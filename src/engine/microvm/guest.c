@@ -1,7 +1,7 @@
 /*
- * What a first boot needs and a restore does not: the guest kernel, an initramfs with the agent and the kernel's modules,
- * and an empty disk. Called by microvm.c when a template is baked. Everything comes from files that Husk was built with
- * (`make` fetches the kernel: scripts/kernel).
+ * What the first boot needs and a restore does not: the guest kernel, an initramfs with the agent and kernel modules, and
+ * an empty disk. microvm.c calls it when a template is baked. All files come from Husk's build (`make` fetches the kernel:
+ * scripts/kernel).
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -186,7 +186,7 @@ static int make_layer(const char *raw, const char *path, uint64_t bytes, struct 
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot make '%s'", path);
 	if (disk_add_layer(&disk, fd, bytes, err) < 0) {
-		close(fd);
+		fd_close(&fd);
 		return -1;
 	}
 	return copy_extents(from, &disk, err) < 0 ? -1 : disk_seal(&disk, &needed, err);

@@ -1,7 +1,7 @@
 /*
- * The layer files under a machine and in images. Called by microvm.c. A layer is shared by hard links: between the machine
- * that made it, the images it is part of, and the machines continued from those. So an image can be removed at any time,
- * and a file lives for as long as anybody needs it. On another filesystem it is a copy. Nothing here ever writes to a layer.
+ * The layer files of machines and images. Called by microvm.c. A layer is shared by hard links: between the machine that
+ * made it, the images that contain it, and the machines continued from those. So an image can be removed at any time, and a
+ * file lives for as long as it is needed. On another filesystem a layer is copied. Nothing here ever writes to a layer.
  */
 #include <fcntl.h>
 #include <sys/sendfile.h>

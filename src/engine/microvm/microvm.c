@@ -3,11 +3,16 @@
  * through the ops table at the end.
  *
  * This side opens every file and hands it over; husk-vmm has no names of its own. Memory and disk are layers (layers.c).
- * A checkpoint pauses the guest only while husk-vmm writes what has changed; linking files and writing the marker come
- * after it runs again. This file must never hand out a layer for writing that an image already has.
+ * Before a checkpoint, while the guest runs, husk-vmm brings what has changed into the next memory layer; the guest stands
+ * still only for the rest. Linking files and writing the marker come after it runs again. This file must never hand out a layer for writing that an image already has.
  */
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "engine/marker.h"
 #include "engine/microvm/microvm.h"
@@ -16,6 +21,14 @@
 #define CALL_TIMEOUT_MS 30000
 /* A checkpoint writes all changed memory of the guest, on a disk that may be slow. */
 #define IMAGE_TIMEOUT_MS (15 * 60 * 1000)
+/* Of memory ahead of a checkpoint: pages that a request asks for, pages that may be left for the pause, how often memory is
+ * gone through at most for a guest that goes on writing, and for how long in all. */
+#define AHEAD_STEP_PAGES 1024u
+#define AHEAD_ENOUGH_PAGES 256u
+#define AHEAD_SWEEPS_MAX 6
+#define AHEAD_MAX_MS (5 * 60 * 1000)
+#define AHEAD_BUSY_MS 2
+#define AHEAD_BUSY_MAX_MS 2000
 #define CONSOLE_MAX (1u << 20)
 #define LINK_BUFFER (1 << 20)
 /* A panic ends the machine at once, and nothing is looked for that is not there. */
@@ -26,8 +39,12 @@ struct engine_machine {
 	int rootfs; /* open: a shell of another shape is started anew when the image is known */
 	struct marker_identity identity;
 	struct microvm_shape shape;
+	pthread_mutex_t lock; /* `killed`, and that the process is another one */
+	bool killed;
 	struct microvm_process process;
+	int end; /* epoll: readable once the process is over; stays the same when another one takes its place */
 	struct microvm_layers memory, disk;
+	int open_memory; /* the newest memory layer, which is part of no image yet; -1: all are */
 	int link;
 	int tap; /* the guest's end of its wire, until the machine starts */
 	uint8_t mac[6];
@@ -52,7 +69,7 @@ static int give(struct engine_machine *machine, enum control_type type, uint64_t
 	int result = fd < 0 ? husk_fail_errno(err, "cannot open a file of machine %s", machine->spec.id)
 			    : microvm_post(&machine->process, type, &value, 1, NULL, &fd, 1, err);
 
-	base_cleanup_close(&fd);
+	fd_close(&fd);
 	return result;
 }
 
@@ -83,10 +100,19 @@ static int give_link(struct engine_machine *machine, struct husk_error *err)
 	return give(machine, CONTROL_PORT, VMM_AGENT_PORT, ends[1], err);
 }
 
+static int watch(struct engine_machine *machine, struct husk_error *err)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+
+	if (epoll_ctl(machine->end, EPOLL_CTL_ADD, machine->process.pidfd, &event) < 0)
+		return husk_fail_errno(err, "cannot watch husk-vmm");
+	return 0;
+}
+
 static int start(struct engine_machine *machine, struct husk_error *err)
 {
 	if (microvm_process_start(&machine->spec, &machine->shape, &machine->process, err) < 0 ||
-	    give_console(machine, err) < 0 || give_link(machine, err) < 0 ||
+	    watch(machine, err) < 0 || give_console(machine, err) < 0 || give_link(machine, err) < 0 ||
 	    give(machine, CONTROL_BASE, 0, fcntl(machine->rootfs, F_DUPFD_CLOEXEC, 0), err) < 0)
 		return -1;
 	return settle(machine, err);
@@ -97,15 +123,25 @@ static void microvm_stop(struct engine_machine *machine)
 	microvm_process_stop(&machine->process);
 }
 
+static void microvm_kill(struct engine_machine *machine)
+{
+	pthread_mutex_lock(&machine->lock);
+	machine->killed = true;
+	if (machine->process.pidfd >= 0)
+		syscall(SYS_pidfd_send_signal, machine->process.pidfd, SIGKILL, NULL, 0);
+	pthread_mutex_unlock(&machine->lock);
+}
+
 static void microvm_free(struct engine_machine *machine)
 {
 	if (!machine)
 		return;
-	microvm_stop(machine);
-	base_cleanup_close(&machine->process.pidfd);
-	base_cleanup_close(&machine->link);
-	base_cleanup_close(&machine->tap);
-	base_cleanup_close(&machine->rootfs);
+	microvm_process_free(&machine->process);
+	fd_close(&machine->end);
+	fd_close(&machine->link);
+	fd_close(&machine->tap);
+	fd_close(&machine->rootfs);
+	fd_close(&machine->open_memory);
 	layers_free(&machine->memory);
 	layers_free(&machine->disk);
 	free(machine);
@@ -135,9 +171,16 @@ static int microvm_prepare(const struct engine_spec *spec, struct engine_machine
 		return husk_fail_memory(err);
 	machine->spec = *spec;
 	machine->process = (struct microvm_process)MICROVM_PROCESS_INIT;
-	machine->link = machine->tap = machine->rootfs = -1;
+	pthread_mutex_init(&machine->lock, NULL);
+	machine->link = machine->tap = machine->rootfs = machine->open_memory = -1;
+	machine->end = epoll_create1(EPOLL_CLOEXEC);
 	layers_init(&machine->memory, spec->directory, "memory");
 	layers_init(&machine->disk, spec->directory, "disk");
+	if (machine->end < 0) {
+		husk_fail_errno(err, "cannot watch machine %s", spec->id);
+		microvm_free(machine);
+		return -1;
+	}
 	if (marker_identify(engine_microvm.name, spec->rootfs, spec->disk_bytes, &machine->identity, err) < 0 ||
 	    take_rootfs(machine, err) < 0 || take_tap(machine, spec->gateway, err) < 0 ||
 	    microvm_shape_here(&machine->shape, err) < 0 || start(machine, err) < 0) {
@@ -175,7 +218,7 @@ static int make_disk(struct engine_machine *machine, struct husk_error *err)
 
 	if (fd < 0)
 		return -1;
-	close(fd);
+	fd_close(&fd);
 	/* The name is taken; the file is made whole before it is. */
 	unlink(machine->disk.paths[0]);
 	return microvm_disk_make(machine->spec.directory, machine->disk.paths[0], machine->spec.disk_bytes, err);
@@ -219,11 +262,20 @@ static int take_shape(struct engine_machine *machine, json_t *marker, struct hus
 
 	if (wanted.vcpus == machine->shape.vcpus && wanted.memory_bytes == machine->shape.memory_bytes)
 		return 0;
-	microvm_process_stop(&machine->process);
-	base_cleanup_close(&machine->process.pidfd);
-	base_cleanup_close(&machine->link);
+	/* Its end is not the machine's. */
+	epoll_ctl(machine->end, EPOLL_CTL_DEL, machine->process.pidfd, NULL);
+	pthread_mutex_lock(&machine->lock);
+	microvm_process_free(&machine->process);
+	pthread_mutex_unlock(&machine->lock);
+	fd_close(&machine->link);
 	machine->shape = wanted;
-	return start(machine, err);
+	int result = start(machine, err);
+	pthread_mutex_lock(&machine->lock);
+	bool killed = machine->killed;
+	pthread_mutex_unlock(&machine->lock);
+	if (killed) /* between the two */
+		result = husk_fail(err, HUSK_GONE, "machine %s has been stopped", machine->spec.id);
+	return result;
 }
 
 static int give_memory(struct engine_machine *machine, struct husk_error *err)
@@ -244,6 +296,38 @@ static void give_prefetch(struct engine_machine *machine, const char *image)
 		(void)!give(machine, CONTROL_PREFETCH, 0, list, NULL);
 }
 
+static int check_files(const char *image, json_t *marker, struct husk_error *err)
+{
+	cleanup_free char *state = str_format("%s/state", image);
+	json_t *size = json_object_get(marker, "state");
+	struct stat found;
+
+	if (!state)
+		return husk_fail_memory(err);
+	if (stat(state, &found) < 0)
+		return husk_fail_errno(err, "the image in '%s' is damaged: state", image);
+	if (found.st_size == 0 || (size && json_integer_value(size) != (json_int_t)found.st_size))
+		return husk_fail(err, HUSK_INVALID,
+				 "the image in '%s' is damaged: state has another size than when it was made", image);
+	if (layers_check(image, "memory", json_object_get(marker, "memory"), err) < 0)
+		return -1;
+	return layers_check(image, "disk", json_object_get(marker, "disk"), err);
+}
+
+static int microvm_check(const char *image, const char *rootfs, uint64_t disk_bytes, struct husk_error *err)
+{
+	struct marker_identity identity;
+	json_t *marker = NULL;
+
+	if (!rootfs)
+		marker = marker_load(image, err);
+	else if (marker_identify(engine_microvm.name, rootfs, disk_bytes, &identity, err) == 0)
+		marker = marker_read(image, &identity, err);
+	int result = marker ? check_files(image, marker, err) : -1;
+	json_decref(marker);
+	return result;
+}
+
 static int take_image(struct engine_machine *machine, const char *image, json_t *marker, struct husk_error *err)
 {
 	cleanup_free char *state = str_format("%s/state", image);
@@ -251,8 +335,7 @@ static int take_image(struct engine_machine *machine, const char *image, json_t 
 
 	if (!state)
 		return husk_fail_memory(err);
-	if (layers_check(image, "memory", memory, err) < 0 || layers_check(image, "disk", disk, err) < 0 ||
-	    take_shape(machine, marker, err) < 0 ||
+	if (check_files(image, marker, err) < 0 || take_shape(machine, marker, err) < 0 ||
 	    layers_import(&machine->memory, image, json_array_size(memory), err) < 0 ||
 	    layers_import(&machine->disk, image, json_array_size(disk), err) < 0 || give_memory(machine, err) < 0 ||
 	    give_disk(machine, err) < 0)
@@ -287,7 +370,7 @@ static void microvm_link(struct engine_machine *machine, int *to_agent, int *fro
 
 static int microvm_end_fd(struct engine_machine *machine)
 {
-	return machine->process.pidfd;
+	return machine->end;
 }
 
 static int microvm_pause(struct engine_machine *machine, struct husk_error *err)
@@ -301,9 +384,71 @@ static int microvm_resume(struct engine_machine *machine, struct husk_error *err
 }
 
 /* A guest with a kernel of its own holds its process limit itself, and no process of it is one of the host's. */
-static int microvm_kill_processes(struct engine_machine *machine, struct husk_error *err)
+static int microvm_kill_processes(struct engine_machine *machine, uint64_t most, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_UNAVAILABLE, "the processes of machine %s are its own kernel's", machine->spec.id);
+	(void)machine, (void)most, (void)err;
+	return 0;
+}
+
+/* ---- ahead of a checkpoint ---- */
+
+static int ahead_step(struct engine_machine *machine, int layer, uint64_t done[static CONTROL_VALUES],
+		      struct husk_error *err)
+{
+	const uint64_t most = AHEAD_STEP_PAGES;
+
+	if (microvm_post(&machine->process, CONTROL_AHEAD, &most, 1, NULL, &layer, layer >= 0, err) < 0)
+		return -1;
+	return microvm_settle(&machine->process, IMAGE_TIMEOUT_MS, done, err);
+}
+
+/* Goes through memory once; how many pages had changed. False when that takes too long: the checkpoint does the rest. */
+static int ahead_sweep(struct engine_machine *machine, int64_t deadline, uint64_t *pages, struct husk_error *err)
+{
+	uint64_t done[CONTROL_VALUES] = { 0 };
+	int64_t busy_ms = 0;
+
+	*pages = 0;
+	while (!done[AHEAD_SWEPT] && time_monotonic_ms() < deadline && busy_ms < AHEAD_BUSY_MAX_MS) {
+		if (ahead_step(machine, -1, done, err) < 0)
+			return -1;
+		*pages += done[AHEAD_PAGES];
+		busy_ms = done[AHEAD_BUSY] ? busy_ms + AHEAD_BUSY_MS : 0;
+		if (done[AHEAD_BUSY])
+			usleep(AHEAD_BUSY_MS * 1000);
+	}
+	return !!done[AHEAD_SWEPT];
+}
+
+/* The layer stays the machine's whatever comes: a later checkpoint goes on with it. */
+static int open_layer(struct engine_machine *machine, struct husk_error *err)
+{
+	uint64_t done[CONTROL_VALUES];
+
+	if (machine->open_memory >= 0)
+		return 0;
+	machine->open_memory = layers_add(&machine->memory, err);
+	return machine->open_memory < 0 ? -1 : ahead_step(machine, machine->open_memory, done, err);
+}
+
+static int microvm_ahead(struct engine_machine *machine, struct husk_error *err)
+{
+	int64_t deadline = time_monotonic_ms() + AHEAD_MAX_MS;
+	uint64_t pages, before = UINT64_MAX;
+
+	if (open_layer(machine, err) < 0)
+		return husk_wrap(err, "cannot save memory of machine %s ahead", machine->spec.id);
+	for (int i = 0; i < AHEAD_SWEEPS_MAX; i++) {
+		int swept = ahead_sweep(machine, deadline, &pages, err);
+
+		if (swept < 0)
+			return husk_wrap(err, "cannot save memory of machine %s ahead", machine->spec.id);
+		/* A guest that writes as fast as this goes through its memory gets no better by another time. */
+		if (!swept || pages <= AHEAD_ENOUGH_PAGES || pages > before / 4 * 3)
+			break;
+		before = pages;
+	}
+	return 0;
 }
 
 /* ---- checkpoint ---- */
@@ -322,14 +467,15 @@ static void go_on(struct engine_machine *machine, const uint64_t done[static CON
 /* Saves while the guest stands still. The new layers are the newest of both lists afterwards, or nothing has changed. */
 static int save(struct engine_machine *machine, int state, uint64_t done[static CONTROL_VALUES], struct husk_error *err)
 {
-	cleanup_close int memory = layers_add(&machine->memory, err), disk = -1;
+	bool ahead = machine->open_memory >= 0;
+	cleanup_close int memory = ahead ? -1 : layers_add(&machine->memory, err), disk = -1;
 	int result = -1;
 
-	if (memory < 0)
+	if (!ahead && memory < 0)
 		return -1;
 	disk = layers_add(&machine->disk, err);
 	if (disk >= 0 && microvm_pause(machine, err) == 0) {
-		const int fds[] = { state, memory, disk };
+		const int fds[] = { state, ahead ? machine->open_memory : memory, disk };
 
 		result = microvm_post(&machine->process, CONTROL_SNAPSHOT, NULL, 0, NULL, fds, ARRAY_SIZE(fds), err);
 		if (result == 0)
@@ -338,11 +484,13 @@ static int save(struct engine_machine *machine, int state, uint64_t done[static 
 			result = -1;
 	}
 	if (result < 0) {
-		layers_drop_newest(&machine->memory);
+		if (!ahead) /* one that is open is in use */
+			layers_drop_newest(&machine->memory);
 		if (disk >= 0)
 			layers_drop_newest(&machine->disk);
 		return -1;
 	}
+	fd_close(&machine->open_memory);
 	go_on(machine, done);
 	return 0;
 }
@@ -351,8 +499,12 @@ static int write_image(struct engine_machine *machine, const char *image, struct
 {
 	/* All layers of memory, and of the disk all but the one that is written to now. */
 	size_t memory = machine->memory.count, disk = machine->disk.count - 1;
+	cleanup_free char *state = str_format("%s/state", image);
 	json_t *memory_sizes, *disk_sizes;
+	struct stat found;
 
+	if (!state || stat(state, &found) < 0)
+		return husk_fail_errno(err, "cannot look at the state in '%s'", image);
 	if (layers_export(&machine->memory, memory, image, err) < 0 ||
 	    layers_export(&machine->disk, disk, image, err) < 0)
 		return -1;
@@ -363,7 +515,8 @@ static int write_image(struct engine_machine *machine, const char *image, struct
 		return -1;
 	}
 	return marker_write(image, &machine->identity,
-			    json_pack("{s:I, s:I, s:o, s:o}", "vcpus", (json_int_t)machine->shape.vcpus, "memory_bytes",
+			    json_pack("{s:I, s:I, s:I, s:o, s:o}", "state", (json_int_t)found.st_size, "vcpus",
+				      (json_int_t)machine->shape.vcpus, "memory_bytes",
 				      (json_int_t)machine->shape.memory_bytes, "memory", memory_sizes, "disk",
 				      disk_sizes),
 			    err);
@@ -422,7 +575,7 @@ static uint64_t microvm_memory_max(void)
 
 const struct engine engine_microvm = {
 	.name = "microvm",
-	.machine = true,
+	.own_kernel = true,
 	.boundary = "a virtual machine under KVM with a kernel of its own, its monitor jailed",
 	.memory_max = microvm_memory_max,
 	.probe = probe,
@@ -433,9 +586,12 @@ const struct engine engine_microvm = {
 	.end_fd = microvm_end_fd,
 	.pause = microvm_pause,
 	.resume = microvm_resume,
+	.ahead = microvm_ahead,
 	.checkpoint = microvm_checkpoint,
+	.check = microvm_check,
 	.learn = microvm_learn,
 	.kill_processes = microvm_kill_processes,
+	.kill = microvm_kill,
 	.stop = microvm_stop,
 	.free = microvm_free,
 };

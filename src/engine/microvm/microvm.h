@@ -5,6 +5,7 @@
 #define HUSK_MICROVM_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 
 #include "engine/engine.h"
 #include "vmm/control.h"
@@ -26,14 +27,14 @@ struct microvm_shape {
 int microvm_shape_here(struct microvm_shape *out, struct husk_error *err);
 
 struct microvm_process {
-	pid_t pid; /* -1: none */
-	int pidfd;
+	int pidfd; /* -1: none */
 	int control;
 	unsigned owed; /* replies to what was posted */
+	atomic_bool stopped;
 };
 #define MICROVM_PROCESS_INIT                                                                                           \
 	{                                                                                                              \
-		.pid = -1, .pidfd = -1, .control = -1                                                                  \
+		.pidfd = -1, .control = -1                                                                             \
 	}
 /* Starts it jailed, and asks for a virtual machine with nothing in it; whether there is one tells microvm_settle. */
 int microvm_process_start(const struct engine_spec *spec, const struct microvm_shape *shape,
@@ -46,8 +47,10 @@ int microvm_post(struct microvm_process *process, enum control_type type, const 
  * NULL). */
 int microvm_settle(struct microvm_process *process, int timeout_ms, uint64_t done[CONTROL_VALUES],
 		   struct husk_error *err);
-/* Ends it and waits until it is gone; the pidfd stays open. */
+/* Ends it and waits until it is gone. Any thread may call this, while another waits for a reply: so it closes nothing,
+ * which microvm_process_free does when there are no others. */
 void microvm_process_stop(struct microvm_process *process);
+void microvm_process_free(struct microvm_process *process); /* as it was before it was started */
 
 /* ---- guest.c: what a first boot needs ---- */
 

@@ -221,8 +221,8 @@ static int machine_make(struct machine *machine)
 static void machine_end(struct machine *machine)
 {
 	munmap(machine->run, machine->run_size);
-	close(machine->vcpu);
-	close(machine->vm);
+	fd_close(&machine->vcpu);
+	fd_close(&machine->vm);
 }
 
 static struct kvm_segment segment(uint16_t selector, uint8_t type, bool code)
@@ -441,7 +441,7 @@ static int child_run(struct report *report, struct husk_error *err)
 	out = ends[1];
 	if (jail_clone(0, child_main, &out, &pidfd) < 0)
 		return husk_fail_errno(err, "cannot start a process to try /dev/kvm in");
-	close(steal_fd(&out));
+	fd_close(&out);
 	do
 		ready = poll(&wait, 1, ANSWER_MS);
 	while (ready < 0 && errno == EINTR);

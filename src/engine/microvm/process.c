@@ -1,7 +1,6 @@
 /*
- * The husk-vmm process of a machine: started in its jail, spoken to over its control socket, and ended. Called by
- * microvm.c. A process that does not answer, or answers nonsense, is killed: it works for a hostile guest, and half a
- * conversation with it is worth nothing.
+ * The husk-vmm process of a machine: starts it in its jail, talks to it over its control socket, and ends it. Called by
+ * microvm.c. A process that does not answer, or answers nonsense, is killed, because it works for a hostile guest.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -55,7 +54,9 @@ static int start_program(const struct engine_spec *spec, int control, struct mic
 	const struct jail_start start = {
 		.program = program, .argv = argv, .fds = &control, .fd_count = 1, .log = log, .cgroup = spec->cgroup
 	};
-	return jail_start(&start, &out->pid, &out->pidfd, err);
+	pid_t pid;
+
+	return jail_start(&start, &pid, &out->pidfd, err);
 }
 
 int microvm_process_start(const struct engine_spec *spec, const struct microvm_shape *shape,
@@ -73,7 +74,7 @@ int microvm_process_start(const struct engine_spec *spec, const struct microvm_s
 	theirs = ends[1];
 	if (start_program(spec, theirs, out, err) < 0)
 		return -1;
-	close(steal_fd(&theirs)); /* so that its end is seen */
+	fd_close(&theirs); /* so that its end is seen */
 	return microvm_post(out, CONTROL_SHAPE, values, ARRAY_SIZE(values), NULL, &kvm, 1, err);
 }
 
@@ -93,7 +94,7 @@ static int wait_reply(struct microvm_process *process, struct control_reply *rep
 		return husk_fail(err, HUSK_TIMEOUT, "husk-vmm did not answer within %d s", timeout_ms / 1000);
 	got = ready < 0 ? -1 : control_receive(process->control, reply, sizeof(*reply), fds, &count, err);
 	for (size_t i = 0; i < count; i++)
-		close(fds[i]); /* it has none to give */
+		fd_close(&fds[i]); /* it has none to give */
 	if (got == 0)
 		return husk_fail(err, HUSK_GONE, "husk-vmm has ended");
 	return got < 0 ? -1 : 0;
@@ -104,7 +105,7 @@ int microvm_post(struct microvm_process *process, enum control_type type, const 
 {
 	struct control_request request = { .version = CONTROL_VERSION, .type = type };
 
-	if (process->control < 0)
+	if (process->control < 0 || process->stopped)
 		return husk_fail(err, HUSK_GONE, "the machine has been stopped");
 	if (text && strlen(text) >= sizeof(request.text))
 		return husk_fail(err, HUSK_INVALID, "'%.40s…' is too long", text);
@@ -129,6 +130,7 @@ int microvm_settle(struct microvm_process *process, int timeout_ms, uint64_t don
 	while (process->owed > 0) {
 		if (wait_reply(process, &reply, timeout_ms, err) < 0) {
 			microvm_process_stop(process);
+			process->owed = 0;
 			return -1;
 		}
 		process->owed--;
@@ -145,12 +147,18 @@ void microvm_process_stop(struct microvm_process *process)
 {
 	siginfo_t ended;
 
-	if (process->pid > 0) {
-		syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0);
-		while (waitid(P_PIDFD, (id_t)process->pidfd, &ended, WEXITED) < 0 && errno == EINTR)
-			;
-		process->pid = -1;
-	}
-	process->owed = 0;
-	base_cleanup_close(&process->control);
+	process->stopped = true;
+	if (process->pidfd < 0)
+		return;
+	syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, NULL, 0);
+	while (waitid(P_PIDFD, (id_t)process->pidfd, &ended, WEXITED) < 0 && errno == EINTR)
+		;
+}
+
+void microvm_process_free(struct microvm_process *process)
+{
+	microvm_process_stop(process);
+	fd_close(&process->pidfd);
+	fd_close(&process->control);
+	*process = (struct microvm_process)MICROVM_PROCESS_INIT;
 }

@@ -79,6 +79,8 @@ await check('Sandbox.list (filters, paging, order)', async () => {
   assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, state: ['paused'] } })), [])
   assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, template: 'base' }, order: 'asc' })), all)
   assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, startedAfter: new Date() } })), [])
+  const { startedAt } = await more.at(-1).getInfo()
+  assert.deepEqual(await ids(Sandbox.list({ query: { metadata: { run }, startedAfter: startedAt } })), all.slice(-1))
   await Promise.all(more.slice(1).map((each) => each.kill()))
 })
 await check('sandbox.isRunning', async () => assert.equal(await box.isRunning(), true))
@@ -117,8 +119,17 @@ await check('sandbox.pause and connect', async () => {
   await other.kill()
 })
 await check('sandbox.pause (keepMemory: false)', async () => {
-  await fails(box.pause({ keepMemory: false }), SandboxError, '501')
-}, '501')
+  const other = await create({ timeoutMs: 60_000 })
+  await other.files.write('kept.txt', 'on disk')
+  const command = await other.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
+  await other.pause({ keepMemory: false })
+  assert.equal((await other.getInfo()).state, 'paused')
+  const again = await Sandbox.connect(other.sandboxId, { timeoutMs: 60_000 })
+  assert.equal(await again.files.read('kept.txt'), 'on disk')
+  assert.ok(!(await again.commands.list()).some((each) => each.pid === command.pid), 'processes do not survive')
+  assert.equal((await again.commands.run('sudo id -un')).stdout, 'root\n')
+  await again.kill()
+})
 await check('lifecycle onTimeout: pause', async () => {
   const other = await create({ timeoutMs: 2000, lifecycle: { onTimeout: 'pause' } })
   await other.files.write('kept.txt', 'still here')
@@ -203,9 +214,54 @@ await check('network.allowPublicTraffic: false', async () => {
       resolve(answer.statusCode)
     }).on('error', reject)
   })
-  assert.equal(await get({}), 401)
+  assert.equal(await get({}), 403)
+  assert.equal(await get({ 'e2b-traffic-access-token': 'wrong' }), 403)
   await until(async () => (await get({ 'e2b-traffic-access-token': other.trafficAccessToken })) === 200, 'the token opens it')
   await other.kill()
+})
+await check('sandbox.getHost (closed port, killed sandbox)', async () => {
+  const other = await create({ timeoutMs: 60_000 })
+  const { port, hostname } = new URL(`http://${other.getHost(8130)}`)
+  const get = () => new Promise((resolve, reject) => {
+    http.get({ host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}` } }, (answer) => {
+      let text = ''
+      answer.on('data', (piece) => (text += piece)).on('end', () => resolve([answer.statusCode, JSON.parse(text)]))
+    }).on('error', reject)
+  })
+  const sandboxId = other.sandboxId
+  assert.deepEqual(await get(), [502, { sandboxId, port: 8130, code: 502, message: 'The sandbox is running but port is not open' }])
+  await other.kill()
+  assert.deepEqual(await get(), [502, { sandboxId, code: 502, message: 'The sandbox was not found' }])
+})
+await check('network.maskRequestHost', async () => {
+  const network = { maskRequestHost: 'masked:${PORT}' }
+  const other = await create({ timeoutMs: 60_000, network })
+  await other.files.write('echo.py', [
+    'import http.server', 'class Echo(http.server.BaseHTTPRequestHandler):', '    def do_GET(self):',
+    '        self.send_response(200); self.end_headers(); self.wfile.write(self.headers["Host"].encode())',
+    'http.server.HTTPServer(("127.0.0.1", 8131), Echo).serve_forever()'].join('\n'))
+  await other.commands.run('python3 echo.py', { background: true, timeoutMs: 0 })
+  const { port, hostname } = new URL(`http://${other.getHost(8131)}`)
+  const get = () => new Promise((resolve, reject) => {
+    http.get({ host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}` } }, (answer) => {
+      let text = ''
+      answer.on('data', (piece) => (text += piece)).on('end', () => resolve(answer.statusCode === 200 && text))
+    }).on('error', reject)
+  })
+  assert.equal(await until(get, 'the server inside answers'), 'masked:8131')
+  assert.equal((await other.getInfo()).network.maskRequestHost, network.maskRequestHost)
+  await other.kill()
+})
+await check('Sandbox.create (mcp)', async () => {
+  await fails(Sandbox.create({ mcp: { duckduckgo: {} } }), SandboxError, '501')
+}, '501')
+await check('a command whose sandbox is killed', async () => {
+  const other = await create({ timeoutMs: 60_000 })
+  const command = await other.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
+  const ended = fails(command.wait(), SandboxError)
+  await other.kill()
+  await ended
+  await fails(other.commands.run('true'), SandboxError)
 })
 await check('allowInternetAccess', async () => {
   assert.equal((await box.getInfo()).allowInternetAccess, true)
@@ -459,7 +515,7 @@ await check('files.list', async () => {
   const file = entries[0]
   assert.deepEqual([file.path, file.size, file.permissions, file.owner, file.group, file.mode],
     ['/home/user/tree/file', 4, '-rw-r--r--', 'user', 'user', 0o644])
-  assert.equal(entries[1].symlinkTarget, 'file')
+  assert.equal(entries[1].symlinkTarget, '/home/user/tree/file')
   const deep = (await box.files.list('tree', { depth: 3 })).map((each) => each.path)
   assert.ok(deep.includes('/home/user/tree/one/two/deep'))
 })
@@ -512,6 +568,28 @@ await check('files.watchDir (recursive, includeEntry)', async () => {
   assert.equal(event.entry.path, '/home/user/watched/sub/new.txt')
   await handle.stop()
 })
+await check('files.write in place', async () => {
+  await box.files.write('place.txt', 'a long first content')
+  await box.commands.run('chmod 755 place.txt && ln place.txt hard.txt && ln -s place.txt soft.txt && mkdir -p placed')
+  await box.commands.run('chown root:root /home/user/place.txt', { user: 'root' })
+  const events = []
+  const handle = await box.files.watchDir('/home/user', (event) => events.push(`${event.type} ${event.name}`))
+  await box.files.write('soft.txt', 'second')
+  await box.files.write('fresh.txt', new Uint8Array(3 << 20).buffer)
+  const said = await box.commands.run("stat -c '%a %U %h' place.txt; cat hard.txt; test -L soft.txt && echo link")
+  assert.equal(said.stdout, '755 root 2\nsecondlink\n')
+  await box.files.write('last.txt', 'x')
+  await until(() => events.includes('write last.txt'), 'the last write is told')
+  assert.deepEqual(events.slice(0, 3), ['write place.txt', 'create fresh.txt', 'write fresh.txt'])
+  await handle.stop()
+  await box.files.remove('place.txt')
+})
+await check('files.list (links)', async () => {
+  await box.commands.run('mkdir -p links && ln -sf ../place.txt links/up && ln -sf /etc/hostname links/absolute && ln -sf nowhere links/dangling')
+  const found = await box.files.list('links')
+  assert.deepEqual(found.map((each) => [each.name, each.symlinkTarget]), [
+    ['absolute', '/etc/hostname'], ['dangling', '/home/user/links/nowhere'], ['up', '/home/user/place.txt']])
+})
 await check('downloadUrl and uploadUrl', async () => {
   await box.files.write('signed.txt', 'signed content')
   const down = await fetch(await box.downloadUrl('signed.txt'))
@@ -524,7 +602,8 @@ await check('downloadUrl and uploadUrl', async () => {
   const url = new URL(await box.downloadUrl('signed.txt'))
   url.searchParams.set('path', '/etc/shadow')
   assert.equal((await fetch(url)).status, 401)
-  assert.equal((await fetch(await box.downloadUrl('signed.txt', { useSignatureExpiration: -10 }))).status, 401)
+  const late = await fetch(await box.downloadUrl('signed.txt', { useSignatureExpiration: -10 }))
+  assert.deepEqual([late.status, await late.json()], [401, { code: 401, message: 'signature is already expired' }])
 })
 await check('files.write (metadata)', async () => {
   const info = await box.files.write('tagged.txt', 'x', { metadata: { Author: 'somebody', note: 'a = b, c' } })
@@ -584,6 +663,8 @@ await check('Template.build (fromTemplate, copy, runCmd, setEnvs, setWorkdir, se
   const built = await Template.build(template, `compat-build-${run}`, { memoryMB: 512, onBuildLogs: (entry) => logs.push(entry.message) })
   fs.rmSync(context, { recursive: true })
   assert.ok(logs.some((line) => line.includes('echo made by')), 'the log has the steps')
+  assert.match(built.buildId, /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/)
+  assert.deepEqual((await Template.getTags(`compat-build-${run}`)).map((each) => each.buildId), [built.buildId])
   assert.equal(await Template.exists(`compat-build-${run}`), true)
   assert.deepEqual((await Template.getTags(`compat-build-${run}`)).map((each) => each.tag), ['default'])
   for (const name of [`compat-build-${run}`, built.templateId]) {
@@ -591,8 +672,39 @@ await check('Template.build (fromTemplate, copy, runCmd, setEnvs, setWorkdir, se
     const said = await other.commands.run('pwd; cat made.txt /opt/notes/note.txt /etc/compat; echo " $COLOR"; curl -s http://127.0.0.1:8125/')
     assert.equal(said.stdout, "/opt/app\nmade by user in /opt/app\na noteas-root\n it's blue\nbuilt page")
     assert.equal((await other.getInfo()).memoryMB, 512)
+    assert.equal((await other.getInfo()).templateId, built.templateId)
+    const listed = await Sandbox.list({ query: { template: built.templateId } }).nextItems()
+    assert.deepEqual(listed.map((each) => each.sandboxId), [other.sandboxId])
     await other.kill()
   }
+})
+await check('Template.build (copy of patterns)', async () => {
+  const context = fs.mkdtempSync(path.join(os.tmpdir(), 'compat-'))
+  fs.mkdirSync(path.join(context, 'folder/sub'), { recursive: true })
+  for (const name of ['folder/a.txt', 'folder/b.md', 'folder/sub/c.txt']) fs.writeFileSync(path.join(context, name), name)
+  const name = `compat-copy-${run}`
+  const template = Template({ fileContextPath: context })
+    .fromTemplate('base').copy('folder/*', 'folder').copy('folder/*.txt', '/opt/texts').copy('folder/a.txt', 'deep/down.txt')
+  await Template.build(template, name)
+  fs.rmSync(context, { recursive: true })
+  const other = await create(name, { timeoutMs: 60_000 })
+  const said = await other.commands.run("find folder deep /opt/texts -printf '%u %p\\n' | sort")
+  assert.equal(said.stdout, ['/opt/texts', '/opt/texts/a.txt', 'deep', 'deep/down.txt', 'folder', 'folder/a.txt', 'folder/b.md',
+    'folder/sub', 'folder/sub/c.txt'].map((each) => `user ${each}\n`).join(''))
+  await other.kill()
+  await Sandbox.deleteSnapshot(name)
+})
+await check('machines that build are not listed', async () => {
+  const name = `compat-hidden-${run}`
+  const before = (await Sandbox.list().nextItems()).length
+  const built = await Template.buildInBackground(Template().fromTemplate('base').runCmd('sleep 3'), name)
+  let most = 0
+  await until(async () => {
+    most = Math.max(most, (await Sandbox.list().nextItems()).length)
+    return (await Template.getBuildStatus(built, { logsOffset: 0 })).status === 'ready'
+  }, 'the build is ready', 60)
+  assert.ok(most <= before, `${most} sandboxes instead of ${before}`)
+  assert.equal(await Sandbox.deleteSnapshot(name), true)
 })
 await check('Template.build (a step that fails)', async () => {
   const template = Template().fromTemplate('base').runCmd('echo before; exit 3')
@@ -712,6 +824,12 @@ await check('Volume: writeFile, readFile', async () => {
   const large = new Uint8Array(3 << 20).map((_, i) => i * 7)
   assert.equal((await volume.writeFile('/large', large.buffer)).size, large.length)
   assert.deepEqual(await volume.readFile('/large', { format: 'bytes' }), large)
+  await fails(volume.writeFile('/large', 'x', { force: false }), VolumeError, '')
+  assert.equal((await volume.getInfo('/large')).size, large.length)
+  await volume.writeFile('/fresh', 'x', { force: false })
+  await volume.writeFile('/fresh', 'yy', { force: true })
+  assert.equal(await volume.readFile('/fresh'), 'yy')
+  await volume.remove('/fresh')
   await volume.writeFile('/empty', '')
   assert.equal(await volume.readFile('/empty'), '')
   await fails(volume.readFile('/nothing'), e2b.VolumePathNotFoundError, 'not found')

@@ -25,7 +25,9 @@ import traceback
 TOP = pathlib.Path(__file__).resolve().parents[3]
 BUILD = TOP / os.environ.get("HUSK_BUILD", "build")
 HUSK = os.environ.get("HUSK") or str(BUILD / "husk")
-SLOW = float(os.environ.get("HUSK_TEST_SLOW", "1"))  # how many times slower than usual this machine is: the lab's is
+SLOW = float(os.environ.get("HUSK_TEST_SLOW", "1"))  # how many times slower than usual all is: with sanitizers, and …
+LAB_SLOW = 5  # … in the lab
+USER = int(os.environ.get("HUSK_TEST_USER", "0"))  # who $HUSK runs as, when it is not root (63_remote.py)
 CALL_SECONDS = 60  # on a usual machine, like all limits of calls
 BUILD_SECONDS = 1500
 
@@ -262,6 +264,14 @@ def supervisor_pid(sandbox):
     return struct.unpack("3i", credentials)[0]
 
 
+def runs(pid):
+    """Whether there is such a process; one that nobody has waited for yet is none any more."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
 def _processes():
     """(pid, words of its command line) of every process there is."""
     for entry in pathlib.Path("/proc").iterdir():
@@ -346,6 +356,8 @@ def assert_no_leaks():
 def scratch():
     """A directory on the host that goes away again."""
     path = tempfile.mkdtemp(prefix="husk-scratch.", dir="/var/tmp")
+    if USER:
+        os.chown(path, USER, USER)
     try:
         yield pathlib.Path(path)
     finally:
@@ -440,7 +452,7 @@ def main(template=None, slow=None):
     many times longer (in the lab)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
-    names = sys.argv[1:] or (slow if SLOW > 1 else None)
+    names = sys.argv[1:] or (slow if SLOW >= LAB_SLOW else None)
     chosen = [function for function in _tests if not names or any(part in function.__name__ for part in names)]
 
     def test_template():

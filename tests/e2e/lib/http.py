@@ -17,6 +17,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -300,3 +301,17 @@ def timed(function):
     started = time.perf_counter()
     function()
     return (time.perf_counter() - started) * 1000
+
+
+def certificate(directory):
+    """Makes one for 127.0.0.1 in the directory; returns the server's options, and a client's context that trusts it."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
+        + ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],
+        cwd=directory,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    options = ("--cert", str(directory / "cert.pem"), "--key", str(directory / "key.pem"))
+    return options, ssl.create_default_context(cafile=str(directory / "cert.pem"))

@@ -52,6 +52,7 @@ NAMES = {
     "gateway.test": "10.201.0.1",
     "raw.test": RAW,
     "impostor.test": WEB,
+    "example.com": WEB,  # of the documents
 }
 TTL = 30
 SCRATCH = None  # certificates, the server's records
@@ -197,6 +198,22 @@ class Service:
 # ---- the world's server, a process of its own ----
 
 
+def scripted(path, body):
+    """The model of seeds/, for agents that live in a sandbox: status, content type and text of its answer."""
+    import model
+
+    try:
+        request = json.loads(body.encode("latin-1"))
+        if path.startswith("/v1/messages/count_tokens"):
+            return "200 OK", "application/json", json.dumps({"input_tokens": 1})
+        if not request.get("stream"):
+            return "200 OK", "application/json", json.dumps(model.message(request))
+        events = list(model.message_events(request))
+        return "200 OK", "text/event-stream", "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    except model.Refusal as refusal:
+        return "400 Bad Request", "application/json", json.dumps({"type": "error", "error": {"type": refusal.kind, "message": str(refusal)}})
+
+
 class World:
     def __init__(self, scratch):
         self.scratch = pathlib.Path(scratch)
@@ -289,13 +306,34 @@ class World:
             body = stream.read(length).decode("latin-1")
             self.note(kind="https" if tls else "http", host=headers.get("host"), path=request[1], headers=headers, body=body,
                       sni=getattr(connection, "asked_name", None))
+            if request[1].startswith("/v1/messages"):
+                self.say(connection, *scripted(request[1], body))
+                continue
             if request[1].startswith("/bytes/"):
                 self.send_bytes(connection, int(request[1].rpartition("/")[2]))
                 continue
             text = json.dumps({"host": headers.get("host"), "path": request[1], "headers": headers, "body": body}) + "\n"
-            connection.sendall(
-                f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
-            )
+            self.say(connection, "200 OK", "application/json", text)
+
+    def say(self, connection, status, kind, text):
+        body = text.encode()
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def careless_http(self, connection, tls):
+        """A server that ignores bodies and "Connection: close": the bytes of a body are its next request."""
+        if tls:
+            connection = self.tls.wrap_socket(connection, server_side=True)
+        stream, kind = connection.makefile("rb"), "https" if tls else "http"
+        while line := stream.readline():
+            words, headers = line.decode("latin-1").split(), {}
+            if len(words) != 3 or not words[2].startswith("HTTP/1."):
+                continue  # as lenient as it gets: what is no request line is skipped
+            while head := stream.readline().decode("latin-1").strip():
+                key, _, value = head.partition(":")
+                headers[key.lower()] = value.strip()
+            self.note(kind=kind, host=headers.get("host"), path=words[1], headers=headers, body="")
+            text = f"{words[1]} of {headers.get('host')}\n"
+            connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
 
     def send_bytes(self, connection, count):
         connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {count}\r\n\r\n".encode())
@@ -348,6 +386,7 @@ class World:
             (53, self.dns_tcp), (853, self.sink_tcp), (7000, self.echo_tcp), (7002, self.sink_tcp),
             (80, lambda c: self.http(c, False)), (8080, lambda c: self.http(c, False)),
             (443, lambda c: self.http(c, True)), (8443, lambda c: self.http(c, True)),
+            (8090, lambda c: self.careless_http(c, False)), (8091, lambda c: self.careless_http(c, True)),
         ):
             jobs.append((self.serve_tcp, (port, handler)))
         for function, arguments in jobs:
@@ -360,4 +399,5 @@ class World:
 
 
 if __name__ == "__main__":
+    sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1] / "seeds")  # not this folder, whose http.py hides Python's own
     World(sys.argv[1]).run()

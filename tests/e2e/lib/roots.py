@@ -37,8 +37,9 @@ def small_root(place):
 class Image:
     """A container image under construction: layers (bytes of tars), then written as an OCI layout or as docker does."""
 
-    def __init__(self, environment=(), architecture="amd64"):
+    def __init__(self, environment=(), architecture="amd64", **config):
         self.environment, self.architecture, self.layers = list(environment), architecture, []
+        self.more = {"Cmd": ["/bin/sh"], **config}
 
     def add_tree(self, root):
         """A layer of a directory."""
@@ -70,7 +71,7 @@ class Image:
         document = {
             "os": "linux",
             "architecture": self.architecture,
-            "config": {"Env": self.environment, "Cmd": ["/bin/sh"]},
+            "config": {"Env": self.environment, **self.more},
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest(layer)}" for layer in self.layers]},
         }
         return json.dumps(document).encode()
@@ -80,7 +81,7 @@ class Image:
         descriptors stand beside it."""
         os.makedirs(layout / "blobs/sha256", exist_ok=True)
         packed = [
-            (gzip.compress(data, 1), "+gzip") if i % 3 == 0 else (zstd(data), "+zstd") if i % 3 == 1 else (data, "")
+            (gzip.compress(data, 1, mtime=0), "+gzip") if i % 3 == 0 else (zstd(data), "+zstd") if i % 3 == 1 else (data, "")
             for i, data in enumerate(self.layers)
         ]
         kind = "application/vnd.oci.image"

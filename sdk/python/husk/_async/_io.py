@@ -8,16 +8,12 @@ import asyncio
 import functools
 import inspect
 import socket as sockets
+from collections.abc import Awaitable, Coroutine, Generator, Iterator
 from typing import (
     TYPE_CHECKING,
     Any,
-    Awaitable,
     Callable,
-    Coroutine,
-    Generator,
     Generic,
-    Iterator,
-    Optional,
     TypeVar,
 )
 from weakref import WeakKeyDictionary
@@ -45,10 +41,10 @@ class Stream:
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._expired = False
-        self._reading: Optional[asyncio.Future[bytes]] = None  # a read that outlived its call
+        self._reading: asyncio.Future[bytes] | None = None  # a read that outlived its call
 
     @classmethod
-    async def connect(cls, endpoint: Endpoint, timeout: Optional[float]) -> Stream:
+    async def connect(cls, endpoint: Endpoint, timeout: float | None) -> Stream:
         try:
             reader, writer = await asyncio.wait_for(cls._open(endpoint), timeout)
         except (OSError, asyncio.TimeoutError) as error:
@@ -67,11 +63,11 @@ class Stream:
             return asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=PIECE)
         return asyncio.open_connection(endpoint.host, endpoint.port, limit=PIECE)
 
-    async def read(self, timeout: Optional[float]) -> bytes:
+    async def read(self, timeout: float | None) -> bytes:
         """The next bytes; none at the end of the connection."""
         return await self._bounded(self._reader.read(PIECE), timeout)
 
-    async def try_read(self, timeout: Optional[float]) -> Optional[bytes]:
+    async def try_read(self, timeout: float | None) -> bytes | None:
         """As read, but time that is up only means None, and the connection stays as it is."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._reader.read(PIECE))
@@ -84,13 +80,13 @@ class Stream:
         except OSError as error:
             raise ConnectionFailedError(f"the connection to the server broke: {error}", sent=True) from error
 
-    async def write(self, data: bytes, timeout: Optional[float]) -> None:
+    async def write(self, data: bytes, timeout: float | None) -> None:
         if self._writer.transport.is_closing():
             raise ConnectionFailedError("the server closed the connection", sent=True)
         self._writer.write(data)
         await self._bounded(self._writer.drain(), timeout)
 
-    async def _bounded(self, step: Awaitable[T], timeout: Optional[float]) -> T:
+    async def _bounded(self, step: Awaitable[T], timeout: float | None) -> T:
         """Cheaper than asyncio.wait_for, which makes a task of every step: when time is up the connection is cut."""
         timer = self._loop.call_later(max(0.0, timeout), self._expire) if timeout is not None else None
         try:
@@ -151,11 +147,11 @@ class Pieces:
 
     def __init__(self, source: Any) -> None:
         self._later = source.__aiter__() if hasattr(source, "__aiter__") else None
-        self._now: Optional[Iterator[bytes]] = None
+        self._now: Iterator[bytes] | None = None
         if self._later is None:
             self._now = iter(functools.partial(source.read, PIECE), b"") if hasattr(source, "read") else iter(source)
 
-    async def next(self) -> Optional[bytes]:
+    async def next(self) -> bytes | None:
         if self._now is not None:
             return next(self._now, None)
         assert self._later is not None

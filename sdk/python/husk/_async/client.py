@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Type
+from typing import TYPE_CHECKING, Any
 
 from .._endpoint import Endpoint, resolve
 from .._http import Request, decode_json, given, path
@@ -32,21 +32,21 @@ class AsyncClient:
 
     def __init__(
         self,
-        url: Optional[str] = None,
-        token: Optional[str] = None,
+        url: str | None = None,
+        token: str | None = None,
         *,
-        tls_context: Optional["ssl.SSLContext"] = None,
-        _endpoint: Optional[Endpoint] = None,
+        tls_context: ssl.SSLContext | None = None,
+        _endpoint: Endpoint | None = None,
         _shared: bool = False,
     ) -> None:
         self._transport = AsyncTransport(
             _endpoint or resolve(url, token, tls_context), {"User-Agent": USER_AGENT, "Accept": "application/json"}
         )
         self._shared = _shared  # nobody closes it: it keeps connections only while someone uses it
-        self._users: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @classmethod
-    def _or_default(cls, client: Optional[AsyncClient]) -> AsyncClient:
+    def _or_default(cls, client: AsyncClient | None) -> AsyncClient:
         return client or default_client()
 
     @property
@@ -58,16 +58,16 @@ class AsyncClient:
 
     # ---- the server ----
 
-    async def health(self) -> Dict[str, Any]:
+    async def health(self) -> dict[str, Any]:
         """{"status": "ok", "version": …}"""
         return dict(await self._json(Request.get("/healthz")))
 
-    async def events(self, *, after: int = 0, limit: Optional[int] = None) -> List[SandboxEvent]:
+    async def events(self, *, after: int = 0, limit: int | None = None) -> list[SandboxEvent]:
         """What happened to all sandboxes, oldest first, after the event of that sequence number."""
         document = await self._json(Request.get(path("events"), given(after=after, limit=limit)))
         return [SandboxEvent.from_document(each) for each in document["events"]]
 
-    def follow_events(self, *, after: Optional[int] = None) -> AsyncSandboxEvents:
+    def follow_events(self, *, after: int | None = None) -> AsyncSandboxEvents:
         """Events as they happen, without end."""
         return AsyncSandboxEvents(self, path("events"), after)
 
@@ -115,7 +115,7 @@ class AsyncClient:
         """For requests whose answer says nothing more than that it worked."""
         await self._bytes(request)
 
-    async def _events(self, request: Request, silence: Optional[float]) -> AsyncEventSource:
+    async def _events(self, request: Request, silence: float | None) -> AsyncEventSource:
         """Opens a stream of server-sent events, on which nothing may come for `silence` seconds."""
         request.headers = {**request.headers, "Accept": "text/event-stream"}
         return AsyncEventSource(await self._open(request), silence)
@@ -138,6 +138,6 @@ class AsyncClient:
         return self
 
     async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Callable
 
 from .._http import Event, Request, given, path
 from ..errors import ConnectionFailedError
@@ -21,13 +22,13 @@ class AsyncCodeEvents(AsyncStream[Event]):
     def __init__(self, client: AsyncClient, request: Request) -> None:
         super().__init__(client)
         self._first = request
-        self.document: Dict[str, Any] = {"stdout": "", "stderr": "", "results": []}
+        self.document: dict[str, Any] = {"stdout": "", "stderr": "", "results": []}
         self.done = False
 
     def _request(self) -> Request:
         return self._first
 
-    def _take(self, event: Event) -> Optional[Event]:
+    def _take(self, event: Event) -> Event | None:
         document = event.document
         if event.kind in ("stdout", "stderr"):
             self.document[event.kind] += str(document.get("text", ""))
@@ -47,9 +48,9 @@ async def run_code(
     client: AsyncClient,
     sandbox: str,
     fields: Mapping[str, Any],
-    on_stdout: Optional[Callback],
-    on_stderr: Optional[Callback],
-    on_result: Optional[Callable[[CodeOutput], Any]],
+    on_stdout: Callback | None,
+    on_stderr: Callback | None,
+    on_result: Callable[[CodeOutput], Any] | None,
 ) -> CodeResult:
     body = given(**fields)
     timeout = read_limit(body.get("timeout_seconds"))
@@ -73,6 +74,6 @@ async def run_code(
     return CodeResult.from_document(events.document)
 
 
-async def list_contexts(client: AsyncClient, sandbox: str) -> List[CodeContext]:
+async def list_contexts(client: AsyncClient, sandbox: str) -> list[CodeContext]:
     document = await client._json(Request.get(path("sandboxes", sandbox, "contexts")))
     return [CodeContext.from_document(each) for each in document["contexts"]]

@@ -6,9 +6,10 @@ What comes out of a sandbox may be hostile: a directory is unpacked by husk/_arc
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Type, Union
+from typing import TYPE_CHECKING, Any, List
 
 from .._http import Event, Request, given, path
 from ..errors import InvalidError, NotFoundError
@@ -25,7 +26,7 @@ TAR = "application/x-tar"
 SPOOLED_MAX = 8 << 20  # of a directory on its way here that is kept in memory
 
 
-def mode_text(mode: Union[int, str, None]) -> Optional[str]:
+def mode_text(mode: int | str | None) -> str | None:
     """0o644 and "0644" alike."""
     return f"{mode:04o}" if isinstance(mode, int) else mode
 
@@ -42,7 +43,7 @@ class AsyncFilesystem:
 
     # ---- contents ----
 
-    async def read(self, file: str, *, offset: int = 0, length: Optional[int] = None) -> bytes:
+    async def read(self, file: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """The bytes of a file, or those of a range that it has."""
         if length == 0:
             return b""
@@ -60,7 +61,7 @@ class AsyncFilesystem:
     async def read_text(self, file: str, encoding: str = "utf-8", errors: str = "strict") -> str:
         return (await self.read(file)).decode(encoding, errors)
 
-    def _read(self, file: str, offset: int, length: Optional[int]) -> Request:
+    def _read(self, file: str, offset: int, length: int | None) -> Request:
         if offset < 0 or (length is not None and length < 0):
             raise InvalidError("a range begins at 0 or later and has a length of 0 or more", field="offset")
         headers = {"Accept": BYTES}
@@ -69,12 +70,12 @@ class AsyncFilesystem:
             headers["Range"] = f"bytes={offset}-{last}"
         return Request.get(self._path(), {"path": file}, headers=headers)
 
-    def open(self, file: str, *, offset: int = 0, length: Optional[int] = None) -> AsyncFileReader:
+    def open(self, file: str, *, offset: int = 0, length: int | None = None) -> AsyncFileReader:
         """A file piece by piece, for those that do not fit in memory. Iterate over it inside `async with`."""
         return AsyncFileReader(self._client, self._read(file, offset, length))
 
     async def write(
-        self, file: str, data: Any, *, mode: Union[int, str, None] = None, user: Optional[str] = None
+        self, file: str, data: Any, *, mode: int | str | None = None, user: str | None = None
     ) -> FileEntry:
         """Writes a file whole, and makes the directories above it. `data` is text (as UTF-8), bytes, an open binary
         file or an iterable of bytes. The file appears, or changes, only once all of it has arrived."""
@@ -86,12 +87,12 @@ class AsyncFilesystem:
         request = Request("PUT", self._path(), query, {"Content-Type": BYTES}, data, repeatable=True)
         return FileEntry.from_document(await self._client._json(request))
 
-    async def upload(self, source: Union[str, "os.PathLike[str]"], file: str, **options: Any) -> FileEntry:
+    async def upload(self, source: str | os.PathLike[str], file: str, **options: Any) -> FileEntry:
         """Copies a local file into the sandbox."""
         with Path(source).open("rb") as opened:
             return await self.write(file, opened, **options)
 
-    async def download(self, file: str, target: Union[str, "os.PathLike[str]"]) -> int:
+    async def download(self, file: str, target: str | os.PathLike[str]) -> int:
         """Copies a file of the sandbox to a local one; its size. A download that fails leaves no half file."""
         part = Path(f"{os.fspath(target)}.part")
         size = 0
@@ -133,7 +134,7 @@ class AsyncFilesystem:
         await self._client._done(Request.get(path("sandboxes", self._sandbox)))
         return True
 
-    async def mkdir(self, directory: str, *, mode: Union[int, str, None] = None, user: Optional[str] = None) -> None:
+    async def mkdir(self, directory: str, *, mode: int | str | None = None, user: str | None = None) -> None:
         """Makes a directory and those above it; one that is there already is left as it is."""
         body = {"path": directory, **given(mode=mode_text(mode), user=user)}
         await self._client._done(Request.json("POST", self._path("mkdir"), body))
@@ -141,7 +142,7 @@ class AsyncFilesystem:
     async def move(self, file: str, target: str) -> None:
         await self._client._done(Request.json("POST", self._path("move"), {"path": file, "target": target}))
 
-    async def chmod(self, file: str, mode: Union[int, str]) -> None:
+    async def chmod(self, file: str, mode: int | str) -> None:
         await self._client._done(Request.json("POST", self._path("chmod"), {"path": file, "mode": mode_text(mode)}))
 
     async def remove(self, file: str) -> None:
@@ -151,7 +152,7 @@ class AsyncFilesystem:
     # ---- whole directories ----
 
     async def upload_dir(
-        self, source: Union[str, "os.PathLike[str]"], directory: str, *, user: Optional[str] = None
+        self, source: str | os.PathLike[str], directory: str, *, user: str | None = None
     ) -> None:
         """Copies what is in a local directory into one of the sandbox."""
         from .. import _archive  # with tarfile, which most programs need not load
@@ -160,7 +161,7 @@ class AsyncFilesystem:
         query = {"path": directory, **given(user=user)}
         await self._client._done(Request("PUT", self._path("tar"), query, {"Content-Type": TAR}, pieces))
 
-    async def download_dir(self, directory: str, target: Union[str, "os.PathLike[str]"]) -> List[str]:
+    async def download_dir(self, directory: str, target: str | os.PathLike[str]) -> List[str]:
         """Copies what is in a directory of the sandbox into a local one, which is made. Returns the paths that were
         left out: devices, and whatever would have gone outside `target`."""
         import tempfile
@@ -189,7 +190,7 @@ class AsyncFileReader:
     def __init__(self, client: AsyncClient, request: Request) -> None:
         self._client = client
         self._request = request
-        self._response: Optional[AsyncResponse] = None
+        self._response: AsyncResponse | None = None
 
     async def __aenter__(self) -> AsyncFileReader:
         if self._response is None:
@@ -212,7 +213,7 @@ class AsyncFileReader:
             await self._response.aclose()
 
     async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
 
@@ -227,5 +228,5 @@ class AsyncFileChanges(AsyncStream[FileChange]):
     def _request(self) -> Request:
         return Request.get(*self._where)
 
-    def _take(self, event: Event) -> Optional[FileChange]:
+    def _take(self, event: Event) -> FileChange | None:
         return FileChange.from_document(event.document) if event.kind == "change" else None

@@ -5,15 +5,11 @@ from __future__ import annotations
 import base64
 import signal as signals
 import time
+from collections.abc import Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    Dict,
-    List,
-    Mapping,
-    Optional,
-    Sequence,
     Union,
 )
 
@@ -32,7 +28,7 @@ Callback = Callable[[str], Any]
 GRACE_SECONDS = 60.0  # beyond a command's own limit, for waking a hibernated sandbox
 
 
-def exec_body(command: Command, stdin: Union[str, bytes, None] = None, **fields: Any) -> Dict[str, Any]:
+def exec_body(command: Command, stdin: str | bytes | None = None, **fields: Any) -> dict[str, Any]:
     """The document that starts a command: a string goes to a shell, a list is run as it is."""
     body = given(**fields)
     if isinstance(command, str):
@@ -48,7 +44,7 @@ def exec_body(command: Command, stdin: Union[str, bytes, None] = None, **fields:
     return body
 
 
-def read_limit(timeout_seconds: Optional[float]) -> Optional[float]:
+def read_limit(timeout_seconds: float | None) -> float | None:
     """How long to wait for the answer of something that may take this long itself."""
     return timeout_seconds + GRACE_SECONDS if timeout_seconds else None
 
@@ -59,9 +55,9 @@ def output_path(sandbox: str) -> str:
 
 async def follow(
     stream: AsyncOutputStream,
-    on_stdout: Optional[Callback] = None,
-    on_stderr: Optional[Callback] = None,
-    timeout_seconds: Optional[float] = None,
+    on_stdout: Callback | None = None,
+    on_stderr: Callback | None = None,
+    timeout_seconds: float | None = None,
 ) -> ExecResult:
     """Reads a stream to its end, collecting what it gives."""
     collector = stream._collector = OutputCollector()
@@ -91,23 +87,23 @@ class AsyncProcess:
     def _path(self, *more: str) -> str:
         return path("sandboxes", self._sandbox, "processes", self.pid, *more)
 
-    def stream(self, *, stdout_offset: Optional[int] = None, stderr_offset: Optional[int] = None) -> AsyncOutputStream:
+    def stream(self, *, stdout_offset: int | None = None, stderr_offset: int | None = None) -> AsyncOutputStream:
         """Its output from these offsets (without: from the oldest that is kept) until it ends."""
         request = Request.get(self._path("output"), given(stdout_offset=stdout_offset, stderr_offset=stderr_offset))
         return AsyncOutputStream(self._client, output_path(self._sandbox), request, self.pid)
 
     async def wait(
         self,
-        timeout_seconds: Optional[float] = None,
+        timeout_seconds: float | None = None,
         *,
-        on_stdout: Optional[Callback] = None,
-        on_stderr: Optional[Callback] = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
     ) -> ExecResult:
         """Waits for its end; the result holds all its output that is kept. Raises TimedOutError when it still runs
         after `timeout_seconds`, and lets it run."""
         return await follow(self.stream(), on_stdout, on_stderr, timeout_seconds)
 
-    async def write(self, data: Union[str, bytes]) -> None:
+    async def write(self, data: str | bytes) -> None:
         """To its standard input, when it was started with stdin=True."""
         body = data.encode() if isinstance(data, str) else bytes(data)
         await self._stdin(body, False)
@@ -120,7 +116,7 @@ class AsyncProcess:
         query = {"close": True} if close else {}
         await self._client._done(Request("POST", self._path("stdin"), query, headers, body))
 
-    async def signal(self, number: Union[int, str]) -> None:
+    async def signal(self, number: int | str) -> None:
         """Sends a signal to its process group: 15, "TERM" or signal.SIGTERM."""
         value = number.name[3:] if isinstance(number, signals.Signals) else number
         await self._client._done(Request.json("POST", self._path("signal"), {"signal": value}))
@@ -135,6 +131,6 @@ class AsyncProcess:
         raise NotFoundError(f"sandbox {self._sandbox} has no process {self.pid}", field="pid")
 
 
-async def list_processes(client: AsyncClient, sandbox: str) -> List[ProcessInfo]:
+async def list_processes(client: AsyncClient, sandbox: str) -> list[ProcessInfo]:
     document = await client._json(Request.get(path("sandboxes", sandbox, "processes")))
     return [ProcessInfo.from_document(each) for each in document["processes"]]

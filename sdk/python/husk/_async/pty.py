@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Deque, Mapping, Optional, Type, Union
+from typing import TYPE_CHECKING, Any, Deque
 
 from .. import _frames
 from .._http import Request, broken
@@ -29,13 +30,13 @@ class AsyncPty:
     def __init__(self, client: AsyncClient, url_path: str, query: Mapping[str, Any]) -> None:
         self._client = client
         self._where = (url_path, query)
-        self._stream: Optional[Stream] = None
+        self._stream: Stream | None = None
         self._decoder = _frames.Decoder()
         self._ready: Deque[bytes] = deque()
         self._over = False
-        self.pid: Optional[int] = None
+        self.pid: int | None = None
         self.offset = 0  # of the next byte in the terminal's output, to attach again later
-        self.exit: Optional[Exit] = None
+        self.exit: Exit | None = None
 
     async def _open(self) -> AsyncPty:
         key = _frames.new_key()
@@ -62,7 +63,7 @@ class AsyncPty:
 
     # ---- what comes ----
 
-    async def read(self, timeout_seconds: Optional[float] = None) -> bytes:
+    async def read(self, timeout_seconds: float | None = None) -> bytes:
         """The next bytes that the terminal shows; none when the process has ended. Raises TimedOutError when nothing
         comes in time, and can be called again then."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -70,7 +71,7 @@ class AsyncPty:
             await self._receive(None if deadline is None else deadline - time.monotonic())
         return self._ready.popleft() if self._ready else b""
 
-    async def wait(self, timeout_seconds: Optional[float] = None) -> Exit:
+    async def wait(self, timeout_seconds: float | None = None) -> Exit:
         """Reads, and throws away, all that comes until the process ends."""
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not self._over:
@@ -80,7 +81,7 @@ class AsyncPty:
             raise ConnectionFailedError("the terminal was closed before its process ended", sent=True)
         return self.exit
 
-    async def _receive(self, timeout: Optional[float]) -> None:
+    async def _receive(self, timeout: float | None) -> None:
         if self._stream is None:
             raise ConnectionFailedError("the terminal is closed", sent=True)
         if timeout is not None and timeout <= 0:
@@ -119,14 +120,14 @@ class AsyncPty:
 
     # ---- what goes ----
 
-    async def write(self, data: Union[str, bytes]) -> None:
+    async def write(self, data: str | bytes) -> None:
         """Types."""
         await self._send(_frames.BINARY, data.encode() if isinstance(data, str) else bytes(data))
 
     async def resize(self, rows: int, columns: int) -> None:
         await self._send_control({"resize": {"rows": rows, "columns": columns}})
 
-    async def signal(self, number: Union[int, str]) -> None:
+    async def signal(self, number: int | str) -> None:
         """To what runs in the terminal: "INT", 2 …"""
         await self._send_control({"signal": number})
 
@@ -165,6 +166,6 @@ class AsyncPty:
         return self
 
     async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()

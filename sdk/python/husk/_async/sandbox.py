@@ -5,24 +5,20 @@ sandbox by its id, so that any number of programs may hold handles on the same o
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
     Callable,
-    Dict,
     List,
-    Mapping,
-    Optional,
-    Sequence,
-    Type,
-    Union,
     overload,
 )
 
 from .._http import Request, given, path
 from ..errors import GoneError, HuskError, InvalidError, NotFoundError
 from ..models import (
+    Checkpoint,
     CodeContext,
     CodeOutput,
     CodeResult,
@@ -30,6 +26,7 @@ from ..models import (
     EgressEvent,
     ExecResult,
     ProcessInfo,
+    Rewound,
     SandboxEvent,
     SandboxInfo,
     SandboxStats,
@@ -64,23 +61,24 @@ if TYPE_CHECKING:
     class ForkOptions(TypedDict, total=False):
         """What a fork may have otherwise than its parent."""
 
-        name: Optional[str]
-        ttl_seconds: Optional[int]
-        persistent: Optional[bool]
-        idle_seconds: Optional[int]
-        memory: Union[int, str, None]
-        cpus: Optional[float]
-        pids: Optional[int]
-        metadata: Optional[Mapping[str, str]]
-        env: Optional[Mapping[str, str]]
-        egress: Union[str, Mapping[str, Any], None]
+        name: str | None
+        ttl_seconds: int | None
+        persistent: bool | None
+        on_expiry: str | None
+        idle_seconds: int | None
+        memory: int | str | None
+        cpus: float | None
+        pids: int | None
+        metadata: Mapping[str, str] | None
+        env: Mapping[str, str] | None
+        egress: str | Mapping[str, Any] | None
 
 
 CREATE_SECONDS = 1800.0  # the first sandbox of a template that is not built yet waits for the build
 MOVE_SECONDS = 600.0  # memory to and from the disk
 
 
-def _mount(at: str, volume: Union[str, AsyncVolume, Mapping[str, Any]]) -> Dict[str, Any]:
+def _mount(at: str, volume: str | AsyncVolume | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(volume, (str, AsyncVolume)):
         return {"volume": volume if isinstance(volume, str) else volume.id, "path": at}
     return {**volume, "path": at}
@@ -109,29 +107,30 @@ class AsyncSandbox:
     @opening
     async def create(
         cls,
-        template: Optional[str] = None,
+        template: str | None = None,
         *,
-        snapshot: Union[str, AsyncSnapshot, None] = None,
-        ttl_seconds: Optional[int] = None,
-        persistent: Optional[bool] = None,
-        idle_seconds: Optional[int] = None,
-        metadata: Optional[Mapping[str, str]] = None,
-        env: Optional[Mapping[str, str]] = None,
-        name: Optional[str] = None,
-        memory: Union[int, str, None] = None,
-        disk: Union[int, str, None] = None,
-        cpus: Optional[float] = None,
-        pids: Optional[int] = None,
-        isolation: Optional[str] = None,
-        egress: Union[str, Mapping[str, Any], None] = None,
-        volumes: Optional[Mapping[str, Union[str, AsyncVolume, Mapping[str, Any]]]] = None,
-        idempotency_key: Optional[str] = None,
-        client: Optional[AsyncClient] = None,
+        snapshot: str | AsyncSnapshot | None = None,
+        ttl_seconds: int | None = None,
+        persistent: bool | None = None,
+        on_expiry: str | None = None,
+        idle_seconds: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        name: str | None = None,
+        memory: int | str | None = None,
+        disk: int | str | None = None,
+        cpus: float | None = None,
+        pids: int | None = None,
+        isolation: str | None = None,
+        egress: str | Mapping[str, Any] | None = None,
+        volumes: Mapping[str, str | AsyncVolume | Mapping[str, Any]] | None = None,
+        idempotency_key: str | None = None,
+        client: AsyncClient | None = None,
     ) -> AsyncSandbox:
         """A new sandbox, from a template ("base" unless told) or a snapshot.
 
         ttl_seconds: how long it lives (an hour unless told); `extend` gives it more. persistent: lives until it is
-        killed. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
+        killed. on_expiry: "kill" or "hibernate" when its time is over; asleep it has no end. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
         "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. egress: what it may reach,
         "off" unless told, "open", or {"allow": ["example.com", "10.1.2.0/24:443"], "secrets": [{"name", "value", "hosts"}],
         "limits": {…}}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
@@ -144,6 +143,7 @@ class AsyncSandbox:
             snapshot=snapshot.id if isinstance(snapshot, AsyncSnapshot) else snapshot,
             ttl_seconds=ttl_seconds,
             persistent=persistent,
+            on_expiry=on_expiry,
             idle_seconds=idle_seconds,
             metadata=dict(metadata) if metadata is not None else None,
             env=dict(env) if env is not None else None,
@@ -164,7 +164,7 @@ class AsyncSandbox:
 
     @classmethod
     @opening
-    async def connect(cls, id_or_name: str, *, client: Optional[AsyncClient] = None) -> AsyncSandbox:
+    async def connect(cls, id_or_name: str, *, client: AsyncClient | None = None) -> AsyncSandbox:
         """A handle on a sandbox that exists. It does not wake a hibernated one."""
         if not id_or_name:
             raise InvalidError("the id or name of a sandbox is missing", field="id_or_name")
@@ -175,16 +175,16 @@ class AsyncSandbox:
     async def list(
         cls,
         *,
-        metadata: Optional[Mapping[str, str]] = None,
-        state: Optional[str] = None,
-        template: Optional[str] = None,
+        metadata: Mapping[str, str] | None = None,
+        state: str | None = None,
+        template: str | None = None,
         ended: bool = False,
-        limit: Optional[int] = None,
-        client: Optional[AsyncClient] = None,
+        limit: int | None = None,
+        client: AsyncClient | None = None,
     ) -> List[AsyncSandbox]:
         """Sandboxes, newest first: all that match, or at most `limit`. `ended`: also those that have ended."""
         used = AsyncClient._or_default(client)
-        query: Dict[str, Any] = {f"metadata.{key}": value for key, value in (metadata or {}).items()}
+        query: dict[str, Any] = {f"metadata.{key}": value for key, value in (metadata or {}).items()}
         query.update(given(state=state, template=template, ended=True if ended else None))
         found: List[AsyncSandbox] = []
         while limit is None or len(found) < limit:
@@ -203,7 +203,7 @@ class AsyncSandbox:
         return self.info.id
 
     @property
-    def name(self) -> Optional[str]:
+    def name(self) -> str | None:
         return self.info.name
 
     @property
@@ -212,7 +212,7 @@ class AsyncSandbox:
         return self.info.state
 
     @property
-    def metadata(self) -> Dict[str, str]:
+    def metadata(self) -> dict[str, str]:
         return self.info.metadata
 
     @property
@@ -220,7 +220,7 @@ class AsyncSandbox:
         return self.info.persistent
 
     @property
-    def expires_at(self) -> Optional[datetime]:
+    def expires_at(self) -> datetime | None:
         return self.info.expires_at
 
     def __repr__(self) -> str:
@@ -241,16 +241,16 @@ class AsyncSandbox:
         """CPU time, memory, disk and processes in use."""
         return SandboxStats.from_document(await self._client._json(Request.get(self._path("stats"))))
 
-    async def logs(self) -> str:
-        """What the sandbox's supervisor and engine logged, also after its end."""
-        return (await self._client._bytes(Request.get(self._path("logs")))).decode("utf-8", "replace")
+    async def logs(self, source: str = "log") -> str:
+        """What Husk logged for the sandbox, or with "console" what its guest wrote on the console; also after its end."""
+        return (await self._client._bytes(Request.get(self._path("logs"), given(source=source)))).decode("utf-8", "replace")
 
-    async def events(self, *, after: int = 0, limit: Optional[int] = None) -> List[SandboxEvent]:
+    async def events(self, *, after: int = 0, limit: int | None = None) -> List[SandboxEvent]:
         """What happened to it, oldest first."""
         document = await self._client._json(Request.get(self._path("events"), given(after=after, limit=limit)))
         return [SandboxEvent.from_document(each) for each in document["events"]]
 
-    def follow_events(self, *, after: Optional[int] = None) -> AsyncSandboxEvents:
+    def follow_events(self, *, after: int | None = None) -> AsyncSandboxEvents:
         """Events as they happen, without end."""
         return AsyncSandboxEvents(self._client, self._path("events"), after)
 
@@ -262,17 +262,17 @@ class AsyncSandbox:
 
     async def set_egress(
         self,
-        mode: Optional[str] = None,
+        mode: str | None = None,
         *,
-        allow: Optional[Sequence[str]] = None,
-        secrets: Optional[Sequence[Mapping[str, Any]]] = None,
-        limits: Optional[Mapping[str, Union[int, str]]] = None,
+        allow: Sequence[str] | None = None,
+        secrets: Sequence[Mapping[str, Any]] | None = None,
+        limits: Mapping[str, int | str] | None = None,
     ) -> Egress:
         """Replaces what it may reach. When this returns, it holds: connections it does not allow are cut."""
         body = given(mode=mode, allow=allow, secrets=secrets, limits=limits)
         return Egress.from_document(await self._client._json(Request.json("PUT", self._path("egress"), body)))
 
-    async def egress_log(self, *, limit: Optional[int] = None) -> List[EgressEvent]:
+    async def egress_log(self, *, limit: int | None = None) -> List[EgressEvent]:
         """What it tried to reach, oldest first, and why some of it was denied."""
         document = await self._client._json(Request.get(self._path("egress", "log"), given(limit=limit)))
         return [EgressEvent.from_document(each) for each in document["events"]]
@@ -290,8 +290,8 @@ class AsyncSandbox:
         return killed
 
     async def extend(
-        self, ttl_seconds: Optional[int] = None, *, persistent: Optional[bool] = None
-    ) -> Optional[datetime]:
+        self, ttl_seconds: int | None = None, *, persistent: bool | None = None
+    ) -> datetime | None:
         """A new time to live, counted from now, or none (persistent=True); when it will end."""
         body = given(ttl_seconds=ttl_seconds, persistent=persistent)
         document = await self._client._json(Request.json("POST", self._path("ttl"), body, repeatable=True))
@@ -316,10 +316,39 @@ class AsyncSandbox:
     async def wake(self) -> None:
         await self._changed(Request("POST", self._path("wake"), timeout=MOVE_SECONDS))
 
-    async def snapshot(self, name: Optional[str] = None) -> AsyncSnapshot:
+    async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
         """Keeps its memory and disk as they are now, to make sandboxes from."""
         request = Request.json("POST", self._path("snapshots"), given(name=name), timeout=MOVE_SECONDS)
         return AsyncSnapshot(self._client, SnapshotInfo.from_document(await self._client._json(request)))
+
+    async def checkpoint(self, label: str | None = None) -> Checkpoint:
+        """Keeps a numbered point of it to go back to; it goes on. Checkpoints are removed with the sandbox."""
+        request = Request.json("POST", self._path("checkpoints"), given(label=label), timeout=MOVE_SECONDS)
+        return Checkpoint.from_document(await self._client._json(request))
+
+    async def history(self) -> List[Checkpoint]:
+        """Its checkpoints, by number."""
+        document = await self._client._json(Request.get(self._path("checkpoints")))
+        return [Checkpoint.from_document(each) for each in document["checkpoints"]]
+
+    async def remove_checkpoint(self, checkpoint: int | str) -> None:
+        """By number or label."""
+        await self._client._done(Request("DELETE", self._path("checkpoints", str(checkpoint))))
+
+    async def rewind(self, checkpoint: int | str | None = None, *, drop_later: bool = False) -> Rewound:
+        """Puts this same sandbox back to a checkpoint (number or label; the last one unless told): memory, processes and disk.
+        Later checkpoints stay, unless drop_later. The answer's not_undone says what could not be taken back."""
+        wanted = None if checkpoint is None else str(checkpoint)
+        body = given(checkpoint=wanted, drop_later=drop_later or None)
+        request = Request.json("POST", self._path("rewind"), body, timeout=MOVE_SECONDS)
+        rewound = Rewound.from_document(await self._client._json(request))
+        await self.refresh()
+        return rewound
+
+    async def tree(self) -> dict[str, Any]:
+        """Its family from the first one on, as nested documents: each has "id", "kind", "state" … and "children"."""
+        document = await self._client._json(Request.get("/v1/tree", {"of": self.id}))
+        return document["families"][0]
 
     @overload
     async def fork(self, count: None = None, **options: Unpack[ForkOptions]) -> AsyncSandbox: ...
@@ -328,10 +357,10 @@ class AsyncSandbox:
     async def fork(self, count: int, **options: Unpack[ForkOptions]) -> List[AsyncSandbox]: ...
 
     async def fork(
-        self, count: Optional[int] = None, **options: Unpack[ForkOptions]
-    ) -> Union[AsyncSandbox, List[AsyncSandbox]]:
+        self, count: int | None = None, **options: Unpack[ForkOptions]
+    ) -> AsyncSandbox | List[AsyncSandbox]:
         """A copy of it as it is now, memory, processes and files: one, or a list of `count`. Options as in `create`:
-        name, ttl_seconds, persistent, idle_seconds, memory, cpus, pids, metadata, env, egress; the rest is as in the
+        name, ttl_seconds, persistent, on_expiry, idle_seconds, memory, cpus, pids, metadata, env, egress; the rest is as in the
         parent."""
         body = given(count=1 if count is None else count, **options)
         request = Request.json("POST", self._path("fork"), body, timeout=MOVE_SECONDS)
@@ -345,14 +374,14 @@ class AsyncSandbox:
         self,
         command: Command,
         *,
-        timeout_seconds: Optional[float] = None,
-        env: Optional[Mapping[str, str]] = None,
-        cwd: Optional[str] = None,
-        user: Optional[str] = None,
-        stdin: Union[str, bytes, None] = None,
-        label: Optional[str] = None,
-        on_stdout: Optional[Callback] = None,
-        on_stderr: Optional[Callback] = None,
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: str | bytes | None = None,
+        label: str | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
         check: bool = False,
     ) -> ExecResult:
         """Runs a command to its end: a string in a shell, a list as it is.
@@ -360,7 +389,7 @@ class AsyncSandbox:
         After `timeout_seconds` it is killed with all it started, and the result says timed_out. on_stdout and on_stderr
         get text as it comes. check: raise CommandError when the exit code is not 0.
         """
-        fields: Dict[str, Any] = dict(timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label)
+        fields: dict[str, Any] = dict(timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label)
         if on_stdout or on_stderr:
             result = await follow(self.exec_stream(command, stdin=stdin, **fields), on_stdout, on_stderr)
         else:
@@ -373,12 +402,12 @@ class AsyncSandbox:
         self,
         command: Command,
         *,
-        timeout_seconds: Optional[float] = None,
-        env: Optional[Mapping[str, str]] = None,
-        cwd: Optional[str] = None,
-        user: Optional[str] = None,
-        stdin: Union[str, bytes, None] = None,
-        label: Optional[str] = None,
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        stdin: str | bytes | None = None,
+        label: str | None = None,
     ) -> AsyncOutputStream:
         """Runs a command and gives its output piece by piece; its `exit_code` is there after the last one. The command
         starts with the first step of the iteration, or on entering `async with`."""
@@ -392,12 +421,12 @@ class AsyncSandbox:
         self,
         command: Command,
         *,
-        timeout_seconds: Optional[float] = None,
-        env: Optional[Mapping[str, str]] = None,
-        cwd: Optional[str] = None,
-        user: Optional[str] = None,
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
         stdin: bool = False,
-        label: Optional[str] = None,
+        label: str | None = None,
     ) -> AsyncProcess:
         """Starts a command in the background. stdin: keep its standard input open, for `write`."""
         body = exec_body(
@@ -424,14 +453,14 @@ class AsyncSandbox:
     @opening
     async def pty(
         self,
-        command: Optional[str] = None,
+        command: str | None = None,
         *,
         rows: int = 24,
         columns: int = 80,
-        cwd: Optional[str] = None,
-        user: Optional[str] = None,
-        pid: Optional[int] = None,
-        offset: Optional[int] = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        pid: int | None = None,
+        offset: int | None = None,
     ) -> AsyncPty:
         """A terminal with a shell, or `command`, in it. pid: attach to one that was opened before, from `offset`."""
         query = given(cmd=command, rows=rows, columns=columns, cwd=cwd, user=user, pid=pid, offset=offset)
@@ -442,18 +471,18 @@ class AsyncSandbox:
     async def run_code(
         self,
         code: str,
-        language: Optional[str] = None,
+        language: str | None = None,
         *,
-        context: Optional[str] = None,
-        timeout_seconds: Optional[float] = None,
-        env: Optional[Mapping[str, str]] = None,
-        cwd: Optional[str] = None,
-        on_stdout: Optional[Callback] = None,
-        on_stderr: Optional[Callback] = None,
-        on_result: Optional[Callable[[CodeOutput], Any]] = None,
+        context: str | None = None,
+        timeout_seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        on_stdout: Callback | None = None,
+        on_stderr: Callback | None = None,
+        on_result: Callable[[CodeOutput], Any] | None = None,
         check: bool = False,
     ) -> CodeResult:
-        """Runs code in an interpreter that keeps its variables between calls ("python", "javascript" or "bash").
+        """Runs code in an interpreter that keeps its variables between calls ("python", "javascript", "typescript", "bash", "r" or "java").
 
         context: the name of another interpreter than the default one. env, cwd: when this call starts it. Figures,
         tables and the value of the last expression are in `results`. check: raise CodeError when the code raises.
@@ -475,7 +504,7 @@ class AsyncSandbox:
 
     # ---- ports ----
 
-    async def get_url(self, port: int, *, expires_seconds: Optional[int] = None, by_path: bool = False) -> str:
+    async def get_url(self, port: int, *, expires_seconds: int | None = None, by_path: bool = False) -> str:
         """A URL that reaches a server inside the sandbox without a token, until it expires. Who has it has access.
 
         Its host name is the port's own, which suits pages, and which browsers and curl can look up. by_path: below the
@@ -484,7 +513,7 @@ class AsyncSandbox:
         signed = await self.sign_url(port, expires_seconds=expires_seconds)
         return signed.by_path if by_path else signed.url
 
-    async def sign_url(self, port: int, *, expires_seconds: Optional[int] = None) -> SignedUrl:
+    async def sign_url(self, port: int, *, expires_seconds: int | None = None) -> SignedUrl:
         """As get_url, with the time when it expires."""
         body = given(expires_seconds=expires_seconds)
         document = await self._client._json(Request.json("POST", self._path("ports", port, "url"), body))
@@ -500,7 +529,7 @@ class AsyncSandbox:
         return self
 
     async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.persistent:
             await self.aclose()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable
 
 from .._http import Event, Request, path
 from ..errors import ConnectionFailedError, InvalidError
@@ -30,17 +30,17 @@ class AsyncSnapshot:
         return self.info.id
 
     @property
-    def name(self) -> Optional[str]:
+    def name(self) -> str | None:
         return self.info.name
 
     @classmethod
-    async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncSnapshot]:
+    async def list(cls, *, client: AsyncClient | None = None) -> list[AsyncSnapshot]:
         used = AsyncClient._or_default(client)
         document = await used._json(Request.get(path("snapshots")))
         return [cls(used, SnapshotInfo.from_document(each)) for each in document["snapshots"]]
 
     @classmethod
-    async def get(cls, id_or_name: str, *, client: Optional[AsyncClient] = None) -> AsyncSnapshot:
+    async def get(cls, id_or_name: str, *, client: AsyncClient | None = None) -> AsyncSnapshot:
         used = AsyncClient._or_default(client)
         return cls(used, SnapshotInfo.from_document(await used._json(Request.get(path("snapshots", id_or_name)))))
 
@@ -64,7 +64,7 @@ class AsyncTemplate:
         return self.info.name
 
     @classmethod
-    async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncTemplate]:
+    async def list(cls, *, client: AsyncClient | None = None) -> list[AsyncTemplate]:
         """Those that are built, and those that come with Husk."""
         used = AsyncClient._or_default(client)
         document = await used._json(Request.get(path("templates")))
@@ -75,10 +75,10 @@ class AsyncTemplate:
         cls,
         name: str,
         *,
-        bundled: Optional[str] = None,
-        tar: Union[str, "os.PathLike[str]", None] = None,
-        on_log: Optional[Callable[[str], Any]] = None,
-        client: Optional[AsyncClient] = None,
+        bundled: str | None = None,
+        tar: str | os.PathLike[str] | None = None,
+        on_log: Callable[[str], Any] | None = None,
+        client: AsyncClient | None = None,
     ) -> AsyncTemplate:
         """Builds a template from a definition that comes with Husk (the one called `name`, or `bundled`), or from a tar
         of a root filesystem. `on_log` gets the lines of the build's log."""
@@ -98,7 +98,7 @@ class AsyncTemplate:
 
     @classmethod
     async def _built(
-        cls, client: AsyncClient, request: Request, on_log: Optional[Callable[[str], Any]]
+        cls, client: AsyncClient, request: Request, on_log: Callable[[str], Any] | None
     ) -> AsyncTemplate:
         request.timeout = None
         stream = AsyncBuild(client, request)
@@ -123,12 +123,12 @@ class AsyncBuild(AsyncStream[str]):
     def __init__(self, client: AsyncClient, request: Request) -> None:
         super().__init__(client)
         self._first = request
-        self.template: Optional[TemplateInfo] = None
+        self.template: TemplateInfo | None = None
 
     def _request(self) -> Request:
         return self._first
 
-    def _take(self, event: Event) -> Optional[str]:
+    def _take(self, event: Event) -> str | None:
         if event.kind == "log":
             return str(event.document.get("line", ""))
         if event.kind == "done":

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Deque, Generic, Optional, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Deque, Generic, TypeVar
 
 from .._http import Event, EventParser, Request, given, is_failure
 from ..errors import (
@@ -33,13 +33,13 @@ RESUME_SECONDS = 60.0  # how long a server may be away
 class AsyncEventSource:
     """The events of one answer. An event that tells of a failure is raised."""
 
-    def __init__(self, response: AsyncResponse, silence: Optional[float]) -> None:
+    def __init__(self, response: AsyncResponse, silence: float | None) -> None:
         self._response = response
         self._silence = silence  # how long nothing may come
         self._parser = EventParser()
         self._ready: Deque[Event] = deque()
 
-    async def next(self, deadline: Optional[float] = None) -> Optional[Event]:
+    async def next(self, deadline: float | None = None) -> Event | None:
         """The next event; None at the end. `deadline`: of time.monotonic()."""
         while not self._ready:
             piece = await self._response.next(self._patience(deadline))
@@ -52,7 +52,7 @@ class AsyncEventSource:
             raise error_from(event.document)
         return event
 
-    def _patience(self, deadline: Optional[float]) -> Optional[float]:
+    def _patience(self, deadline: float | None) -> float | None:
         """How long to wait for the next bytes."""
         if deadline is None:
             return self._silence
@@ -70,18 +70,18 @@ class AsyncStream(Generic[T]):
     for (`_request`), what an event means (`_take`) and, when `_resumes`, keep note of where they are."""
 
     _resumes = False
-    _silence: Optional[float] = SILENCE_SECONDS
+    _silence: float | None = SILENCE_SECONDS
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self._source: Optional[AsyncEventSource] = None
+        self._source: AsyncEventSource | None = None
         self._over = False
-        self._deadline: Optional[float] = None
+        self._deadline: float | None = None
 
     def _request(self) -> Request:
         raise NotImplementedError
 
-    def _take(self, event: Event) -> Optional[T]:
+    def _take(self, event: Event) -> T | None:
         """What the event is to the reader of the stream; None: nothing. Sets `_over` when it is the last."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class AsyncStream(Generic[T]):
         if self._source is None and not self._over:
             self._source = await self._client._events(self._request(), self._silence)
 
-    async def _step(self) -> Optional[T]:
+    async def _step(self) -> T | None:
         """The next thing; None at the end."""
         while not self._over:
             try:
@@ -158,7 +158,7 @@ class AsyncStream(Generic[T]):
         return self
 
     async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
 
@@ -171,15 +171,15 @@ class AsyncSandboxEvents(AsyncStream[SandboxEvent]):
 
     _resumes = True
 
-    def __init__(self, client: AsyncClient, url_path: str, after: Optional[int]) -> None:
+    def __init__(self, client: AsyncClient, url_path: str, after: int | None) -> None:
         super().__init__(client)
         self._path = url_path
-        self.last: Optional[int] = after  # the sequence number to go on after
+        self.last: int | None = after  # the sequence number to go on after
 
     def _request(self) -> Request:
         return Request.get(self._path, given(follow=True, after=self.last))
 
-    def _take(self, event: Event) -> Optional[SandboxEvent]:
+    def _take(self, event: Event) -> SandboxEvent | None:
         if not isinstance(event.document, dict) or "sequence" not in event.document:
             return None
         made = SandboxEvent.from_document(event.document)
@@ -196,14 +196,14 @@ class AsyncOutputStream(AsyncStream[Output]):
 
     _resumes = True
 
-    def __init__(self, client: AsyncClient, output_path: str, request: Request, pid: Optional[int] = None) -> None:
+    def __init__(self, client: AsyncClient, output_path: str, request: Request, pid: int | None = None) -> None:
         super().__init__(client)
         self._output_path = output_path  # with {pid} in it
-        self._first: Optional[Request] = request
+        self._first: Request | None = request
         self._decoder = OutputDecoder()
-        self._collector: Optional[OutputCollector] = None
+        self._collector: OutputCollector | None = None
         self.pid = pid
-        self.exit: Optional[Exit] = None
+        self.exit: Exit | None = None
 
     def _request(self) -> Request:
         if self._first is not None:
@@ -217,7 +217,7 @@ class AsyncOutputStream(AsyncStream[Output]):
     def _can_resume(self) -> bool:
         return self.pid is not None
 
-    def _take(self, event: Event) -> Optional[Output]:
+    def _take(self, event: Event) -> Output | None:
         document = event.document
         if event.kind in ("stdout", "stderr"):
             piece = self._decoder.decode(event.kind, document)
@@ -250,5 +250,5 @@ class AsyncOutputStream(AsyncStream[Output]):
         return self._decoder.offsets["stderr"]
 
     @property
-    def exit_code(self) -> Optional[int]:
+    def exit_code(self) -> int | None:
         return self.exit.exit_code if self.exit else None

@@ -6,8 +6,8 @@ server is raised to the program.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-from typing import Any, Awaitable, Callable, Dict, List, Optional, Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any, Callable
 
 from .._schemas import (
     Call,
@@ -38,28 +38,27 @@ class AsyncToolset:
     """
 
     def __init__(
-        self, sandbox: AsyncSandbox, names: Optional[Sequence[str]] = None, *, timeout_seconds: float = 120.0
+        self, sandbox: AsyncSandbox, names: Sequence[str] | None = None, *, timeout_seconds: float = 120.0
     ) -> None:
         self.sandbox = sandbox
         self.timeout_seconds = timeout_seconds  # of a call that does not say another
         self._tools = {tool.name: tool for tool in choose(names)}
-        self._told = datetime.min.replace(tzinfo=timezone.utc)  # up to when denials were told
 
     # ---- what the model is told ----
 
-    def anthropic(self) -> List[Dict[str, Any]]:
+    def anthropic(self) -> list[dict[str, Any]]:
         """For `tools=` of Anthropic's Messages API."""
         return [tool.anthropic() for tool in self._tools.values()]
 
-    def openai(self) -> List[Dict[str, Any]]:
+    def openai(self) -> list[dict[str, Any]]:
         """For `tools=` of OpenAI's Chat Completions API."""
         return [tool.openai() for tool in self._tools.values()]
 
     # ---- what the model asks for ----
 
-    async def call(self, name: str, arguments: Dict[str, Any]) -> ToolResult:
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Runs a tool."""
-        functions: Dict[str, Callable[..., Awaitable[ToolResult]]] = {
+        functions: dict[str, Callable[..., Awaitable[ToolResult]]] = {
             "run_code": self.run_code,
             "run_shell": self.run_shell,
             "read_file": self.read_file,
@@ -78,23 +77,23 @@ class AsyncToolset:
     async def _run(self, call: Call) -> ToolResult:
         return ToolResult(call.problem, is_error=True) if call.problem else await self.call(call.name, call.arguments)
 
-    async def anthropic_result(self, block: Any) -> Dict[str, Any]:
+    async def anthropic_result(self, block: Any) -> dict[str, Any]:
         """Runs a `tool_use` block; the `tool_result` block to send back."""
         call = parse_call(block)
         return (await self._run(call)).anthropic(call.id)
 
-    async def openai_result(self, tool_call: Any) -> Dict[str, Any]:
+    async def openai_result(self, tool_call: Any) -> dict[str, Any]:
         """Runs one of `message.tool_calls`; the `tool` message to send back."""
         call = parse_call(tool_call)
         return (await self._run(call)).openai(call.id)
 
-    async def answer_anthropic(self, response: Any) -> Dict[str, Any]:
+    async def answer_anthropic(self, response: Any) -> dict[str, Any]:
         """Runs every `tool_use` block of a response (or of its content); the message of results to append."""
         blocks = getattr(response, "content", response)
         results = [await self.anthropic_result(block) for block in blocks if _type_of(block) == "tool_use"]
         return {"role": "user", "content": results}
 
-    async def answer_openai(self, message: Any) -> List[Dict[str, Any]]:
+    async def answer_openai(self, message: Any) -> list[dict[str, Any]]:
         """Runs every tool call of a message; the messages to append."""
         calls = message.get("tool_calls") if isinstance(message, dict) else message.tool_calls
         return [await self.openai_result(call) for call in calls or ()]
@@ -107,26 +106,16 @@ class AsyncToolset:
         shown = [each.text for each in result.results if each.text and not each.image()]
         stdout = "\n".join([result.stdout.rstrip("\n"), *shown]).strip("\n")
         pictures = [image for image in result.images if len(image) <= PICTURE_MAX]
-        return ToolResult(describe(stdout, result.stderr, result.exit_code, note), pictures, result.exit_code != 0)
+        text = describe(stdout, result.stderr, result.exit_code, note, result.blocked)
+        return ToolResult(text, pictures, result.exit_code != 0)
 
-    async def run_shell(self, command: str, timeout_seconds: Optional[float] = None) -> ToolResult:
+    async def run_shell(self, command: str, timeout_seconds: float | None = None) -> ToolResult:
         limit = min(timeout_seconds or self.timeout_seconds, max(self.timeout_seconds, 600.0))
         result = await self.sandbox.exec(command, timeout_seconds=limit)
         note = f", ended after {limit:g} seconds" if result.timed_out else ""
         note += ", out of memory" if result.out_of_memory else ""
-        text = describe(result.stdout, result.stderr, result.exit_code, note)
-        if result.exit_code != 0:
-            text += await self._blocked()
+        text = describe(result.stdout, result.stderr, result.exit_code, note, result.blocked)
         return ToolResult(text, [], result.exit_code != 0)
-
-    async def _blocked(self) -> str:
-        """What the network policy has denied since it was last told, for a model that wonders why nothing answers."""
-        if self.sandbox.info.egress == "off":
-            return ""
-        denied = [each for each in await self.sandbox.egress_log(limit=50) if each.verdict == "denied"]
-        lines = dict.fromkeys(f"\nblocked: {each.reason}" for each in denied if each.at and each.at > self._told)
-        self._told = max((each.at for each in denied if each.at), default=self._told)
-        return "".join(lines)
 
     async def read_file(self, path: str, offset: int = 0, limit: int = 2000) -> ToolResult:
         data = await self.sandbox.filesystem.read(path, length=FILE_MAX)

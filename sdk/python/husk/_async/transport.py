@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Deque, List, Mapping, Optional, Tuple, Type
+from typing import Deque
 
 from .._endpoint import Endpoint
 from .._http import (
@@ -38,11 +39,11 @@ class AsyncResponse:
         self.head = head
         self.timeout = request.timeout
         self._transport = transport
-        self._stream: Optional[Stream] = stream
+        self._stream: Stream | None = stream
         self._body = Body(head, request.method)
         self._ready: Deque[bytes] = deque(self._body.feed(rest) if rest else ())
 
-    async def next(self, timeout: Optional[float]) -> Optional[bytes]:
+    async def next(self, timeout: float | None) -> bytes | None:
         """The next piece of the body; None at its end."""
         while True:
             while self._ready:
@@ -59,7 +60,7 @@ class AsyncResponse:
                 raise
 
     async def read(self) -> bytes:
-        pieces: List[bytes] = []
+        pieces: list[bytes] = []
         while True:
             piece = await self.next(self.timeout)
             if piece is None:
@@ -72,7 +73,7 @@ class AsyncResponse:
             check(self.head, await self.read())
         return self
 
-    def take_stream(self) -> Tuple[Stream, bytes]:
+    def take_stream(self) -> tuple[Stream, bytes]:
         """After 101: the connection, and what of it was read already."""
         assert self._stream is not None
         stream, self._stream = self._stream, None
@@ -99,7 +100,7 @@ class AsyncResponse:
         return self
 
     async def __aexit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
 
@@ -112,7 +113,7 @@ class AsyncTransport:
         self._headers = {"Host": endpoint.authority, **headers}
         if endpoint.token:
             self._headers["Authorization"] = f"Bearer {endpoint.token}"
-        self._idle: Deque[Tuple[Stream, float]] = deque()  # the last used at the end
+        self._idle: Deque[tuple[Stream, float]] = deque()  # the last used at the end
         self.keeping = True  # whether connections are kept for the next request
 
     async def send(self, request: Request) -> AsyncResponse:
@@ -172,7 +173,7 @@ class AsyncTransport:
         elif sent < request.size:
             raise ValueError(f"there are {sent} bytes, and {request.size} were announced")
 
-    async def _head(self, stream: Stream, request: Request) -> Tuple[Head, bytes]:
+    async def _head(self, stream: Stream, request: Request) -> tuple[Head, bytes]:
         """The answer's head, and what of its body came with it."""
         data = b""
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Union
+from typing import List
 
 from .._http import Request, given, path
 from ..models import FileEntry, VolumeInfo
@@ -30,7 +30,7 @@ class AsyncVolume:
 
     @classmethod
     async def create(
-        cls, name: str, *, size: Union[int, str, None] = None, client: Optional[AsyncClient] = None
+        cls, name: str, *, size: int | str | None = None, client: AsyncClient | None = None
     ) -> AsyncVolume:
         """size: the most it may hold, bytes or "512M", "10G" (10 GiB unless told)."""
         used = AsyncClient._or_default(client)
@@ -38,13 +38,13 @@ class AsyncVolume:
         return cls(used, VolumeInfo.from_document(await used._json(request)))
 
     @classmethod
-    async def list(cls, *, client: Optional[AsyncClient] = None) -> List[AsyncVolume]:
+    async def list(cls, *, client: AsyncClient | None = None) -> List[AsyncVolume]:
         used = AsyncClient._or_default(client)
         document = await used._json(Request.get(path("volumes")))
         return [cls(used, VolumeInfo.from_document(each)) for each in document["volumes"]]
 
     @classmethod
-    async def get(cls, id_or_name: str, *, client: Optional[AsyncClient] = None) -> AsyncVolume:
+    async def get(cls, id_or_name: str, *, client: AsyncClient | None = None) -> AsyncVolume:
         used = AsyncClient._or_default(client)
         return cls(used, VolumeInfo.from_document(await used._json(Request.get(path("volumes", id_or_name)))))
 
@@ -55,14 +55,14 @@ class AsyncVolume:
     async def read(self, file: str) -> bytes:
         return await self._client._bytes(Request.get(path("volumes", self.id, "files"), {"path": file}))
 
-    async def write(self, file: str, data: Union[str, bytes]) -> FileEntry:
+    async def write(self, file: str, data: str | bytes) -> FileEntry:
         """Atomic; directories on the way are made."""
         body = data.encode() if isinstance(data, str) else bytes(data)
         headers = {"Content-Type": "application/octet-stream"}
         request = Request("PUT", path("volumes", self.id, "files"), {"path": file}, headers, body)
         return FileEntry.from_document(await self._client._json(request))
 
-    async def files(self, directory: str = "/", *, depth: Optional[int] = None) -> List[FileEntry]:
+    async def files(self, directory: str = "/", *, depth: int | None = None) -> List[FileEntry]:
         query = given(path=directory, depth=depth)
         document = await self._client._json(Request.get(path("volumes", self.id, "files", "list"), query))
         return [FileEntry.from_document(each) for each in document["entries"]]

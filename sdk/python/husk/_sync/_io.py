@@ -11,7 +11,8 @@ import select
 import socket as sockets
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Optional, Tuple, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from .._endpoint import Endpoint, resolve
 from .._http import PIECE
@@ -34,14 +35,14 @@ class Stream:
         self._writing = threading.Lock()  # what one thread writes is not mixed with what another does
 
     @classmethod
-    def connect(cls, endpoint: Endpoint, timeout: Optional[float]) -> Stream:
+    def connect(cls, endpoint: Endpoint, timeout: float | None) -> Stream:
         try:
             return cls(cls._open(endpoint, timeout))
         except OSError as error:
             raise reach_failure(endpoint, error) from error
 
     @staticmethod
-    def _open(endpoint: Endpoint, timeout: Optional[float]) -> sockets.socket:
+    def _open(endpoint: Endpoint, timeout: float | None) -> sockets.socket:
         if endpoint.socket:
             raw = sockets.socket(sockets.AF_UNIX)
             try:
@@ -60,11 +61,11 @@ class Stream:
             raw.close()
             raise
 
-    def read(self, timeout: Optional[float]) -> bytes:
+    def read(self, timeout: float | None) -> bytes:
         """The next bytes; none at the end of the connection."""
         return self._bounded(self._socket.recv, PIECE, timeout)
 
-    def try_read(self, timeout: Optional[float]) -> Optional[bytes]:
+    def try_read(self, timeout: float | None) -> bytes | None:
         """As read, but time that is up only means None, and the connection stays as it is."""
         secure = hasattr(self._socket, "pending")
         try:
@@ -85,11 +86,11 @@ class Stream:
                 return None
             raise ConnectionFailedError(f"the connection to the server broke: {error}", sent=True) from error
 
-    def write(self, data: bytes, timeout: Optional[float]) -> None:
+    def write(self, data: bytes, timeout: float | None) -> None:
         with self._writing:
             self._bounded(self._socket.sendall, data, timeout)
 
-    def _bounded(self, step: Callable[[Any], T], argument: Any, timeout: Optional[float]) -> T:
+    def _bounded(self, step: Callable[[Any], T], argument: Any, timeout: float | None) -> T:
         try:
             # A timeout of 0 would mean "do not wait" to the socket, and fail in another way.
             self._socket.settimeout(None if timeout is None else max(timeout, 0.001))
@@ -135,7 +136,7 @@ class Pieces:
             iter(functools.partial(source.read, PIECE), b"") if hasattr(source, "read") else iter(source)
         )
 
-    def next(self) -> Optional[bytes]:
+    def next(self) -> bytes | None:
         return next(self._now, None)
 
 
@@ -144,7 +145,7 @@ def opening(method: F) -> F:
     return method
 
 
-_clients: Dict[Tuple[int, Endpoint], "Client"] = {}
+_clients: dict[tuple[int, Endpoint], Client] = {}
 
 
 def default_client() -> Client:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Type
+from typing import TYPE_CHECKING, Any
 
 from .._endpoint import Endpoint, resolve
 from .._http import Request, decode_json, given, path
@@ -33,21 +33,21 @@ class Client:
 
     def __init__(
         self,
-        url: Optional[str] = None,
-        token: Optional[str] = None,
+        url: str | None = None,
+        token: str | None = None,
         *,
-        tls_context: Optional["ssl.SSLContext"] = None,
-        _endpoint: Optional[Endpoint] = None,
+        tls_context: ssl.SSLContext | None = None,
+        _endpoint: Endpoint | None = None,
         _shared: bool = False,
     ) -> None:
         self._transport = Transport(
             _endpoint or resolve(url, token, tls_context), {"User-Agent": USER_AGENT, "Accept": "application/json"}
         )
         self._shared = _shared  # nobody closes it: it keeps connections only while someone uses it
-        self._users: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
 
     @classmethod
-    def _or_default(cls, client: Optional[Client]) -> Client:
+    def _or_default(cls, client: Client | None) -> Client:
         return client or default_client()
 
     @property
@@ -59,16 +59,16 @@ class Client:
 
     # ---- the server ----
 
-    def health(self) -> Dict[str, Any]:
+    def health(self) -> dict[str, Any]:
         """{"status": "ok", "version": …}"""
         return dict(self._json(Request.get("/healthz")))
 
-    def events(self, *, after: int = 0, limit: Optional[int] = None) -> List[SandboxEvent]:
+    def events(self, *, after: int = 0, limit: int | None = None) -> list[SandboxEvent]:
         """What happened to all sandboxes, oldest first, after the event of that sequence number."""
         document = self._json(Request.get(path("events"), given(after=after, limit=limit)))
         return [SandboxEvent.from_document(each) for each in document["events"]]
 
-    def follow_events(self, *, after: Optional[int] = None) -> SandboxEvents:
+    def follow_events(self, *, after: int | None = None) -> SandboxEvents:
         """Events as they happen, without end."""
         return SandboxEvents(self, path("events"), after)
 
@@ -116,7 +116,7 @@ class Client:
         """For requests whose answer says nothing more than that it worked."""
         self._bytes(request)
 
-    def _events(self, request: Request, silence: Optional[float]) -> EventSource:
+    def _events(self, request: Request, silence: float | None) -> EventSource:
         """Opens a stream of server-sent events, on which nothing may come for `silence` seconds."""
         request.headers = {**request.headers, "Accept": "text/event-stream"}
         return EventSource(self._open(request), silence)
@@ -139,6 +139,6 @@ class Client:
         return self
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()

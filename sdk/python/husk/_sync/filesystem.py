@@ -7,9 +7,10 @@ What comes out of a sandbox may be hostile: a directory is unpacked by husk/_arc
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, List, Mapping, Optional, Type, Union
+from typing import TYPE_CHECKING, Any, List
 
 from .._http import Event, Request, given, path
 from ..errors import InvalidError, NotFoundError
@@ -26,7 +27,7 @@ TAR = "application/x-tar"
 SPOOLED_MAX = 8 << 20  # of a directory on its way here that is kept in memory
 
 
-def mode_text(mode: Union[int, str, None]) -> Optional[str]:
+def mode_text(mode: int | str | None) -> str | None:
     """0o644 and "0644" alike."""
     return f"{mode:04o}" if isinstance(mode, int) else mode
 
@@ -43,7 +44,7 @@ class Filesystem:
 
     # ---- contents ----
 
-    def read(self, file: str, *, offset: int = 0, length: Optional[int] = None) -> bytes:
+    def read(self, file: str, *, offset: int = 0, length: int | None = None) -> bytes:
         """The bytes of a file, or those of a range that it has."""
         if length == 0:
             return b""
@@ -61,7 +62,7 @@ class Filesystem:
     def read_text(self, file: str, encoding: str = "utf-8", errors: str = "strict") -> str:
         return (self.read(file)).decode(encoding, errors)
 
-    def _read(self, file: str, offset: int, length: Optional[int]) -> Request:
+    def _read(self, file: str, offset: int, length: int | None) -> Request:
         if offset < 0 or (length is not None and length < 0):
             raise InvalidError("a range begins at 0 or later and has a length of 0 or more", field="offset")
         headers = {"Accept": BYTES}
@@ -70,12 +71,12 @@ class Filesystem:
             headers["Range"] = f"bytes={offset}-{last}"
         return Request.get(self._path(), {"path": file}, headers=headers)
 
-    def open(self, file: str, *, offset: int = 0, length: Optional[int] = None) -> FileReader:
+    def open(self, file: str, *, offset: int = 0, length: int | None = None) -> FileReader:
         """A file piece by piece, for those that do not fit in memory. Iterate over it inside `with`."""
         return FileReader(self._client, self._read(file, offset, length))
 
     def write(
-        self, file: str, data: Any, *, mode: Union[int, str, None] = None, user: Optional[str] = None
+        self, file: str, data: Any, *, mode: int | str | None = None, user: str | None = None
     ) -> FileEntry:
         """Writes a file whole, and makes the directories above it. `data` is text (as UTF-8), bytes, an open binary
         file or an iterable of bytes. The file appears, or changes, only once all of it has arrived."""
@@ -87,12 +88,12 @@ class Filesystem:
         request = Request("PUT", self._path(), query, {"Content-Type": BYTES}, data, repeatable=True)
         return FileEntry.from_document(self._client._json(request))
 
-    def upload(self, source: Union[str, "os.PathLike[str]"], file: str, **options: Any) -> FileEntry:
+    def upload(self, source: str | os.PathLike[str], file: str, **options: Any) -> FileEntry:
         """Copies a local file into the sandbox."""
         with Path(source).open("rb") as opened:
             return self.write(file, opened, **options)
 
-    def download(self, file: str, target: Union[str, "os.PathLike[str]"]) -> int:
+    def download(self, file: str, target: str | os.PathLike[str]) -> int:
         """Copies a file of the sandbox to a local one; its size. A download that fails leaves no half file."""
         part = Path(f"{os.fspath(target)}.part")
         size = 0
@@ -134,7 +135,7 @@ class Filesystem:
         self._client._done(Request.get(path("sandboxes", self._sandbox)))
         return True
 
-    def mkdir(self, directory: str, *, mode: Union[int, str, None] = None, user: Optional[str] = None) -> None:
+    def mkdir(self, directory: str, *, mode: int | str | None = None, user: str | None = None) -> None:
         """Makes a directory and those above it; one that is there already is left as it is."""
         body = {"path": directory, **given(mode=mode_text(mode), user=user)}
         self._client._done(Request.json("POST", self._path("mkdir"), body))
@@ -142,7 +143,7 @@ class Filesystem:
     def move(self, file: str, target: str) -> None:
         self._client._done(Request.json("POST", self._path("move"), {"path": file, "target": target}))
 
-    def chmod(self, file: str, mode: Union[int, str]) -> None:
+    def chmod(self, file: str, mode: int | str) -> None:
         self._client._done(Request.json("POST", self._path("chmod"), {"path": file, "mode": mode_text(mode)}))
 
     def remove(self, file: str) -> None:
@@ -152,7 +153,7 @@ class Filesystem:
     # ---- whole directories ----
 
     def upload_dir(
-        self, source: Union[str, "os.PathLike[str]"], directory: str, *, user: Optional[str] = None
+        self, source: str | os.PathLike[str], directory: str, *, user: str | None = None
     ) -> None:
         """Copies what is in a local directory into one of the sandbox."""
         from .. import _archive  # with tarfile, which most programs need not load
@@ -161,7 +162,7 @@ class Filesystem:
         query = {"path": directory, **given(user=user)}
         self._client._done(Request("PUT", self._path("tar"), query, {"Content-Type": TAR}, pieces))
 
-    def download_dir(self, directory: str, target: Union[str, "os.PathLike[str]"]) -> List[str]:
+    def download_dir(self, directory: str, target: str | os.PathLike[str]) -> List[str]:
         """Copies what is in a directory of the sandbox into a local one, which is made. Returns the paths that were
         left out: devices, and whatever would have gone outside `target`."""
         import tempfile
@@ -190,7 +191,7 @@ class FileReader:
     def __init__(self, client: Client, request: Request) -> None:
         self._client = client
         self._request = request
-        self._response: Optional[Response] = None
+        self._response: Response | None = None
 
     def __enter__(self) -> FileReader:
         if self._response is None:
@@ -213,7 +214,7 @@ class FileReader:
             self._response.close()
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -228,5 +229,5 @@ class FileChanges(Stream[FileChange]):
     def _request(self) -> Request:
         return Request.get(*self._where)
 
-    def _take(self, event: Event) -> Optional[FileChange]:
+    def _take(self, event: Event) -> FileChange | None:
         return FileChange.from_document(event.document) if event.kind == "change" else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Union
+from typing import Any, Callable
 
 from .._http import Event, Request, path
 from ..errors import ConnectionFailedError, InvalidError
@@ -31,17 +31,17 @@ class Snapshot:
         return self.info.id
 
     @property
-    def name(self) -> Optional[str]:
+    def name(self) -> str | None:
         return self.info.name
 
     @classmethod
-    def list(cls, *, client: Optional[Client] = None) -> List[Snapshot]:
+    def list(cls, *, client: Client | None = None) -> list[Snapshot]:
         used = Client._or_default(client)
         document = used._json(Request.get(path("snapshots")))
         return [cls(used, SnapshotInfo.from_document(each)) for each in document["snapshots"]]
 
     @classmethod
-    def get(cls, id_or_name: str, *, client: Optional[Client] = None) -> Snapshot:
+    def get(cls, id_or_name: str, *, client: Client | None = None) -> Snapshot:
         used = Client._or_default(client)
         return cls(used, SnapshotInfo.from_document(used._json(Request.get(path("snapshots", id_or_name)))))
 
@@ -65,7 +65,7 @@ class Template:
         return self.info.name
 
     @classmethod
-    def list(cls, *, client: Optional[Client] = None) -> List[Template]:
+    def list(cls, *, client: Client | None = None) -> list[Template]:
         """Those that are built, and those that come with Husk."""
         used = Client._or_default(client)
         document = used._json(Request.get(path("templates")))
@@ -76,10 +76,10 @@ class Template:
         cls,
         name: str,
         *,
-        bundled: Optional[str] = None,
-        tar: Union[str, "os.PathLike[str]", None] = None,
-        on_log: Optional[Callable[[str], Any]] = None,
-        client: Optional[Client] = None,
+        bundled: str | None = None,
+        tar: str | os.PathLike[str] | None = None,
+        on_log: Callable[[str], Any] | None = None,
+        client: Client | None = None,
     ) -> Template:
         """Builds a template from a definition that comes with Husk (the one called `name`, or `bundled`), or from a tar
         of a root filesystem. `on_log` gets the lines of the build's log."""
@@ -99,7 +99,7 @@ class Template:
 
     @classmethod
     def _built(
-        cls, client: Client, request: Request, on_log: Optional[Callable[[str], Any]]
+        cls, client: Client, request: Request, on_log: Callable[[str], Any] | None
     ) -> Template:
         request.timeout = None
         stream = Build(client, request)
@@ -124,12 +124,12 @@ class Build(Stream[str]):
     def __init__(self, client: Client, request: Request) -> None:
         super().__init__(client)
         self._first = request
-        self.template: Optional[TemplateInfo] = None
+        self.template: TemplateInfo | None = None
 
     def _request(self) -> Request:
         return self._first
 
-    def _take(self, event: Event) -> Optional[str]:
+    def _take(self, event: Event) -> str | None:
         if event.kind == "log":
             return str(event.document.get("line", ""))
         if event.kind == "done":

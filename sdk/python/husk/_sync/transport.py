@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Deque, List, Mapping, Optional, Tuple, Type
+from typing import Deque
 
 from .._endpoint import Endpoint
 from .._http import (
@@ -39,11 +40,11 @@ class Response:
         self.head = head
         self.timeout = request.timeout
         self._transport = transport
-        self._stream: Optional[Stream] = stream
+        self._stream: Stream | None = stream
         self._body = Body(head, request.method)
         self._ready: Deque[bytes] = deque(self._body.feed(rest) if rest else ())
 
-    def next(self, timeout: Optional[float]) -> Optional[bytes]:
+    def next(self, timeout: float | None) -> bytes | None:
         """The next piece of the body; None at its end."""
         while True:
             while self._ready:
@@ -60,7 +61,7 @@ class Response:
                 raise
 
     def read(self) -> bytes:
-        pieces: List[bytes] = []
+        pieces: list[bytes] = []
         while True:
             piece = self.next(self.timeout)
             if piece is None:
@@ -73,7 +74,7 @@ class Response:
             check(self.head, self.read())
         return self
 
-    def take_stream(self) -> Tuple[Stream, bytes]:
+    def take_stream(self) -> tuple[Stream, bytes]:
         """After 101: the connection, and what of it was read already."""
         assert self._stream is not None
         stream, self._stream = self._stream, None
@@ -100,7 +101,7 @@ class Response:
         return self
 
     def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -113,7 +114,7 @@ class Transport:
         self._headers = {"Host": endpoint.authority, **headers}
         if endpoint.token:
             self._headers["Authorization"] = f"Bearer {endpoint.token}"
-        self._idle: Deque[Tuple[Stream, float]] = deque()  # the last used at the end
+        self._idle: Deque[tuple[Stream, float]] = deque()  # the last used at the end
         self.keeping = True  # whether connections are kept for the next request
 
     def send(self, request: Request) -> Response:
@@ -173,7 +174,7 @@ class Transport:
         elif sent < request.size:
             raise ValueError(f"there are {sent} bytes, and {request.size} were announced")
 
-    def _head(self, stream: Stream, request: Request) -> Tuple[Head, bytes]:
+    def _head(self, stream: Stream, request: Request) -> tuple[Head, bytes]:
         """The answer's head, and what of its body came with it."""
         data = b""
         while True:

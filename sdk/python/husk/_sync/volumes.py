@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Union
+from typing import List
 
 from .._http import Request, given, path
 from ..models import FileEntry, VolumeInfo
@@ -31,7 +31,7 @@ class Volume:
 
     @classmethod
     def create(
-        cls, name: str, *, size: Union[int, str, None] = None, client: Optional[Client] = None
+        cls, name: str, *, size: int | str | None = None, client: Client | None = None
     ) -> Volume:
         """size: the most it may hold, bytes or "512M", "10G" (10 GiB unless told)."""
         used = Client._or_default(client)
@@ -39,13 +39,13 @@ class Volume:
         return cls(used, VolumeInfo.from_document(used._json(request)))
 
     @classmethod
-    def list(cls, *, client: Optional[Client] = None) -> List[Volume]:
+    def list(cls, *, client: Client | None = None) -> List[Volume]:
         used = Client._or_default(client)
         document = used._json(Request.get(path("volumes")))
         return [cls(used, VolumeInfo.from_document(each)) for each in document["volumes"]]
 
     @classmethod
-    def get(cls, id_or_name: str, *, client: Optional[Client] = None) -> Volume:
+    def get(cls, id_or_name: str, *, client: Client | None = None) -> Volume:
         used = Client._or_default(client)
         return cls(used, VolumeInfo.from_document(used._json(Request.get(path("volumes", id_or_name)))))
 
@@ -56,14 +56,14 @@ class Volume:
     def read(self, file: str) -> bytes:
         return self._client._bytes(Request.get(path("volumes", self.id, "files"), {"path": file}))
 
-    def write(self, file: str, data: Union[str, bytes]) -> FileEntry:
+    def write(self, file: str, data: str | bytes) -> FileEntry:
         """Atomic; directories on the way are made."""
         body = data.encode() if isinstance(data, str) else bytes(data)
         headers = {"Content-Type": "application/octet-stream"}
         request = Request("PUT", path("volumes", self.id, "files"), {"path": file}, headers, body)
         return FileEntry.from_document(self._client._json(request))
 
-    def files(self, directory: str = "/", *, depth: Optional[int] = None) -> List[FileEntry]:
+    def files(self, directory: str = "/", *, depth: int | None = None) -> List[FileEntry]:
         query = given(path=directory, depth=depth)
         document = self._client._json(Request.get(path("volumes", self.id, "files", "list"), query))
         return [FileEntry.from_document(each) for each in document["entries"]]

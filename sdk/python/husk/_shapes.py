@@ -1,0 +1,206 @@
+"""What the server answers, field by field. Made from docs/openapi.json by scripts/house.py --write: edit it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ._model import Model
+
+
+@dataclass(frozen=True)
+class SandboxInfo(Model):
+    """A sandbox as it was when the server was last asked."""
+
+    id: str
+    name: str | None = None
+    tenant: str | None = None  # whose it is; None: the instance's own
+    template: str | None = None
+    parent: str | None = None  # the sandbox or snapshot it came from
+    isolation: str = ""
+    boundary: str | None = None  # what stands between it and the host
+    state: str = ""  # creating, running, paused, hibernated, ended
+    end_reason: str | None = None  # why it ended: killed, ttl, oom, crashed
+    created_at: datetime | None = None
+    expires_at: datetime | None = None  # None: persistent
+    ended_at: datetime | None = None
+    idle_seconds: int = 0  # hibernates after so long without a call; 0: never
+    persistent: bool = False
+    on_expiry: str = ""  # kill, hibernate
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    cpus: float = 0.0
+    pids: int = 0
+    metadata: dict[str, str] = field(default_factory=dict)
+    environment: list[str] = field(default_factory=list)  # names only; values are never given back
+    egress: str = ""  # off, allow, open
+    volumes: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class VolumeInfo(Model):
+    """A directory that outlives sandboxes."""
+
+    id: str
+    name: str = ""
+    tenant: str | None = None  # whose it is; None: the instance's own
+    created_at: datetime | None = None
+    limit_bytes: int = 0
+    used_bytes: int = 0
+    sandboxes: list[str] = field(default_factory=list)  # live ones that have it
+
+
+@dataclass(frozen=True)
+class SandboxStats(Model):
+    """What a sandbox uses, and its limits."""
+
+    cpu_us: int
+    memory_bytes: int = 0
+    memory_limit: int = 0
+    disk_bytes: int = 0
+    disk_limit: int = 0
+    processes: int = 0
+    network_sent: int = 0
+    network_received: int = 0
+    network_connections: int = 0
+    network_denied: int = 0
+
+
+@dataclass(frozen=True)
+class Egress(Model):
+    """What a sandbox may reach, and what it has sent and received by destination."""
+
+    mode: str  # off, allow, open; in mode allow, the rules say what is reached
+    # hosts ("example.com", "*.example.com:8443") and address ranges ("10.1.2.0/24:5432")
+    allow: list[str] = field(default_factory=list)
+    # mode open: address ranges that are not reached, unless allow has them
+    deny: list[str] = field(default_factory=list)
+    secrets: list[dict[str, Any]] = field(default_factory=list)  # names and hosts; values are never given back
+    limits: dict[str, int] = field(default_factory=dict)
+    traffic: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class EgressEvent(Model):
+    """Something a sandbox tried to reach."""
+
+    at: datetime | None = None
+    verdict: str = ""  # allowed, denied, failed
+    kind: str = ""  # the protocol: dns, http, tls, tcp, udp
+    host: str = ""
+    port: int = 0
+    reason: str = ""
+    rule: str = ""  # what would allow it; empty when nothing would
+    count: int = 0
+    text: str = ""  # only in 'denied' of a result: the line for people, 'blocked: … it takes --allow …'
+
+
+@dataclass(frozen=True)
+class SandboxEvent(Model):
+    """Something that happened: created, forked, checkpoint, rewound, hibernated, woken, ended and so on."""
+
+    sequence: int
+    at: datetime | None = None
+    sandbox: str | None = None
+    kind: str = ""
+    detail: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class SnapshotInfo(Model):
+    """A saved state of a sandbox."""
+
+    id: str
+    name: str | None = None
+    tags: list[str] = field(default_factory=list)  # further names
+    tenant: str | None = None  # whose it is; None: the instance's own
+    sandbox: str | None = None  # taken from
+    template: str = ""
+    isolation: str = ""
+    created_at: datetime | None = None
+    bytes: int = 0  # on the host's disk
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    cpus: float = 0.0
+    shared: bool = False  # for every tenant to create from, as tenant/name
+    metadata: dict[str, str] = field(default_factory=dict)  # of the sandbox it was taken from
+
+
+@dataclass(frozen=True)
+class Checkpoint(Model):
+    """A point of a sandbox, kept with it to go back to."""
+
+    number: int  # from 1 on
+    label: str | None = None
+    parent: int | None = None  # the checkpoint that the sandbox was at before
+    created_at: datetime | None = None
+    bytes: int = 0  # on the host's disk
+    current: bool = False  # the one that the sandbox took or went back to last
+
+
+@dataclass(frozen=True)
+class Rewound(Model):
+    """What a rewind did, and what it could not take back."""
+
+    checkpoint: int  # the number of the checkpoint that the sandbox went back to
+    label: str | None = None
+    dropped: int = 0  # later checkpoints that were removed
+    # what left the machine since the checkpoint, by destination
+    traffic: list[dict[str, Any]] = field(default_factory=list)
+    # names of those that it can write to: their files are not part of a checkpoint
+    volumes: list[str] = field(default_factory=list)
+    # the same in words: one sentence for each thing that stays done
+    not_undone: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TemplateInfo(Model):
+    """What sandboxes are created from."""
+
+    name: str
+    tenant: str | None = None  # whose it is; None: the instance's own
+    built: bool = False
+    digest: str | None = None
+    description: str | None = None
+    isolation: str | None = None
+    bytes: int = 0
+    disk_bytes: int = 0
+    created_at: datetime | None = None
+    old_versions: int = 0
+
+
+@dataclass(frozen=True)
+class ProcessInfo(Model):
+    """A process that was started in a sandbox, live or finished."""
+
+    pid: int
+    label: str | None = None
+    argv: list[str] = field(default_factory=list)
+    cwd: str | None = None
+    user: str | None = None
+    started_at: datetime | None = None
+    running: bool = False
+    exit_code: int | None = None
+    timed_out: bool = False
+    out_of_memory: bool = False
+    terminal: bool = False
+    stdout_bytes: int = 0
+    stderr_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class FileEntry(Model):
+    """A file or directory of a sandbox."""
+
+    path: str
+    name: str = ""
+    type: str = ""  # file, directory, symlink, other
+    size: int = 0
+    mode: str = ""  # octal, as in "0644"
+    uid: int = 0
+    gid: int = 0
+    user: str | None = None
+    group: str | None = None
+    target: str | None = None  # of a symlink
+    modified_at: datetime | None = None

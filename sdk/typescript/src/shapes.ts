@@ -1,0 +1,231 @@
+/** What the server answers, field by field. Made from docs/openapi.json by scripts/house.py --write: edit it there. */
+
+/** A volume as a directory of a sandbox. */
+export interface Mount {
+  /** Id or name. */
+  volume: string;
+  /** Absolute, in the guest. */
+  path: string;
+  read_only?: boolean;
+}
+
+/** A sandbox or snapshot, and what came from it; removed: all that is known is that something came from it. */
+export interface TreeNode {
+  id: string;
+  kind: "sandbox" | "snapshot" | "removed";
+  name: string | null;
+  /** Of a sandbox. */
+  state: string | null;
+  end_reason: string | null;
+  template: string | null;
+  created_at: string | null;
+  ended_at: string | null;
+  /** Of a snapshot, on the host's disk. */
+  bytes: number | null;
+  /** The one that was asked for. */
+  asked: boolean;
+  /** Oldest first. */
+  children: TreeNode[];
+}
+
+/** A sandbox as it was when the server was last asked. */
+export interface SandboxInfo {
+  id: string;
+  name: string | null;
+  /** Whose it is; null: the instance's own. */
+  tenant: string | null;
+  template: string | null;
+  /** The sandbox or snapshot it came from. */
+  parent: string | null;
+  isolation: string;
+  /** What stands between it and the host. */
+  boundary: string | null;
+  state: "creating" | "running" | "paused" | "hibernated" | "ended";
+  /** Why it ended: killed, ttl, oom, crashed. */
+  endReason: string | null;
+  createdAt: string;
+  /** Null: persistent. */
+  expiresAt: string | null;
+  endedAt: string | null;
+  /** Hibernates after so long without a call; 0: never. */
+  idleSeconds: number;
+  persistent: boolean;
+  onExpiry: "kill" | "hibernate";
+  memoryBytes: number;
+  diskBytes: number;
+  cpus: number;
+  pids: number;
+  metadata: Record<string, string>;
+  /** Names only; values are never given back. */
+  environment: string[];
+  egress: "off" | "allow" | "open";
+  volumes: Mount[];
+}
+
+/** A directory that outlives sandboxes. */
+export interface VolumeInfo {
+  id: string;
+  name: string;
+  /** Whose it is; null: the instance's own. */
+  tenant: string | null;
+  createdAt: string;
+  limitBytes: number;
+  usedBytes: number;
+  /** Live ones that have it. */
+  sandboxes: string[];
+}
+
+/** What a sandbox uses, and its limits. */
+export interface Stats {
+  cpuUs: number;
+  memoryBytes: number;
+  memoryLimit: number;
+  diskBytes: number;
+  diskLimit: number;
+  processes: number;
+  networkSent: number;
+  networkReceived: number;
+  networkConnections: number;
+  networkDenied: number;
+}
+
+/** What a sandbox may reach, and what it has sent and received by destination. */
+export interface Egress {
+  /** In mode allow, the rules say what is reached. */
+  mode: "off" | "allow" | "open";
+  /** Hosts ("example.com", "*.example.com:8443") and address ranges ("10.1.2.0/24:5432"). */
+  allow: string[];
+  /** Mode open: address ranges that are not reached, unless allow has them. */
+  deny: string[];
+  /** Names and hosts; values are never given back. */
+  secrets: { name: string; hosts: string[]; header?: string }[];
+  limits: { bytes: number; rate: number; connections: number };
+  traffic: { host: string; port: number; sent: number; received: number; connections: number; denied: number }[];
+}
+
+/** Something a sandbox tried to reach. */
+export interface EgressEvent {
+  at: string;
+  verdict: "allowed" | "denied" | "failed";
+  /** The protocol: dns, http, tls, tcp, udp. */
+  kind: string;
+  host: string;
+  port: number;
+  reason: string;
+  /** What would allow it; empty when nothing would. */
+  rule: string;
+  count: number;
+  /** Only in 'denied' of a result: the line for people, 'blocked: … it takes --allow …'. */
+  text?: string;
+}
+
+/** Something that happened: created, forked, checkpoint, rewound, hibernated, woken, ended and so on. */
+export interface HuskEvent {
+  sequence: number;
+  at: string;
+  sandbox: string | null;
+  kind: string;
+  detail: Record<string, unknown> | null;
+}
+
+/** A saved state of a sandbox. */
+export interface SnapshotInfo {
+  id: string;
+  name: string | null;
+  /** Further names. */
+  tags: string[];
+  /** Whose it is; null: the instance's own. */
+  tenant: string | null;
+  /** Taken from. */
+  sandbox: string | null;
+  template: string;
+  isolation: string;
+  createdAt: string;
+  /** On the host's disk. */
+  bytes: number;
+  memoryBytes: number;
+  diskBytes: number;
+  cpus: number;
+  /** For every tenant to create from, as tenant/name. */
+  shared: boolean;
+  /** Of the sandbox it was taken from. */
+  metadata: Record<string, string>;
+}
+
+/** A point of a sandbox, kept with it to go back to. */
+export interface Checkpoint {
+  /** From 1 on. */
+  number: number;
+  label: string | null;
+  /** The checkpoint that the sandbox was at before. */
+  parent: number | null;
+  createdAt: string;
+  /** On the host's disk. */
+  bytes: number;
+  /** The one that the sandbox took or went back to last. */
+  current: boolean;
+}
+
+/** What a rewind did, and what it could not take back. */
+export interface Rewound {
+  /** The number of the checkpoint that the sandbox went back to. */
+  checkpoint: number;
+  label: string | null;
+  /** Later checkpoints that were removed. */
+  dropped: number;
+  /** What left the machine since the checkpoint, by destination. */
+  traffic: { host: string; port: number; sent: number; received: number; connections: number; denied: number }[];
+  /** Names of those that it can write to: their files are not part of a checkpoint. */
+  volumes: string[];
+  /** The same in words: one sentence for each thing that stays done. */
+  notUndone: string[];
+}
+
+/** What sandboxes are created from. */
+export interface TemplateInfo {
+  name: string;
+  /** Whose it is; null: the instance's own. */
+  tenant?: string | null;
+  built: boolean;
+  digest?: string | null;
+  description: string | null;
+  isolation?: string | null;
+  bytes?: number;
+  diskBytes?: number;
+  createdAt?: string | null;
+  oldVersions?: number;
+}
+
+/** A process that was started in a sandbox, live or finished. */
+export interface ProcessInfo {
+  pid: number;
+  label: string | null;
+  argv: string[];
+  cwd: string | null;
+  user: string | null;
+  startedAt: string;
+  running: boolean;
+  exitCode: number | null;
+  timedOut: boolean;
+  outOfMemory: boolean;
+  terminal: boolean;
+  stdoutBytes: number;
+  stderrBytes: number;
+}
+
+/** A file or directory of a sandbox. */
+export interface Entry {
+  path: string;
+  name: string;
+  type: "file" | "directory" | "symlink" | "other";
+  size: number;
+  /** Octal, as in "0644". */
+  mode: string;
+  uid: number;
+  gid: number;
+  user: string | null;
+  group: string | null;
+  /** Of a symlink. */
+  target: string | null;
+  modifiedAt: string;
+}

@@ -1,0 +1,71 @@
+/*
+ * The defaults of processes in a sandbox that was made from a container image: USER, WORKDIR, ENTRYPOINT and CMD, as the
+ * build left them in /.husk/process. Read once at boot; a call that says otherwise wins.
+ */
+#include "agent/image.h"
+
+#include <grp.h>
+
+#define PROCESS_FILE "/.husk/process"
+#define PROCESS_FILE_MAX (256u * 1024u)
+
+static int take(struct image_process *image, const char *line, struct husk_error *err)
+{
+	int result = 0;
+
+	if (str_starts(line, "user="))
+		result = (image->user = strdup(line + strlen("user="))) ? 0 : -1;
+	else if (str_starts(line, "cwd="))
+		result = (image->cwd = strdup(line + strlen("cwd="))) ? 0 : -1;
+	else if (str_starts(line, "arg="))
+		result = strv_add(&image->argv, line + strlen("arg="));
+	return result < 0 ? husk_fail_memory(err) : 0;
+}
+
+int image_load(struct agent *agent, struct husk_error *err)
+{
+	size_t size = 0;
+
+	if (access(PROCESS_FILE, F_OK) < 0)
+		return 0;
+	cleanup_free char *text = file_read(PROCESS_FILE, PROCESS_FILE_MAX, &size, err);
+	if (!text)
+		return -1;
+	for (const char *at = text; at < text + size; at += strlen(at) + 1)
+		if (take(&agent->image, at, err) < 0)
+			return -1;
+	return 0;
+}
+
+static int set_group(const char *name, struct user *out, struct husk_error *err)
+{
+	int64_t id;
+	const struct group *entry = NULL;
+
+	if (str_to_int64(name, 0, UINT32_MAX - 1, &id) < 0) {
+		entry = getgrnam(name);
+		if (!entry)
+			return husk_fail(err, HUSK_NOT_FOUND, "group '%s' of the image does not exist in this sandbox",
+					 name);
+		id = entry->gr_gid;
+	}
+	out->gid = (gid_t)id;
+	out->groups[0] = out->gid;
+	out->group_count = 1;
+	return 0;
+}
+
+int image_user(const struct agent *agent, const char *who, struct user *out, struct husk_error *err)
+{
+	if ((who && *who) || !agent->image.user)
+		return user_lookup(who, out, err);
+	cleanup_free char *name = strdup(agent->image.user);
+	if (!name)
+		return husk_fail_memory(err);
+	char *colon = strchr(name, ':');
+	if (colon)
+		*colon++ = '\0';
+	if (user_lookup(name, out, err) < 0)
+		return -1;
+	return colon && *colon ? set_group(colon, out, err) : 0;
+}

@@ -1,0 +1,155 @@
+/*
+ * `husk checkpoint`, `husk rewind`, `husk history`: numbered points of one sandbox, and the way back to them. A rewind tells
+ * on stderr what it could not take back.
+ */
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+
+/* ---- checkpoint ---- */
+
+static int checkpoint_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup_checkpoint struct husk_checkpoint *checkpoint = NULL;
+
+	(void)data;
+	struct progress *progress = progress_begin("taking a checkpoint of %s", argv[0]);
+	int64_t started = time_monotonic_ms();
+	int status = husk_checkpoint(cli->husk, argv[0], argc > 1 ? argv[1] : NULL, &checkpoint, err);
+	progress_end(&progress);
+	if (status < 0)
+		return -1;
+	if (cli->verbose)
+		output_note("checkpoint took %lld ms", (long long)(time_monotonic_ms() - started));
+	if (cli->json)
+		return output_json(json_checkpoint(checkpoint), err);
+	printf("%lld\n", (long long)checkpoint->number);
+	return 0;
+}
+
+/* ---- rewind ---- */
+
+struct rewind_arguments {
+	bool drop_later;
+};
+
+static const struct option_spec rewind_options[] = {
+	OPTION(0, "drop-later", OPTION_FLAG, struct rewind_arguments, drop_later, NULL,
+	       "remove the checkpoints after it; they stay otherwise"),
+	{ 0 },
+};
+
+static int tell_rewound(const struct husk_rewound *rewound, struct husk_error *err)
+{
+	cleanup_json json_t *document = json_rewound(rewound);
+	json_t *lines = json_object_get(document, "not_undone");
+
+	if (!document)
+		return husk_fail_memory(err);
+	printf("%lld\n", (long long)rewound->number);
+	for (size_t i = 0; i < json_array_size(lines); i++)
+		output_note("not undone: %s", json_string_value(json_array_get(lines, i)));
+	return 0;
+}
+
+static int rewind_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct rewind_arguments *arguments = data;
+	cleanup_rewound struct husk_rewound *rewound = NULL;
+
+	if (interrupt_hold(err) < 0)
+		return -1;
+	struct progress *progress = progress_begin("rewinding %s", argv[0]);
+	int64_t started = time_monotonic_ms();
+	int status = husk_rewind(cli->husk, argv[0], argc > 1 ? argv[1] : NULL, arguments->drop_later, &rewound, err);
+	progress_end(&progress);
+	if (status < 0)
+		return -1;
+	if (cli->verbose)
+		output_note("rewind took %lld ms", (long long)(time_monotonic_ms() - started));
+	return cli->json ? output_json(json_rewound(rewound), err) : tell_rewound(rewound, err);
+}
+
+/* ---- history ---- */
+
+struct history_arguments {
+	struct string_list remove;
+};
+
+static const struct option_spec history_options[] = {
+	OPTION(0, "rm", OPTION_STRINGS, struct history_arguments, remove, "N|LABEL",
+	       "remove this checkpoint first; may be repeated"),
+	{ 0 },
+};
+
+static int history_table(struct husk_checkpoint *const *list, struct husk_error *err)
+{
+	static const char *const heading[] = { " ", "N", "LABEL", "AFTER", "AGE", "SIZE" };
+	cleanup_table struct table table;
+
+	table_begin(&table, heading, ARRAY_SIZE(heading));
+	for (size_t i = 0; list[i]; i++) {
+		table_cell(&table, list[i]->current ? "*" : " ");
+		table_cellf(&table, "%lld", (long long)list[i]->number);
+		table_cell(&table, list[i]->label);
+		if (list[i]->parent)
+			table_cellf(&table, "%lld", (long long)list[i]->parent);
+		else
+			table_cell(&table, NULL);
+		table_age(&table, list[i]->created_ms);
+		table_size(&table, list[i]->bytes);
+	}
+	return table_print(&table, err);
+}
+
+static int history_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct history_arguments *arguments = data;
+	cleanup_checkpoints struct husk_checkpoint **list = NULL;
+
+	(void)argc;
+	for (size_t i = 0; i < arguments->remove.count; i++)
+		if (husk_checkpoint_remove(cli->husk, argv[0], arguments->remove.items[i], err) < 0)
+			return -1;
+	if (husk_history(cli->husk, argv[0], &list, err) < 0)
+		return -1;
+	return cli->json ? output_json(json_checkpoints(list), err) : history_table(list, err);
+}
+
+const struct cli_command cli_checkpoint = {
+	.name = "checkpoint",
+	.operands = "SANDBOX [LABEL]",
+	.summary = "Keep a point of a sandbox to go back to; it goes on",
+	.details = "Prints the checkpoint's number. Checkpoints belong to the sandbox and are removed with it; husk "
+		   "snapshot\n"
+		   "create keeps one that outlives the sandbox.\n",
+	.min = 1,
+	.max = 2,
+	.run = checkpoint_run,
+};
+
+const struct cli_command cli_rewind = {
+	.name = "rewind",
+	.operands = "SANDBOX [N|LABEL]",
+	.summary = "Put the same sandbox back to a checkpoint: memory, processes and disk",
+	.details =
+		"Goes back to the last checkpoint without N or LABEL. Id, name, TTL and volumes stay, and so do later\n"
+		"checkpoints, so that it can go forward again. Calls under way end. What a rewind cannot undo (what "
+		"left over\n"
+		"the network, files in volumes) is told on stderr.\n",
+	.groups = { { rewind_options, 0 } },
+	.arguments_size = sizeof(struct rewind_arguments),
+	.min = 1,
+	.max = 2,
+	.run = rewind_run,
+};
+
+const struct cli_command cli_history = {
+	.name = "history",
+	.operands = "SANDBOX",
+	.summary = "List the checkpoints of a sandbox; * is the last one taken or gone back to",
+	.groups = { { history_options, 0 } },
+	.arguments_size = sizeof(struct history_arguments),
+	.min = 1,
+	.max = 1,
+	.run = history_run,
+};

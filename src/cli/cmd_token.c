@@ -1,0 +1,192 @@
+/*
+ * `husk token create|ls|rm`: who may use this instance over HTTP, as which tenant, and with which quotas. A token's secret
+ * is shown once, when the token is created, and is not stored.
+ */
+#include <openssl/crypto.h>
+
+#include "cli/cli.h"
+
+struct token_arguments {
+	const char *tenant;
+	bool admin, e2b, daytona;
+	int64_t ttl_seconds, max_sandboxes;
+	uint64_t max_memory_bytes, max_snapshot_bytes;
+};
+
+#define QUOTA_MAX ((int64_t)1 << 50)
+
+static const struct option_spec token_options[] = {
+	OPTION(0, "tenant", OPTION_STRING, struct token_arguments, tenant, "NAME",
+	       "whose sandboxes, snapshots and templates it opens (one of the token's own name)"),
+	OPTION(0, "admin", OPTION_FLAG, struct token_arguments, admin, NULL, "the whole instance, without a tenant"),
+	OPTION(0, "e2b", OPTION_FLAG, struct token_arguments, e2b, NULL,
+	       "a secret that E2B's clients take for a key (E2B_API_KEY; docs/compat.md)"),
+	OPTION(0, "daytona", OPTION_FLAG, struct token_arguments, daytona, NULL,
+	       "print the two lines that Daytona's clients take (DAYTONA_API_URL, DAYTONA_API_KEY; docs/compat.md)"),
+	OPTION(0, "ttl", OPTION_SECONDS, struct token_arguments, ttl_seconds, "TIME",
+	       "how long it is good for (for ever)", .min = 1, .max = 10ll * 365 * 24 * 3600),
+	OPTION(0, "max-sandboxes", OPTION_INTEGER, struct token_arguments, max_sandboxes, "N",
+	       "at most so many live sandboxes, hibernated ones too", .min = 1, .max = 1000000),
+	OPTION(0, "max-memory", OPTION_SIZE, struct token_arguments, max_memory_bytes, "SIZE",
+	       "at most so much memory for those that run", .min = 64ll << 20, .max = QUOTA_MAX),
+	OPTION(0, "max-snapshots", OPTION_SIZE, struct token_arguments, max_snapshot_bytes, "SIZE",
+	       "at most so many bytes of snapshots", .min = 1 << 20, .max = QUOTA_MAX),
+	{ 0 },
+};
+
+static void cleanup_token_list(struct husk_token ***list)
+{
+	husk_token_list_free(*list);
+}
+
+/* ---- create ---- */
+
+static void cleanup_secret(char **secret)
+{
+	if (*secret)
+		OPENSSL_cleanse(*secret, strlen(*secret));
+	free(*secret);
+}
+
+static int token_create_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct token_arguments *arguments = data;
+	struct husk_token_options options = {
+		.name = argv[0],
+		.tenant = arguments->tenant,
+		.admin = arguments->admin,
+		.e2b = arguments->e2b,
+		.ttl_seconds = arguments->ttl_seconds,
+		.max_sandboxes = (uint32_t)arguments->max_sandboxes,
+		.max_memory_bytes = arguments->max_memory_bytes,
+		.max_snapshot_bytes = arguments->max_snapshot_bytes,
+	};
+	struct husk_token *token = NULL;
+	cleanup(cleanup_secret) char *secret = NULL;
+
+	(void)argc;
+	if (husk_token_create(cli->husk, &options, &secret, &token, err) < 0)
+		return -1;
+	int status = 0;
+	if (cli->json) {
+		json_t *document = json_token(token);
+		if (document)
+			json_object_set_new(document, "token", json_string(secret));
+		status = output_json(document, err);
+	} else if (arguments->daytona) {
+		printf("DAYTONA_API_URL=http://127.0.0.1:7820/daytona\nDAYTONA_API_KEY=%s\n", secret);
+		output_note(
+			"keep it now: it is not shown again (put your server's address there; husk token rm %s revokes "
+			"it)",
+			token->name);
+	} else {
+		puts(secret);
+		output_note("keep it now: it is not shown again (%s=… for clients; husk token rm %s revokes it)",
+			    arguments->e2b ? "E2B_API_KEY" : "HUSK_TOKEN", token->name);
+	}
+	husk_token_free(token);
+	return status;
+}
+
+/* ---- ls, rm ---- */
+
+static const char *token_status(const struct husk_token *token)
+{
+	if (token->revoked)
+		return "revoked";
+	return token->expires_ms && token->expires_ms <= time_wall_ms() ? "expired" : "good";
+}
+
+static void cell_quota(struct table *table, uint64_t limit)
+{
+	if (limit)
+		table_size(table, limit);
+	else
+		table_cell(table, NULL);
+}
+
+static int tokens_table(struct husk_token *const *list, struct husk_error *err)
+{
+	static const char *const heading[] = { "ID",  "NAME",      "TENANT", "STATUS",
+					       "AGE", "SANDBOXES", "MEMORY", "SNAPSHOTS" };
+	cleanup_table struct table table;
+
+	table_begin(&table, heading, ARRAY_SIZE(heading));
+	for (size_t i = 0; list[i]; i++) {
+		table_cell(&table, list[i]->id);
+		table_cell(&table, list[i]->name);
+		table_cell(&table, list[i]->admin ? "(admin)" : list[i]->tenant);
+		table_cell(&table, token_status(list[i]));
+		table_age(&table, list[i]->created_ms);
+		if (list[i]->max_sandboxes)
+			table_cellf(&table, "%u", list[i]->max_sandboxes);
+		else
+			table_cell(&table, NULL);
+		cell_quota(&table, list[i]->max_memory_bytes);
+		cell_quota(&table, list[i]->max_snapshot_bytes);
+	}
+	return table_print(&table, err);
+}
+
+static int token_ls_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup(cleanup_token_list) struct husk_token **list = NULL;
+
+	(void)data, (void)argc, (void)argv;
+	if (husk_token_list(cli->husk, &list, err) < 0)
+		return -1;
+	if (!cli->json)
+		return tokens_table(list, err);
+	cleanup_json json_t *array = json_array();
+	for (size_t i = 0; array && list[i]; i++)
+		if (json_array_append_new(array, json_token(list[i])) < 0)
+			return husk_fail_memory(err);
+	return output_json(json_incref(array), err);
+}
+
+static int token_rm_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	cleanup_json json_t *revoked = json_array();
+
+	(void)data, (void)argc;
+	for (; *argv; argv++) {
+		if (husk_token_revoke(cli->husk, *argv, err) < 0)
+			return -1;
+		if (!cli->json)
+			puts(*argv);
+		if (json_array_append_new(revoked,
+					  json_pack("{s:o, s:b}", "token", json_text0(*argv), "revoked", true)) < 0)
+			return husk_fail_memory(err);
+	}
+	return cli->json ? output_json(json_incref(revoked), err) : 0;
+}
+
+const struct cli_command cli_token_create = {
+	.name = "token create",
+	.operands = "NAME",
+	.summary = "Make a token for the server, and show its secret this once",
+	.details = "A token opens the instance to one tenant, which sees only what is its own. Quotas hold for the "
+		   "tenant\n"
+		   "when this token is used.\n",
+	.groups = { { token_options, 0 } },
+	.arguments_size = sizeof(struct token_arguments),
+	.min = 1,
+	.max = 1,
+	.run = token_create_run,
+};
+
+const struct cli_command cli_token_ls = {
+	.name = "token ls",
+	.operands = "",
+	.summary = "List tokens, the revoked ones too",
+	.run = token_ls_run,
+};
+
+const struct cli_command cli_token_rm = {
+	.name = "token rm",
+	.operands = "TOKEN…",
+	.summary = "Revoke tokens, by id or name; at once, for every request that follows",
+	.min = 1,
+	.max = -1,
+	.run = token_rm_run,
+};

@@ -1,0 +1,29 @@
+/*
+ * What `husk code` makes of the events of a run: output passed on or collected, rich results saved, errors kept.
+ */
+#ifndef HUSK_CLI_CODE_RESULT_H
+#define HUSK_CLI_CODE_RESULT_H
+
+#include "cli/cli.h"
+
+struct code_view {
+	bool json;
+	const char *output_dir; /* NULL: nothing is saved */
+	/* what was collected; output only for JSON */
+	struct buf output, error_output;
+	json_t *results, *files, *main_text, *error;
+	size_t saved;
+	struct husk_error failure; /* of ours, while an event was handled; code OK: none */
+};
+
+int code_view_begin(struct code_view *view, struct husk_error *err);
+void code_view_free(struct code_view *view);
+#define cleanup_code_view cleanup(code_view_free)
+/* The callback of husk_code_run; data is the view. */
+void code_view_event(void *data, const struct husk_code_event *event);
+/* -1 with the reason when handling an event failed. */
+int code_view_failed(const struct code_view *view, struct husk_error *err);
+/* Prints the document: `head` (stolen) with what was collected. */
+int code_view_json(struct code_view *view, json_t *head, struct husk_error *err);
+
+#endif

@@ -1,0 +1,184 @@
+/*
+ * A TCP port inside a sandbox as a socket of the caller. The agent connects inside the guest. Here, two threads carry bytes
+ * between the call and one end of a socket pair; the caller has the other end. The threads have no owner: they end, and
+ * free what they share, when both sides are finished.
+ *
+ * The threads must not disturb the program that they run in: they block all signals. When the caller closes its end while
+ * the guest still sends, the guest's connection is reset, as on a real network.
+ */
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/thread.h"
+#include "client/call.h"
+
+#define CHUNK (64u * 1024u)
+/* Between the caller's close and cutting the guest off: time for bytes under way to be taken. */
+#define LINGER_SECONDS 10
+
+struct relay {
+	struct call *call;
+	int fd; /* our end of the pair */
+	pthread_mutex_t lock;
+	pthread_cond_t over; /* `ended` became true */
+	bool ended;          /* the guest's side is over */
+};
+
+static void relay_free(struct relay *relay)
+{
+	call_free(relay->call);
+	fd_close(&relay->fd);
+	pthread_cond_destroy(&relay->over);
+	pthread_mutex_destroy(&relay->lock);
+	free(relay);
+}
+
+static struct relay *relay_new(struct call *call, int fd)
+{
+	struct relay *relay = calloc(1, sizeof(*relay));
+
+	if (!relay)
+		return NULL;
+	cond_open(&relay->over);
+	pthread_mutex_init(&relay->lock, NULL);
+	relay->call = call;
+	relay->fd = fd;
+	return relay;
+}
+
+/* The caller sends no more, but may still read. Only when it has closed its end altogether (POLLHUP; the other thread's
+ * shutdown looks the same) is what the guest still says of no use to anyone. */
+static void wait_for_close(struct relay *relay)
+{
+	struct pollfd p = { .fd = relay->fd };
+
+	while (!(p.revents & (POLLHUP | POLLERR)))
+		if (poll(&p, 1, -1) < 0 && errno != EINTR)
+			break;
+	int64_t until = time_monotonic_ms() + LINGER_SECONDS * 1000;
+	pthread_mutex_lock(&relay->lock);
+	while (!relay->ended && cond_wait_until(&relay->over, &relay->lock, until) != ETIMEDOUT)
+		;
+	bool ended = relay->ended;
+	pthread_mutex_unlock(&relay->lock);
+	if (!ended)
+		call_cancel(relay->call, NULL);
+}
+
+/* The caller's bytes to the guest. */
+static void *relay_to_guest(void *data)
+{
+	struct relay *relay = data;
+	cleanup_free char *chunk = malloc(CHUNK);
+	ssize_t n = -1;
+
+	while (chunk) {
+		n = read(relay->fd, chunk, CHUNK);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0 || call_write(relay->call, chunk, (size_t)n, NULL) < 0)
+			break;
+	}
+	if (n > 0)
+		return NULL; /* the call is over: the other thread knows */
+	call_write_eof(relay->call, NULL);
+	wait_for_close(relay);
+	return NULL;
+}
+
+static bool send_all(int fd, const char *data, size_t size)
+{
+	while (size > 0) {
+		ssize_t n = send(fd, data, size, MSG_NOSIGNAL);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return false;
+		data += n;
+		size -= (size_t)n;
+	}
+	return true;
+}
+
+/* The guest's bytes to the caller; then the end of it all. */
+static void *relay_to_caller(void *data)
+{
+	struct relay *relay = data;
+	struct call_event event;
+	pthread_t other;
+	bool listening = true;
+	bool paired = pthread_create(&other, NULL, relay_to_guest, relay) == 0;
+
+	while (paired && call_next(relay->call, &event, NULL) == 0 && event.type != WIRE_END) {
+		if (event.type == WIRE_EOF)
+			shutdown(relay->fd, SHUT_WR);
+		if (event.type != WIRE_DATA || !listening)
+			continue;
+		listening = send_all(relay->fd, event.data, event.size);
+		if (!listening)
+			call_cancel(relay->call, NULL);
+	}
+	pthread_mutex_lock(&relay->lock);
+	relay->ended = true;
+	pthread_cond_broadcast(&relay->over);
+	pthread_mutex_unlock(&relay->lock);
+	shutdown(relay->fd, SHUT_RDWR);
+	if (paired)
+		pthread_join(other, NULL);
+	relay_free(relay);
+	return NULL;
+}
+
+static int start_thread(struct relay *relay)
+{
+	pthread_attr_t attributes;
+	pthread_t thread;
+	sigset_t all, before;
+
+	int code = pthread_attr_init(&attributes);
+	if (code != 0)
+		return code;
+	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+	sigfillset(&all);
+	pthread_sigmask(SIG_BLOCK, &all, &before); /* inherited by both threads */
+	code = pthread_create(&thread, &attributes, relay_to_caller, relay);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	return code;
+}
+
+int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	cleanup_call struct call *call = NULL;
+	cleanup_close int ours = -1, theirs = -1;
+	struct call_event event;
+	int pair[2];
+
+	if (!port)
+		return husk_fail_field(err, "port", "port 0 does not exist; 1 to 65535 do");
+	if (wire_put_int(&message, TAG_PORT, port) < 0)
+		return husk_fail_memory(err);
+	if (call_start(husk, sandbox, METHOD_DIAL, &message, &call, err) < 0 ||
+	    call_first_message(call, &event, err) < 0)
+		return -1;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+		return husk_fail_errno(err, "cannot make a socket pair for port %u", port);
+	ours = pair[0];
+	theirs = pair[1];
+	struct relay *relay = relay_new(call, ours);
+	if (!relay)
+		return husk_fail_memory(err);
+	steal_pointer(call);
+	steal_fd(&ours);
+	errno = start_thread(relay);
+	if (errno != 0) {
+		husk_fail_errno(err, "cannot start a thread for port %u", port);
+		relay_free(relay);
+		return -1;
+	}
+	return steal_fd(&theirs);
+}

@@ -1,0 +1,13 @@
+/*
+ * What libhusk's files about volumes share.
+ */
+#ifndef HUSK_SANDBOX_VOLUME_H
+#define HUSK_SANDBOX_VOLUME_H
+
+#include "instance/instance.h"
+#include "volume/volume.h"
+
+/* The volume of this id or name, as the handle sees it; volume_close. */
+int volume_find(struct husk *husk, const char *id_or_name, struct volume *out, struct husk_error *err);
+
+#endif

@@ -1,0 +1,362 @@
+/*
+ * The writable layer as a directory of the host's. Where the instance has a btrfs for it (disks.c), and runsc can save open
+ * files of such a directory, the layer is a subvolume: an image of the machine names a snapshot of it, made in the time of
+ * a commit whatever it holds, and shares its blocks. Called by gvisor.c; elsewhere the layer is a file in memory's place.
+ *
+ *     <disks>/m-x7k2mqab/        what the guest has mounted: private to the machine, owned by DISK_UID
+ *     <disks>/m-x7k2mqab/data/   the subvolume: upper/ and work/ of the guest's overlay
+ *     <disks>/i-b5qonr3d/        the snapshot of one, read-only
+ *     <machine>/disk.name        "m-x7k2mqab", <image>/disk.name "i-b5qonr3d": written before there is such a subvolume
+ *
+ * So a subvolume that no such file names belongs to nobody, and goes with disk_collect. On disk every file belongs to the
+ * DISK_UID range; each machine's mount shows that range as its own, so that a clone needs no change of owners and no machine
+ * has a right to another's. Content is the guest's: nothing here may open a name below data/.
+ */
+#include <fcntl.h>
+#include <linux/btrfs.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "engine/gvisor/gvisor.h"
+#include "jail/jail.h"
+
+#define DISK_UID 0x0fff0000u /* below every range of a machine */
+#define UIDS 65536
+#define DATA "data"
+#define NAME_FILE "disk.name"
+#define NAME_LETTERS 8
+#define NAME_MAX_SIZE 16
+#define NAME_DEPTH 3 /* of such files below a directory that is removed: a template's version has baked/<image>/ */
+#define SPARE (4ull << 20)   /* what a restored guest can write in any case: its name, to begin with */
+#define OUTSIDE (1ull << 20) /* what it can write beside data/, where it has no business */
+#define YOUNG_S 600          /* what was made just now is not collected */
+
+/* ---- names ---- */
+
+/* A file that was cut short names nothing. */
+static int name_read(const char *directory, char out[static NAME_MAX_SIZE])
+{
+	cleanup_free char *path = str_format("%s/" NAME_FILE, directory);
+	cleanup_free char *text = path ? file_read(path, NAME_MAX_SIZE, NULL, NULL) : NULL;
+
+	if (!text || strlen(text) != 2 + NAME_LETTERS || text[1] != '-' || strchr(text, '/'))
+		return -1;
+	snprintf(out, NAME_MAX_SIZE, "%s", text);
+	return 0;
+}
+
+/* A new one for what is in `directory`, before there is anything of that name. */
+static int name_new(const char *directory, const char *kind, char out[static NAME_MAX_SIZE], struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s/" NAME_FILE, directory);
+
+	if (!path || random_id(kind, NAME_LETTERS, out) < 0)
+		return husk_fail_errno(err, "cannot name a disk");
+	return file_write_atomic(path, out, strlen(out), 0600, err);
+}
+
+/* ---- subvolumes ---- */
+
+static int open_directory(int parent, const char *name)
+{
+	return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static int set_limit(int fd, uint64_t bytes, struct husk_error *err)
+{
+	struct btrfs_ioctl_qgroup_limit_args limit = { .lim = { .flags = BTRFS_QGROUP_LIMIT_MAX_RFER,
+								.max_rfer = bytes } };
+
+	if (ioctl(fd, BTRFS_IOC_QGROUP_LIMIT, &limit) < 0)
+		return husk_fail_errno(err, "cannot limit the disk (btrfs quotas must be on; or set HUSK_DISK=memory)");
+	return 0;
+}
+
+/* What the subvolume refers to, as of the last commit; 0 when the kernel does not say. */
+static uint64_t used_bytes(int fd)
+{
+	struct btrfs_ioctl_get_subvol_info_args info = { 0 };
+	char path[DISKS_QUOTAS_MAX], file[DISKS_QUOTAS_MAX + 64];
+
+	if (disks_quotas(fd, path, sizeof(path)) < 0 || ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, &info) < 0)
+		return 0;
+	snprintf(file, sizeof(file), "%s/0_%llu/referenced", path, (unsigned long long)info.treeid);
+	cleanup_free char *text = file_read(file, 64, NULL, NULL);
+	return text ? strtoull(text, NULL, 10) : 0;
+}
+
+/* A new, empty one, for its machine alone. */
+static int subvolume_make(int parent, const char *name, uint64_t bytes, struct husk_error *err)
+{
+	struct btrfs_ioctl_vol_args order = { 0 };
+
+	snprintf(order.name, sizeof(order.name), "%s", name);
+	if (ioctl(parent, BTRFS_IOC_SUBVOL_CREATE, &order) < 0)
+		return husk_fail_errno(err, "cannot make the disk '%s'", name);
+	cleanup_close int fd = open_directory(parent, name);
+	if (fd < 0 || fchown(fd, DISK_UID, DISK_UID) < 0 || fchmod(fd, 0700) < 0)
+		return husk_fail_errno(err, "cannot give the disk '%s' to the machine", name);
+	return set_limit(fd, bytes, err);
+}
+
+static int subvolume_clone(int source, int directory, const char *name, bool readonly, struct husk_error *err)
+{
+	struct btrfs_ioctl_vol_args_v2 order = { .fd = source, .flags = readonly ? BTRFS_SUBVOL_RDONLY : 0 };
+
+	snprintf(order.name, sizeof(order.name), "%s", name);
+	if (ioctl(directory, BTRFS_IOC_SNAP_CREATE_V2, &order) < 0)
+		return husk_fail_errno(err, "cannot clone the disk");
+	return 0;
+}
+
+static int subvolume_remove(int parent, const char *name)
+{
+	struct btrfs_ioctl_vol_args order = { 0 };
+
+	snprintf(order.name, sizeof(order.name), "%s", name);
+	return ioctl(parent, BTRFS_IOC_SNAP_DESTROY, &order) < 0 && errno != ENOENT ? -1 : 0;
+}
+
+/* With what is in it: that of a machine has one more. */
+static int disk_remove(int disks, const char *name)
+{
+	cleanup_close int outer = name[0] == 'm' ? open_directory(disks, name) : -1;
+
+	if (outer >= 0 && subvolume_remove(outer, DATA) < 0)
+		return -1;
+	return subvolume_remove(disks, name);
+}
+
+/* ---- the disk of a machine, and of an image ---- */
+
+int disk_make(int disks, const char *machine, struct husk_error *err)
+{
+	char name[NAME_MAX_SIZE];
+
+	return name_new(machine, "m-", name, err) < 0 ? -1 : subvolume_make(disks, name, OUTSIDE, err);
+}
+
+static int open_outer(int disks, const char *machine, struct husk_error *err)
+{
+	char name[NAME_MAX_SIZE] = "";
+	int fd = name_read(machine, name) < 0 ? -1 : open_directory(disks, name);
+
+	return fd < 0 ? husk_fail_errno(err, "cannot open the disk '%s' of '%s'", name, machine) : fd;
+}
+
+int disk_begin(int disks, const char *machine, uint64_t bytes, struct husk_error *err)
+{
+	cleanup_close int outer = open_outer(disks, machine, err);
+
+	return outer < 0 ? -1 : subvolume_make(outer, DATA, bytes, err);
+}
+
+static int open_saved(int disks, const char *image, struct husk_error *err)
+{
+	char name[NAME_MAX_SIZE];
+	int fd = name_read(image, name) < 0 ? -1 : open_directory(disks, name);
+
+	return fd < 0 ? husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its disk is gone", image) : fd;
+}
+
+int disk_restore(int disks, const char *image, const char *machine, uint64_t bytes, struct husk_error *err)
+{
+	cleanup_close int saved = open_saved(disks, image, err), outer = -1, data = -1;
+
+	if (saved < 0 || (outer = open_outer(disks, machine, err)) < 0 ||
+	    subvolume_clone(saved, outer, DATA, false, err) < 0)
+		return -1;
+	data = open_directory(outer, DATA);
+	if (data < 0)
+		return husk_fail_errno(err, "cannot open the disk of '%s'", machine);
+	return set_limit(data, MAX(bytes, used_bytes(data) + SPARE), err);
+}
+
+int disk_save(int disks, const char *machine, const char *image, struct husk_error *err)
+{
+	cleanup_close int outer = open_outer(disks, machine, err), data = -1;
+	char name[NAME_MAX_SIZE];
+
+	if (outer < 0)
+		return -1;
+	data = open_directory(outer, DATA);
+	if (data < 0)
+		return husk_fail_errno(err, "cannot open the disk of '%s'", machine);
+	/* A commit: on return the snapshot is on disk, with everything the guest had written. */
+	return name_new(image, "i-", name, err) < 0 ? -1 : subvolume_clone(data, disks, name, true, err);
+}
+
+int disk_used(int disks, const char *machine, uint64_t *bytes)
+{
+	cleanup_close int outer = open_outer(disks, machine, NULL);
+	cleanup_close int data = outer < 0 ? -1 : open_directory(outer, DATA);
+
+	*bytes = data < 0 ? 0 : used_bytes(data);
+	return data < 0 ? -1 : 0;
+}
+
+bool disk_in_image(const char *image)
+{
+	char name[NAME_MAX_SIZE];
+
+	return name_read(image, name) == 0;
+}
+
+int disk_check(const char *image, struct husk_error *err)
+{
+	cleanup_close int disks = disks_open(image, err);
+	cleanup_close int saved = disks < 0 ? -1 : open_saved(disks, image, err);
+
+	return saved < 0 ? -1 : 0;
+}
+
+/* ---- removal ---- */
+
+typedef void visit_fn(void *data, const char *name);
+
+/* Every name in `directory` and below; these are Husk's own directories, none of a guest's. */
+static void visit_names(const char *directory, unsigned depth, visit_fn *visit, void *data)
+{
+	char name[NAME_MAX_SIZE];
+
+	if (name_read(directory, name) == 0)
+		visit(data, name);
+	cleanup_dir DIR *dir = depth > 0 ? opendir(directory) : NULL;
+	for (struct dirent *entry; dir && (entry = readdir(dir));) {
+		cleanup_free char *below = entry->d_type == DT_DIR && entry->d_name[0] != '.'
+						   ? str_format("%s/%s", directory, entry->d_name)
+						   : NULL;
+		if (below)
+			visit_names(below, depth - 1, visit, data);
+	}
+}
+
+static void add_name(void *data, const char *name)
+{
+	strv_add(data, name);
+}
+
+void disk_drop(const char *directory)
+{
+	cleanup_strv char **names = NULL;
+	cleanup_close int disks = -1;
+	struct husk_error err = { 0 };
+
+	visit_names(directory, NAME_DEPTH, add_name, &names);
+	if (!names)
+		return;
+	disks = disks_open(directory, &err);
+	if (disks < 0)
+		log_line(LOG_WARN, "disks of '%s' stay until husk gc: %s", directory, err.message);
+	for (size_t i = 0; disks >= 0 && names[i]; i++)
+		if (disk_remove(disks, names[i]) < 0)
+			log_line(LOG_WARN, "the disk %s of '%s' stays until husk gc: %s", names[i], directory,
+				 strerror(errno));
+}
+
+/* Is it of a machine or an image that may not have said so yet? Also when the kernel does not tell. */
+static bool is_young(int disks, const char *name)
+{
+	struct btrfs_ioctl_get_subvol_info_args info = { 0 };
+	cleanup_close int fd = open_directory(disks, name);
+
+	return fd < 0 || ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, &info) < 0 ||
+	       (uint64_t)time(NULL) < info.otime.sec + YOUNG_S;
+}
+
+static bool is_listed(char *const *names, const char *name)
+{
+	for (size_t i = 0; names && names[i]; i++)
+		if (str_equal(names[i], name))
+			return true;
+	return false;
+}
+
+void disk_collect(const char *home, const char *const *directories)
+{
+	cleanup_strv char **names = NULL;
+	cleanup_close int disks = disks_open(home, NULL);
+	int own = disks < 0 ? -1 : open_directory(disks, ".");
+	cleanup_dir DIR *dir = own < 0 ? NULL : fdopendir(own);
+
+	if (!dir)
+		fd_close(&own);
+	for (size_t i = 0; dir && directories[i]; i++) {
+		cleanup_free char *path = str_format("%s/%s", home, directories[i]);
+		if (!path)
+			return;
+		visit_names(path, NAME_DEPTH + 1, add_name, &names);
+	}
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		if (entry->d_name[0] != '.' && !is_listed(names, entry->d_name) && !is_young(disks, entry->d_name) &&
+		    disk_remove(disks, entry->d_name) == 0)
+			log_line(LOG_INFO, "removed the disk %s, which was nobody's", entry->d_name);
+	if (disks >= 0)
+		disks_trim(disks);
+}
+
+/* ---- the mount ---- */
+
+static void wait_to_be_killed(void *data)
+{
+	(void)data;
+	for (;;)
+		pause();
+}
+
+static int write_map(pid_t pid, const char *name, uint32_t uid_base)
+{
+	char path[64], map[64];
+	cleanup_close int fd = -1;
+	int length = snprintf(map, sizeof(map), "%u %u %d\n", DISK_UID, uid_base, UIDS);
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	return fd < 0 || write(fd, map, (size_t)length) != length ? -1 : 0;
+}
+
+/* A user namespace that shows the ids on disk as the machine's; nobody ever runs in it. */
+static int open_mapping(uint32_t uid_base, struct husk_error *err)
+{
+	cleanup_close int process = -1, mapping = -1;
+	char path[64];
+	pid_t pid = jail_clone(CLONE_NEWUSER, wait_to_be_killed, NULL, &process);
+
+	if (pid < 0)
+		return husk_fail_errno(err, "cannot make a user namespace for the disk");
+	snprintf(path, sizeof(path), "/proc/%d/ns/user", (int)pid);
+	if (write_map(pid, "uid_map", uid_base) == 0 && write_map(pid, "gid_map", uid_base) == 0)
+		mapping = open(path, O_RDONLY | O_CLOEXEC);
+	if (mapping < 0)
+		husk_fail_errno(err, "cannot map the owners of the disk");
+	syscall(SYS_pidfd_send_signal, process, SIGKILL, NULL, 0);
+	while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	return steal_fd(&mapping);
+}
+
+int disk_mount(int disks, const char *machine, uint32_t uid_base, struct husk_error *err)
+{
+	cleanup_close int mapping = open_mapping(uid_base, err), tree = -1;
+	char name[NAME_MAX_SIZE];
+
+	if (mapping < 0)
+		return -1;
+	if (name_read(machine, name) < 0)
+		return husk_fail(err, HUSK_INTERNAL, "'%s' has no disk", machine);
+	tree = disks_mount(machine, disks, name, err);
+	if (tree < 0)
+		return -1;
+	struct mount_attr attributes = { .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
+					 .userns_fd = (uint64_t)mapping };
+	if (mount_setattr(tree, "", AT_EMPTY_PATH, &attributes, sizeof(attributes)) < 0)
+		return husk_fail_errno(
+			err, "cannot map the owners of '%s' (Linux 5.15 or newer; or set HUSK_DISK=memory)", machine);
+	return steal_fd(&tree);
+}

@@ -1,0 +1,376 @@
+/*
+ * Images of registries: pulled (src/registry/) into the store of images, made templates of, listed and removed. The template
+ * of an image is named after it and its digest, so a tag that moves on gets another one, and what was made from the old
+ * one is not touched.
+ */
+#include "instance/images.h"
+
+#include <ctype.h>
+#include <sys/file.h>
+
+#include "registry/pull.h"
+#include "store/image_store.h"
+
+#define DIGEST_SHOWN 12
+
+/* ---- names ---- */
+
+bool husk_image_is_name(const char *word)
+{
+	return reference_is_image(word);
+}
+
+static int parse(const char *name, struct reference *out, struct husk_error *err)
+{
+	return reference_parse(name, getenv("HUSK_REGISTRY"), out, err);
+}
+
+bool husk_image_allowed(const char *name, const char *registries)
+{
+	cleanup(reference_free) struct reference reference = { 0 };
+
+	if (!registries || parse(name, &reference, NULL) < 0)
+		return false;
+	return reference_listed(registries, "*") || reference_listed(registries, reference.host);
+}
+
+/* "python-3.12-<12 digits of the digest>" */
+static char *template_name(const struct reference *reference, const char *manifest)
+{
+	const char *slash = strrchr(reference->repository, '/');
+	char *name =
+		str_format("%.*s-%.*s%s%.*s", 28, slash ? slash + 1 : reference->repository, 20,
+			   reference->tag ? reference->tag : "", reference->tag ? "-" : "", DIGEST_SHOWN, manifest);
+
+	for (char *at = name; at && *at; at++)
+		if (!isalnum((unsigned char)*at) && !strchr("-_.", *at))
+			*at = '-';
+	return name;
+}
+
+static int open_store(struct husk *husk, struct image_store *out, struct husk_error *err)
+{
+	cleanup_free char *folder = path_images(&husk->paths);
+
+	return folder ? image_store_open(folder, out, err) : husk_fail_memory(err);
+}
+
+/* The entry of a name; NOT_FOUND suggests one that is near. */
+static int find(const struct image_list *list, const char *name, struct image_entry **out, struct husk_error *err)
+{
+	cleanup(reference_free) struct reference reference = { 0 };
+	cleanup_free const char **near = calloc(list->count + 1, sizeof(*near));
+
+	if (!near)
+		return husk_fail_memory(err);
+	if (parse(name, &reference, err) < 0)
+		return -1;
+	cleanup_free char *whole = reference_name(&reference);
+	for (size_t i = 0; whole && i < list->count; i++) {
+		near[i] = list->entries[i].name;
+		*out = &list->entries[i];
+		if (str_equal(list->entries[i].name, whole))
+			return 0;
+	}
+	const char *meant = whole ? str_nearest(whole, near, list->count) : NULL;
+	return husk_fail(err, HUSK_NOT_FOUND, "image '%s' is not here%s%s%s (husk image ls, husk pull)",
+			 whole ? whole : name, meant ? "; did you mean '" : "", meant ? meant : "", meant ? "'?" : "");
+}
+
+char *image_template(struct husk *husk, const char *name)
+{
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+	struct image_entry *entry = NULL;
+
+	if (!reference_is_image(name) || open_store(husk, &store, NULL) < 0 ||
+	    image_store_list(&store, &list, NULL) < 0 || find(&list, name, &entry, NULL) < 0)
+		return NULL;
+	return strdup(entry->template);
+}
+
+int images_sweep(struct husk *husk, uint64_t *bytes, struct husk_error *err)
+{
+	cleanup(image_store_close) struct image_store store = { 0 };
+
+	return open_store(husk, &store, err) < 0 ? -1 : image_store_sweep(&store, bytes, err);
+}
+
+/* ---- what husk.h shows of one ---- */
+
+void husk_image_free(struct husk_image *image)
+{
+	if (!image)
+		return;
+	free(image->name);
+	free(image->digest);
+	free(image->template_name);
+	for (size_t i = 0; i < image->layer_count; i++)
+		free(image->layers[i].digest);
+	free(image->layers);
+	strv_free(image->command);
+	strv_free(image->environment);
+	free(image->user);
+	free(image->cwd);
+	free(image);
+}
+
+void husk_image_list_free(struct husk_image **list)
+{
+	for (size_t i = 0; list && list[i]; i++)
+		husk_image_free(list[i]);
+	free(list);
+}
+
+static int show_layers(const struct oci_image *from, struct husk_image *image, struct husk_error *err)
+{
+	image->layers = calloc(from->layer_count + 1, sizeof(*image->layers));
+	if (!image->layers)
+		return husk_fail_memory(err);
+	for (; image->layer_count < from->layer_count; image->layer_count++) {
+		struct husk_image_layer *layer = &image->layers[image->layer_count];
+		layer->digest = str_format("sha256:%s", from->layers[image->layer_count].digest);
+		layer->bytes = from->layers[image->layer_count].size;
+		if (!layer->digest)
+			return husk_fail_memory(err);
+		image->bytes += layer->bytes;
+	}
+	return 0;
+}
+
+/* Which sandboxes and snapshots of it there are. */
+static int count_users(struct husk *husk, struct husk_image *image, struct husk_error *err)
+{
+	struct catalog_sandbox **sandboxes = NULL;
+	struct catalog_snapshot **snapshots = NULL;
+	unsigned mask = ~(1u << CATALOG_ENDED | 1u << CATALOG_POOL | 1u << CATALOG_PREPARING);
+
+	if (catalog_sandbox_list(husk->catalog, mask, &sandboxes, err) < 0)
+		return -1;
+	for (size_t i = 0; sandboxes[i]; i++)
+		image->sandboxes += str_equal(sandboxes[i]->template_name, image->template_name);
+	catalog_sandbox_list_free(sandboxes);
+	if (catalog_snapshot_list(husk->catalog, true, &snapshots, err) < 0)
+		return -1;
+	for (size_t i = 0; snapshots[i]; i++)
+		image->snapshots += str_equal(snapshots[i]->template_name, image->template_name);
+	catalog_snapshot_list_free(snapshots);
+	return 0;
+}
+
+static bool is_built(struct husk *husk, const char *template)
+{
+	struct catalog_template *row = NULL;
+	bool built = catalog_template_get(husk->catalog, template, &row, NULL) == 0;
+
+	catalog_template_free(row);
+	return built;
+}
+
+static int fill(struct husk *husk, const struct image_store *store, const struct image_entry *entry,
+		struct husk_image *image, struct husk_error *err)
+{
+	cleanup(oci_image_free) struct oci_image from = { 0 };
+
+	if (oci_load(store->path, entry->name, entry->name, &from, err) < 0 || show_layers(&from, image, err) < 0)
+		return -1;
+	image->name = strdup(entry->name);
+	image->template_name = strdup(entry->template);
+	image->digest = str_format("sha256:%s", entry->manifest);
+	image->command = steal_pointer(from.command);
+	image->environment = steal_pointer(from.environment);
+	image->user = steal_pointer(from.user);
+	image->cwd = steal_pointer(from.directory);
+	image->pulled_ms = entry->pulled_ms;
+	if (!image->name || !image->template_name || !image->digest)
+		return husk_fail_memory(err);
+	image->built = is_built(husk, entry->template);
+	return count_users(husk, image, err);
+}
+
+static struct husk_image *show(struct husk *husk, const struct image_store *store, const struct image_entry *entry,
+			       struct husk_error *err)
+{
+	struct husk_image *image = calloc(1, sizeof(*image));
+
+	if (!image) {
+		husk_fail_memory(err);
+		return NULL;
+	}
+	if (fill(husk, store, entry, image, err) == 0)
+		return image;
+	husk_image_free(image);
+	return NULL;
+}
+
+/* ---- pull and build ---- */
+
+struct relay {
+	const struct husk_pull_options *options;
+};
+
+static int relay_progress(void *data, const struct pull_progress *progress)
+{
+	const struct relay *relay = data;
+	const struct husk_pull_progress shown = { progress->layers, progress->layers_done, progress->bytes,
+						  progress->bytes_done };
+
+	return relay->options->progress(relay->options->data, &shown);
+}
+
+int husk_image_pull(struct husk *husk, const struct husk_pull_options *options, struct husk_image **out,
+		    struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "pulling an image", "do it on the server's host", err);
+	cleanup(reference_free) struct reference reference = { 0 };
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_entry_free) struct image_entry entry = { 0 };
+	struct relay relay = { options };
+	const struct pull_hooks hooks = { options->progress ? relay_progress : NULL, &relay };
+
+	if (husk_owner_only(husk, "pulling an image", err) < 0 || parse(options->name, &reference, err) < 0 ||
+	    open_store(husk, &store, err) < 0)
+		return -1;
+	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
+	if (lock < 0 || pull_image(&reference, &store, &hooks, &entry, err) < 0)
+		return -1;
+	entry.template = template_name(&reference, entry.manifest);
+	if (!entry.template)
+		return husk_fail_memory(err);
+	if (image_store_put(&store, &entry, err) < 0)
+		return -1;
+	if (!out)
+		return 0;
+	*out = show(husk, &store, &entry, err);
+	return *out ? 0 : -1;
+}
+
+int husk_image_build(struct husk *husk, const char *name, const struct husk_build_options *options,
+		     struct husk_template **out, bool *fresh, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "building an image", "do it on the server's host", err);
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+	struct image_entry *entry = NULL;
+
+	if (open_store(husk, &store, err) < 0)
+		return -1;
+	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
+	if (lock < 0 || image_store_list(&store, &list, err) < 0 || find(&list, name, &entry, err) < 0)
+		return -1;
+	struct husk_build_options all = options ? *options : (struct husk_build_options){ 0 };
+	all.name = entry->template;
+	all.image = store.path;
+	all.reference = entry->name;
+	return husk_template_build(husk, &all, out, fresh, err);
+}
+
+/* ---- list, remove ---- */
+
+int husk_image_list(struct husk *husk, struct husk_image ***out, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "listing images", "do it on the server's host", err);
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+
+	if (open_store(husk, &store, err) < 0)
+		return -1;
+	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
+	if (lock < 0 || image_store_list(&store, &list, err) < 0)
+		return -1;
+	struct husk_image **shown = calloc(list.count + 1, sizeof(*shown));
+	if (!shown)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < list.count; i++) {
+		shown[i] = show(husk, &store, &list.entries[i], err);
+		if (!shown[i]) {
+			husk_image_list_free(shown);
+			return -1;
+		}
+	}
+	*out = shown;
+	return 0;
+}
+
+int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **out, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "looking at images", "do it on the server's host", err);
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+	struct image_entry *entry = NULL;
+
+	if (open_store(husk, &store, err) < 0)
+		return -1;
+	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
+	if (lock < 0 || image_store_list(&store, &list, err) < 0 || find(&list, name, &entry, err) < 0)
+		return -1;
+	*out = show(husk, &store, entry, err);
+	return *out ? 0 : -1;
+}
+
+/* Takes the name off, and the template when no other name has it. Images that are not whole go as well: by name. */
+static int forget(struct husk *husk, const struct image_store *store, const struct image_list *list,
+		  const struct image_entry *entry, struct husk_error *err)
+{
+	struct husk_image users = { .name = entry->name, .template_name = entry->template };
+	bool shared = false;
+
+	for (size_t i = 0; i < list->count; i++)
+		shared |= &list->entries[i] != entry && str_equal(list->entries[i].template, entry->template);
+	if (!shared && count_users(husk, &users, err) < 0)
+		return -1;
+	if (users.sandboxes || users.snapshots)
+		return husk_fail(err, HUSK_CONFLICT,
+				 "image '%s' is in use: %zu sandboxes and %zu snapshots were made from it; remove them "
+				 "first (husk ls, husk snapshot ls)",
+				 entry->name, users.sandboxes, users.snapshots);
+	if (image_store_drop(store, entry->name, err) < 0)
+		return -1;
+	if (!shared && is_built(husk, entry->template))
+		return husk_template_remove(husk, entry->template, err);
+	return 0;
+}
+
+int husk_image_remove(struct husk *husk, const char *name, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "removing images", "do it on the server's host", err);
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+	struct image_entry *entry = NULL;
+
+	if (husk_owner_only(husk, "removing an image", err) < 0 || open_store(husk, &store, err) < 0 ||
+	    image_store_list(&store, &list, err) < 0 || find(&list, name, &entry, err) < 0 ||
+	    forget(husk, &store, &list, entry, err) < 0)
+		return -1;
+	return image_store_sweep(&store, NULL, err);
+}
+
+int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "removing images", "do it on the server's host", err);
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+	struct husk_error why = { 0 };
+
+	*count = 0;
+	*bytes = 0;
+	if (husk_owner_only(husk, "removing images", err) < 0 || open_store(husk, &store, err) < 0 ||
+	    image_store_list(&store, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; i < list.count; i++) {
+		int result = forget(husk, &store, &list, &list.entries[i], &why);
+		if (result < 0 && why.code != HUSK_CONFLICT)
+			return husk_fail(err, why.code, "%s", why.message);
+		if (result < 0)
+			continue;
+		++*count;
+		image_entry_free(&list.entries[i]); /* its name is nobody's reason to keep a template any more */
+	}
+	return image_store_sweep(&store, bytes, err);
+}

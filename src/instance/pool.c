@@ -1,0 +1,259 @@
+/*
+ * The pool of prepared machines; see pool.h. No process manages the pool. Each machine that becomes a sandbox starts its
+ * replacement, and an entry that is not claimed in time ends by itself.
+ */
+#include "instance/pool.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include "instance/bake.h"
+#include "instance/contact.h"
+#include "instance/egress_policy.h"
+#include "instance/recover.h"
+#include "instance/spawn.h"
+#include "wire/wire.h"
+
+#define DRAIN_DIAL_MS 1000
+#define PREPARING_MS 10000 /* how long the end of the pool waits for entries on their way into it */
+#define POOL_SIZE 2
+#define POOL_IDLE_SECONDS 300
+#define CLOSE_SECONDS 2
+#define LEASH_SECONDS 600 /* how long after a sandbox with a policy the pool keeps leashes ready */
+
+static int64_t number_from_environment(const char *name, int64_t max, int64_t fallback)
+{
+	const char *text = getenv(name);
+	int64_t value;
+
+	return text && str_to_int64(text, 0, max, &value) == 0 ? value : fallback;
+}
+
+int pool_size(void)
+{
+	return (int)number_from_environment("HUSK_POOL", 64, POOL_SIZE);
+}
+
+int64_t pool_idle_ms(void)
+{
+	return 1000 * number_from_environment("HUSK_POOL_IDLE", 86400, POOL_IDLE_SECONDS);
+}
+
+/* ---- taking from the pool ---- */
+
+/* A claimed entry that wakes another sandbox gives it its slot; one that becomes a new one gets the wanted row's fields. */
+static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, struct catalog_sandbox *entry,
+		     const char *secrets, struct husk_error *err)
+{
+	if (wanted->id)
+		return catalog_pool_adopt(husk->catalog, wanted->id, entry->id, err);
+	if (secrets && egress_secrets_save(husk, entry->id, secrets, err) < 0)
+		return -1;
+	struct catalog_sandbox row = *wanted;
+	row.id = entry->id;
+	row.slot = entry->slot;
+	row.state = CATALOG_CREATING;
+	row.created_ms = time_wall_ms();
+	return catalog_sandbox_update(husk->catalog, &row, err);
+}
+
+int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm,
+	      const char *secrets, char **out, struct husk_error *err)
+{
+	struct catalog_sandbox *entry = NULL;
+	cleanup_buf struct buf arguments = { 0 };
+
+	int found = catalog_pool_claim(husk->catalog, wanted->template_digest, wanted->disk_bytes, warm, &entry, err);
+	if (found <= 0)
+		return found;
+	cleanup_close int fd = supervisor_dial(husk, entry->id, SUPERVISOR_DIAL_MS, err);
+	int result = fd < 0 ? -1 : hand_over(husk, wanted, entry, secrets, err);
+	if (result == 0) {
+		int bad = wire_put_string(&arguments, TAG_NAME, wanted->id ? wanted->id : entry->id);
+		bad |= wire_put_string(&arguments, TAG_PATH, image);
+		bad |= wire_put_int(&arguments, TAG_FLAGS, wanted->id ? lock_fd : -1);
+		result = bad ? husk_fail_memory(err)
+			     : supervisor_call(fd, METHOD_SANDBOX_CLAIM, &arguments, NULL,
+					       supervisor_patience(METHOD_SANDBOX_CLAIM), err);
+	}
+	if (result == 0 && !(*out = strdup(wanted->id ? wanted->id : entry->id)))
+		result = husk_fail_memory(err);
+	if (result < 0) /* its supervisor has cleared up, unless it was killed over it */
+		husk_recover(husk, entry->id);
+	catalog_sandbox_free(entry);
+	return result < 0 ? -1 : 1;
+}
+
+/* ---- emptying the pool ---- */
+
+/* Tells the entries to go; true: some are still on their way into the pool. */
+static bool sweep_pool(struct husk *husk, size_t *ended)
+{
+	struct catalog_sandbox **list = NULL;
+	bool preparing = false;
+
+	if (catalog_sandbox_list(husk->catalog, 1u << CATALOG_POOL | 1u << CATALOG_PREPARING, &list, NULL) < 0)
+		return false;
+	for (size_t i = 0; list[i]; i++) {
+		preparing |= list[i]->state == CATALOG_PREPARING;
+		struct husk_error err = { 0 };
+		cleanup_close int fd = supervisor_dial(husk, list[i]->id, DRAIN_DIAL_MS, &err);
+		int result = fd < 0 ? -1
+				    : supervisor_call(fd, METHOD_SANDBOX_KILL, NULL, NULL,
+						      supervisor_patience(METHOD_SANDBOX_KILL), &err);
+		if (result < 0 && err.code == HUSK_TIMEOUT)
+			result = supervisor_force(husk, list[i]->id, NULL, &err);
+		*ended += result == 0;
+	}
+	catalog_sandbox_list_free(list);
+	return preparing;
+}
+
+/* An entry that is being prepared may not be told to go yet, and would turn up after we said that the pool is empty. */
+size_t husk_pool_drain(struct husk *husk)
+{
+	size_t ended = 0;
+
+	if (husk->remote)
+		return remote_pool_drain(husk->remote, &ended, NULL) < 0 ? 0 : ended;
+	if (husk_owner_only(husk, "the pool", NULL) < 0)
+		return 0;
+	for (int64_t end = time_monotonic_ms() + PREPARING_MS; sweep_pool(husk, &ended); usleep(20000)) {
+		if (time_monotonic_ms() > end)
+			break;
+		husk_recover(husk, NULL); /* it may be one whose supervisor was killed */
+	}
+	return ended;
+}
+
+/* ---- filling the pool ---- */
+
+/* Held between an entry's lock file and its row: a process that ends in between leaves a file that nobody looks after. */
+static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
+
+void pool_close(void)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += CLOSE_SECONDS;
+	(void)!pthread_mutex_timedlock(&registering, &until); /* and never given back */
+}
+
+bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
+{
+	struct husk_error err = { 0 };
+	char id[32];
+	struct catalog_sandbox row = *like;
+
+	if (random_id("sb-", 10, id) < 0)
+		return false;
+	row.id = id;
+	row.name = row.parent = row.end_reason = row.metadata = row.environment =
+		NULL; /* egress tells whether to keep a leash ready */
+	row.volumes = NULL;
+	row.idempotency_key = row.request = NULL; /* they stand for the sandbox it is like, and for no second one */
+	row.state = CATALOG_PREPARING;
+	row.warm = warm;
+	row.persistent = row.hibernates = false;
+	row.expires_ms = row.ended_ms = row.idle_seconds = 0;
+	row.created_ms = time_wall_ms();
+	cleanup_free char *baked = bake_path(husk, row.isolation, row.template_digest, row.disk_bytes, &err);
+	cleanup_free char *lock_path = path_lock(&husk->paths, id);
+	if (!baked || !lock_path)
+		return false;
+	pthread_mutex_lock(&registering);
+	cleanup_close int lock = supervisor_lock(husk, id, &err);
+	bool added = lock >= 0 && catalog_sandbox_add(husk->catalog, &row, &err) == 0;
+	if (lock >= 0 && !added)
+		unlink(lock_path); /* without a row nobody would find it */
+	pthread_mutex_unlock(&registering);
+	if (added && supervisor_start(husk, id, lock, warm ? baked : NULL, true, &err) == 0)
+		return true;
+	log_line(LOG_WARN, "cannot fill the pool: %s", err.message);
+	return false;
+}
+
+struct refill {
+	struct husk *husk;
+	bool (*over)(void *data);
+	void *data;
+	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it is on a leash */
+};
+
+static void refill_free(struct refill *job)
+{
+	free(job->like.template_name);
+	free(job->like.template_digest);
+	free(job->like.isolation);
+	free(job);
+}
+
+static void *refill(void *argument)
+{
+	struct refill *job = argument;
+
+	/* A failure ends it: the pool may be being emptied, which must come to an end. */
+	bool failed = false;
+	for (int warm = 1; warm >= 0; warm--) {
+		int target = warm ? pool_size() : MIN(pool_size(), 1);
+		for (int added = 0; added < target && !failed && !job->over(job->data); added++) {
+			int count = catalog_pool_count(job->husk->catalog, job->like.template_digest,
+						       job->like.disk_bytes, warm, NULL);
+			if (count < 0 || count >= target)
+				break;
+			failed = !pool_add(job->husk, &job->like, warm);
+		}
+	}
+	refill_free(job);
+	return NULL;
+}
+
+/* Does this instance make sandboxes with a policy these days? Told by the age of a file that each of them touches. */
+static bool leash_in_use(struct husk *husk, bool leashed)
+{
+	cleanup_free char *path = str_format("%s/leash", husk->paths.runtime);
+	struct stat st;
+
+	if (!path)
+		return false;
+	if (leashed) {
+		cleanup_close int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		if (fd >= 0)
+			futimens(fd, NULL);
+		return true;
+	}
+	return stat(path, &st) == 0 && time_wall_ms() / 1000 - st.st_mtime < LEASH_SECONDS;
+}
+
+void pool_refill(struct husk *husk, const struct catalog_sandbox *like, bool leashed, bool (*over)(void *data),
+		 void *data)
+{
+	pthread_t thread;
+	struct refill *job = calloc(1, sizeof(*job));
+
+	if (!job || pool_size() == 0) {
+		free(job);
+		return;
+	}
+	job->husk = husk;
+	job->over = over;
+	job->data = data;
+	job->like = (struct catalog_sandbox){
+		.template_name = strdup(like->template_name),
+		.template_digest = strdup(like->template_digest),
+		.isolation = strdup(like->isolation),
+		.memory_bytes = like->memory_bytes,
+		.disk_bytes = like->disk_bytes,
+		.cpu_milli = like->cpu_milli,
+		.pids = like->pids,
+		.egress = leash_in_use(husk, leashed) ? "{\"mode\":\"allow\"}" : NULL,
+	};
+	if (!job->like.template_name || !job->like.template_digest || !job->like.isolation ||
+	    pthread_create(&thread, NULL, refill, job) != 0) {
+		refill_free(job);
+		return;
+	}
+	pthread_detach(thread);
+}

@@ -1,0 +1,256 @@
+/*
+ * Snapshots: images of running sandboxes, kept under an id and optional names. The catalog row is added before the image is
+ * written and removed before the image is deleted. A row is not "ready" until its image is on disk, and only a ready
+ * snapshot can be used.
+ */
+#include "instance/snapshots.h"
+
+#include "engine/engine.h"
+#include "instance/contact.h"
+#include "instance/instance.h"
+#include "instance/spawn.h"
+#include "instance/view.h"
+#include "wire/wire.h"
+
+void snapshot_drop(struct husk *husk, const char *id)
+{
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+	cleanup_free char *partial = directory ? str_format(IMAGE_PARTIAL, directory) : NULL;
+
+	if (partial)
+		engine_remove(partial, NULL);
+	catalog_snapshot_remove(husk->catalog, id, NULL);
+	if (directory)
+		image_discard(directory, NULL);
+}
+
+void snapshot_settle(struct husk *husk, const char *id, int *lock)
+{
+	cleanup_free char *path = path_lock(&husk->paths, id);
+
+	if (path && *lock >= 0)
+		unlink(path);
+	fd_close(lock);
+}
+
+/* The row, and then the image: by the sandbox's supervisor. */
+static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, const char *name, char *id,
+		struct husk_error *err)
+{
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+	cleanup_buf struct buf arguments = { 0 };
+	struct catalog_snapshot snapshot = {
+		.id = id,
+		.name = (char *)name,
+		.sandbox = row->id,
+		.template_name = row->template_name,
+		.template_digest = row->template_digest,
+		.isolation = row->isolation,
+		.created_ms = time_wall_ms(),
+		.memory_bytes = row->memory_bytes,
+		.disk_bytes = row->disk_bytes,
+		.cpu_milli = row->cpu_milli,
+		.pids = row->pids,
+		.environment = row->environment,
+		.metadata = row->metadata,
+		.egress = row->egress,
+		.volumes = row->volumes,
+	};
+
+	if (!directory || wire_put_string(&arguments, TAG_PATH, directory) < 0)
+		return husk_fail_memory(err);
+	if (catalog_snapshot_add(husk->catalog, &snapshot, err) < 0)
+		return -1;
+	int result = supervisor_call(fd, METHOD_SANDBOX_CHECKPOINT, &arguments, NULL,
+				     supervisor_patience(METHOD_SANDBOX_CHECKPOINT), err);
+	if (result < 0)
+		snapshot_drop(husk, id);
+	return result;
+}
+
+int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char id[static 32], char **parent,
+		  struct husk_error *err)
+{
+	cleanup_close int fd = husk_connect(husk, sandbox, err);
+	struct catalog_sandbox *row = NULL;
+
+	if (fd < 0 || catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	*parent = strdup(row->id);
+	int result = *parent ? 0 : husk_fail_memory(err);
+	if (result == 0 && random_id("sn-", 10, id) < 0)
+		result = husk_fail_errno(err, "cannot make an id");
+	cleanup_close int lock = result == 0 ? supervisor_lock(husk, id, err) : -1;
+	if (lock >= 0 && save(husk, fd, row, name, id, err) < 0)
+		snapshot_settle(husk, id, &lock);
+	catalog_sandbox_free(row);
+	return steal_fd(&lock);
+}
+
+/* ---- what was left by those that were killed over it ---- */
+
+/* True: nobody is at work on it, and its lock is gone. */
+static bool is_abandoned(struct husk *husk, const char *id)
+{
+	cleanup_free char *path = path_lock(&husk->paths, id);
+	cleanup_close int lock = supervisor_lock(husk, id, NULL);
+
+	if (lock >= 0 && path)
+		unlink(path);
+	return lock >= 0;
+}
+
+static void sweep_locks(struct husk *husk)
+{
+	cleanup_dir DIR *dir = opendir(husk->paths.run);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		size_t size = strcspn(entry->d_name, ".");
+		bool ours = str_starts(entry->d_name, "sn-") && str_equal(entry->d_name + size, ".lock");
+		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
+		if (id)
+			is_abandoned(husk, id);
+	}
+}
+
+size_t snapshots_recover(struct husk *husk, uint64_t *bytes)
+{
+	struct catalog_snapshot **list = NULL;
+	size_t dropped = 0;
+
+	if (catalog_snapshot_list(husk->catalog, true, &list, NULL) < 0)
+		return 0;
+	for (size_t i = 0; list[i]; i++) {
+		if (!is_abandoned(husk, list[i]->id))
+			continue;
+		cleanup_free char *directory = path_snapshot(&husk->paths, list[i]->id);
+		if (bytes && directory)
+			*bytes += dir_bytes(directory);
+		snapshot_drop(husk, list[i]->id);
+		dropped++;
+	}
+	catalog_snapshot_list_free(list);
+	sweep_locks(husk);
+	return dropped;
+}
+
+/* ---- for callers of libhusk ---- */
+
+static int make_ready(struct husk *husk, const char *id, struct husk_error *err)
+{
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+
+	if (!directory)
+		return husk_fail_memory(err);
+	if (engine_image_sync(directory, err) < 0)
+		return -1;
+	return catalog_snapshot_finish(husk->catalog, id, dir_bytes(directory), err);
+}
+
+int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *name, struct husk_snapshot **out,
+			 struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_snapshot_create(husk->remote, sandbox, name, out, err);
+	char id[32];
+	cleanup_free char *parent = NULL;
+	struct catalog_snapshot *row = NULL;
+
+	if (name && name_check("name", name, err) < 0)
+		return -1;
+	if (catalog_quota_snapshots(husk->catalog, err) < 0)
+		return -1;
+	int lock = snapshot_take(husk, sandbox, name, id, &parent, err);
+	if (lock < 0)
+		return -1;
+	int result = make_ready(husk, id, err);
+	if (result < 0)
+		snapshot_drop(husk, id);
+	snapshot_settle(husk, id, &lock);
+	if (result < 0)
+		return -1;
+	cleanup_free char *detail = str_format("{\"snapshot\":\"%s\"}", id);
+	catalog_event(husk->catalog, parent, "snapshot", detail, NULL);
+	if (!out)
+		return 0;
+	if (catalog_snapshot_get(husk->catalog, id, &row, err) < 0)
+		return -1;
+	*out = snapshot_from_row(row);
+	catalog_snapshot_free(row);
+	return *out ? 0 : husk_fail_memory(err);
+}
+
+int snapshot_find(struct husk *husk, const char *snapshot, struct catalog_snapshot **out, struct husk_error *err)
+{
+	const char *slash = snapshot ? strchr(snapshot, '/') : NULL;
+	cleanup_free char *tenant = slash ? strndup(snapshot, (size_t)(slash - snapshot)) : NULL;
+
+	if (!slash)
+		return catalog_snapshot_get(husk->catalog, snapshot, out, err);
+	if (!tenant)
+		return husk_fail_memory(err);
+	return catalog_snapshot_get_shared(husk->catalog, str_equal(tenant, HUSK_SHARER) ? NULL : tenant, slash + 1,
+					   out, err);
+}
+
+int husk_snapshot_share(struct husk *husk, const char *snapshot, bool shared, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "sharing snapshots", "do it on the server's host", err);
+	struct catalog_snapshot *row = NULL;
+
+	if (catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
+		return -1;
+	bool bound = row->volumes && !str_equal(row->volumes, "[]");
+	int result = shared && bound
+			     ? husk_fail(err, HUSK_CONFLICT,
+					 "snapshot %s has volumes, which other tenants cannot have; it is not shared",
+					 row->id)
+			     : catalog_snapshot_share(husk->catalog, row->id, shared, err);
+	catalog_snapshot_free(row);
+	return result;
+}
+
+int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_snapshot_remove(husk->remote, snapshot, err);
+	struct catalog_snapshot *row = NULL;
+
+	if (catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
+		return -1;
+	snapshot_drop(husk, row->id);
+	catalog_snapshot_free(row);
+	return 0;
+}
+
+int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "tagging snapshots", "do it on the server's host", err);
+	int last = catalog_snapshot_untag(husk->catalog, name, err);
+
+	return last > 0 ? husk_snapshot_remove(husk, name, err) : last;
+}
+
+int husk_snapshot_tag(struct husk *husk, const char *snapshot, const char *name, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "tagging snapshots", "do it on the server's host", err);
+	struct catalog_snapshot *row = NULL, *other = NULL;
+	int result = 0;
+
+	if (name_check("name", name, err) < 0 || catalog_snapshot_get(husk->catalog, snapshot, &row, err) < 0)
+		return -1;
+	bool taken = catalog_snapshot_get(husk->catalog, name, &other, NULL) == 0;
+	if (!taken || !str_equal(other->id, row->id)) {
+		if (taken)
+			result = husk_snapshot_untag(husk, name, err);
+		if (result == 0)
+			result = catalog_snapshot_tag(husk->catalog, row->id, name, err);
+	}
+	catalog_snapshot_free(other);
+	catalog_snapshot_free(row);
+	return result;
+}

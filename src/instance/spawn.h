@@ -1,0 +1,21 @@
+/*
+ * Starting the supervisor of a sandbox; see spawn.c.
+ */
+#ifndef HUSK_SPAWN_H
+#define HUSK_SPAWN_H
+
+#include "instance/instance.h"
+
+#define SUPERVISOR_NAME "husk-supervise" /* of its process */
+#define SUPERVISOR_LOCK_FD 3   /* where a supervisor holds the lock of its sandbox, from its start to its end */
+#define SUPERVISOR_STATUS_FD 4 /* where it says "ok", or "<code> <message>", once */
+
+/* The husk binary, for the processes libhusk starts; caller frees. */
+char *husk_program(struct husk_error *err);
+/* The lock of a sandbox, taken without waiting: a descriptor to hand to its supervisor, or -1 with CONFLICT. */
+int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
+/* Starts the supervisor of a sandbox whose row is in CREATING; waits until it is up. On failure nothing is left of it. */
+int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
+		     struct husk_error *err);
+
+#endif

@@ -1,0 +1,25 @@
+/*
+ * Where a template is built and baked; see workshop.c.
+ */
+#ifndef HUSK_WORKSHOP_H
+#define HUSK_WORKSHOP_H
+
+#include "instance/instance.h"
+
+struct cgroup; /* jail/cgroup.h */
+
+/* What a bake or a build has on the host while it works. It has no row in the catalog: its lock, named like its cgroup and
+ * its directory, tells one at work from the remains of one that was killed. */
+struct workshop {
+	char name[32];
+	char *directory, *lock_path;
+	int lock;
+	struct cgroup *cgroup;
+};
+int workshop_open(struct husk *husk, struct workshop *out, struct husk_error *err);
+void workshop_close(struct husk *husk,
+		    struct workshop *workshop); /* ends every process in it; also after a failed open */
+/* Clears the remains of those that were killed. */
+void workshop_sweep(struct husk *husk);
+
+#endif

@@ -1,0 +1,62 @@
+/*
+ * The JSON form of checkpoints, and of what a rewind could not take back: as numbers, and in words that a person or a model
+ * can read. Names of hosts come from the guest.
+ */
+#include "json/json.h"
+
+json_t *json_checkpoint(const struct husk_checkpoint *checkpoint)
+{
+	json_t *parent = checkpoint->parent ? json_integer(checkpoint->parent) : json_null();
+
+	return json_pack("{s:I, s:o, s:o, s:o, s:I, s:b}", "number", (json_int_t)checkpoint->number, "label",
+			 json_text0(checkpoint->label), "parent", parent, "created_at",
+			 json_time(checkpoint->created_ms), "bytes", (json_int_t)checkpoint->bytes, "current",
+			 checkpoint->current);
+}
+
+json_t *json_checkpoints(struct husk_checkpoint *const *list)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && list[i]; i++)
+		json_array_append_new(array, json_checkpoint(list[i]));
+	return array;
+}
+
+static json_t *left_sentence(const struct husk_egress_traffic *left)
+{
+	cleanup_free char *text = str_format(
+		"%llu connection%s to %s:%u since the checkpoint sent %llu bytes and received %llu; what they "
+		"did there stays done",
+		(unsigned long long)left->connections, left->connections == 1 ? "" : "s", left->host, left->port,
+		(unsigned long long)left->sent, (unsigned long long)left->received);
+
+	return text ? json_text0(text) : NULL;
+}
+
+static json_t *volume_sentence(const char *name)
+{
+	cleanup_free char *text =
+		str_format("volume '%s' is not part of a checkpoint; its files are as they were", name);
+
+	return text ? json_text0(text) : NULL;
+}
+
+static json_t *sentences(const struct husk_rewound *rewound)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && i < rewound->left_count; i++)
+		json_array_append_new(array, left_sentence(&rewound->left[i]));
+	for (size_t i = 0; array && rewound->volumes && rewound->volumes[i]; i++)
+		json_array_append_new(array, volume_sentence(rewound->volumes[i]));
+	return array;
+}
+
+json_t *json_rewound(const struct husk_rewound *rewound)
+{
+	return json_pack("{s:I, s:o, s:I, s:o, s:o, s:o}", "checkpoint", (json_int_t)rewound->number, "label",
+			 json_text0(rewound->label), "dropped", (json_int_t)rewound->dropped, "traffic",
+			 json_egress_traffic(rewound->left, rewound->left_count), "volumes",
+			 json_texts(rewound->volumes), "not_undone", sentences(rewound));
+}

@@ -1,0 +1,125 @@
+/*
+ * husk.h over a server's HTTP API (docs/api.md), for handles that husk_open made from a URL. Each function here stands behind
+ * the one of husk.h that has the same name: that one calls it when its handle has a `remote`.
+ *
+ * Two ways of talking. What the catalog or a supervisor answers is one request and one JSON document each
+ * (remote_sandboxes.c …). What the guest answers (processes, files, watches, ports, code) is the wire protocol on a
+ * connection that the server relays to the supervisor: remote_tunnel gives it, and src/client/ speaks it as it does on a
+ * local socket.
+ *
+ * The server is not trusted beyond what it is asked for: its answers are parsed as an attacker's, within bounds.
+ */
+#ifndef HUSK_REMOTE_H
+#define HUSK_REMOTE_H
+
+#include "base/base.h"
+#include "husk.h"
+
+struct remote;
+
+#define REMOTE_SOCKET "/run/husk/huskd.sock" /* of the instance in /var/lib/husk */
+
+/* ---- remote_open.c: where the server is ---- */
+
+/* Whether husk_open takes this for a server and not for a directory: "unix:", "http://" or "https://" is in front. */
+bool remote_is_url(const char *text);
+int remote_open(const struct husk_host *host, struct remote **out, struct husk_error *err);
+/* Waits a moment for what was written to tunnels to be on its way. */
+void remote_close(struct remote *remote);
+const char *remote_url(const struct remote *remote);
+/* What is not offered over the API: UNAVAILABLE, naming it and what to do instead. */
+int remote_refuse(const struct remote *remote, const char *what, const char *instead, struct husk_error *err);
+
+/* ---- remote_tunnel.c ---- */
+
+/* A connection to the supervisor of a sandbox, for the methods that its agent answers; HELLO is exchanged. */
+int remote_tunnel(struct remote *remote, const char *sandbox, struct husk_error *err);
+
+/* ---- remote_sandboxes.c ---- */
+
+int remote_create(struct remote *remote, const struct husk_create_options *options, struct husk_sandbox **out,
+		  struct husk_error *err);
+int remote_inspect(struct remote *remote, const char *sandbox, struct husk_sandbox **out, struct husk_error *err);
+int remote_list(struct remote *remote, const struct husk_filter *filter, struct husk_sandbox ***out,
+		struct husk_error *err);
+int remote_kill(struct remote *remote, const char *sandbox, struct husk_error *err);
+int remote_extend(struct remote *remote, const char *sandbox, int64_t ttl_seconds, bool persistent, int64_t *expires_ms,
+		  struct husk_error *err);
+int remote_set_idle(struct remote *remote, const char *sandbox, int64_t idle_seconds, struct husk_error *err);
+int remote_set_metadata(struct remote *remote, const char *sandbox, const struct husk_pair *pairs, size_t count,
+			struct husk_error *err);
+/* "pause", "resume", "hibernate", "wake" */
+int remote_act(struct remote *remote, const char *sandbox, const char *action, struct husk_error *err);
+int remote_fork(struct remote *remote, const char *sandbox, size_t count, const struct husk_create_options *options,
+		struct husk_sandbox ***out, struct husk_error *err);
+int remote_stats(struct remote *remote, const char *sandbox, struct husk_stats *out, struct husk_error *err);
+
+/* ---- remote_network.c ---- */
+
+int remote_egress_get(struct remote *remote, const char *sandbox, struct husk_egress **out, struct husk_error *err);
+int remote_egress_set(struct remote *remote, const char *sandbox, const struct husk_egress *egress,
+		      struct husk_error *err);
+int remote_egress_log(struct remote *remote, const char *sandbox, size_t limit, struct husk_egress_event **out,
+		      size_t *count, struct husk_error *err);
+int remote_egress_traffic(struct remote *remote, const char *sandbox, struct husk_egress_traffic **out, size_t *count,
+			  struct husk_error *err);
+
+/* ---- remote_snapshots.c ---- */
+
+int remote_snapshot_create(struct remote *remote, const char *sandbox, const char *name, struct husk_snapshot **out,
+			   struct husk_error *err);
+int remote_snapshot_list(struct remote *remote, struct husk_snapshot ***out, struct husk_error *err);
+int remote_snapshot_remove(struct remote *remote, const char *snapshot, struct husk_error *err);
+int remote_template_list(struct remote *remote, struct husk_template ***out, struct husk_error *err);
+int remote_template_build(struct remote *remote, const struct husk_build_options *options, struct husk_template **out,
+			  bool *fresh, struct husk_error *err);
+int remote_template_remove(struct remote *remote, const char *name, struct husk_error *err);
+
+/* ---- remote_points.c ---- */
+
+int remote_checkpoint(struct remote *remote, const char *sandbox, const char *label, struct husk_checkpoint **out,
+		      struct husk_error *err);
+int remote_history(struct remote *remote, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
+int remote_checkpoint_remove(struct remote *remote, const char *sandbox, const char *point, struct husk_error *err);
+int remote_rewind(struct remote *remote, const char *sandbox, const char *point, bool drop_later,
+		  struct husk_rewound **out, struct husk_error *err);
+
+/* ---- remote_volumes.c ---- */
+
+int remote_volume_create(struct remote *remote, const char *name, uint64_t limit_bytes, struct husk_volume **out,
+			 struct husk_error *err);
+int remote_volume_inspect(struct remote *remote, const char *volume, struct husk_volume **out, struct husk_error *err);
+int remote_volume_list(struct remote *remote, struct husk_volume ***out, struct husk_error *err);
+int remote_volume_remove(struct remote *remote, const char *volume, struct husk_error *err);
+int remote_volume_file_stat(struct remote *remote, const char *volume, const char *path, struct husk_file *out,
+			    struct husk_error *err);
+int remote_volume_file_list(struct remote *remote, const char *volume, const char *path, uint32_t depth,
+			    struct husk_file **out, size_t *count, struct husk_error *err);
+int remote_volume_file_read(struct remote *remote, const char *volume, const char *path, uint64_t offset,
+			    uint64_t length, husk_sink sink, void *data, struct husk_error *err);
+int remote_volume_file_write(struct remote *remote, const char *volume, const char *path,
+			     const struct husk_file_attributes *attributes, husk_source source, void *data,
+			     struct husk_error *err);
+int remote_volume_file_mkdir(struct remote *remote, const char *volume, const char *path,
+			     const struct husk_file_attributes *attributes, bool parents, struct husk_error *err);
+int remote_volume_file_change(struct remote *remote, const char *volume, const char *path,
+			      const struct husk_file_attributes *attributes, struct husk_error *err);
+int remote_volume_file_remove(struct remote *remote, const char *volume, const char *path, struct husk_error *err);
+
+/* ---- remote_instance.c ---- */
+
+int remote_events(struct remote *remote, const char *sandbox, int64_t after, size_t limit, int wait_ms,
+		  struct husk_event **out, size_t *count, struct husk_error *err);
+int remote_logs(struct remote *remote, const char *sandbox, enum husk_log_source source,
+		struct husk_log_position *position, char **out, struct husk_error *err);
+/* "doctor" and "leaks" */
+int remote_checks(struct remote *remote, const char *which, struct husk_check **out, size_t *count,
+		  struct husk_error *err);
+int remote_gc(struct remote *remote, bool all, struct husk_gc_result *out, struct husk_error *err);
+int remote_pool_drain(struct remote *remote, size_t *count, struct husk_error *err);
+int remote_token_create(struct remote *remote, const struct husk_token_options *options, char **secret,
+			struct husk_token **out, struct husk_error *err);
+int remote_token_list(struct remote *remote, struct husk_token ***out, struct husk_error *err);
+int remote_token_revoke(struct remote *remote, const char *id_or_name, struct husk_error *err);
+
+#endif

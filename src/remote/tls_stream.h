@@ -1,0 +1,16 @@
+/*
+ * A TLS connection as a plain descriptor: one end of a socket pair, which its owner reads, writes, polls and closes; a thread at
+ * the other end does TLS. For connections to a server (remote_tls.c), and for those that huskd accepts (server/tls_listener.c).
+ */
+#ifndef HUSK_TLS_STREAM_H
+#define HUSK_TLS_STREAM_H
+
+#include <openssl/ssl.h>
+
+#include "base/base.h"
+
+/* Takes the connection, on which hands were shaken, and its socket, also when this fails. When the plain descriptor is closed, what
+ * was written to it still goes out. `over` is called once, on the thread, after the last use of both. */
+int tls_stream(SSL *tls, int socket, void (*over)(void *data), void *data, struct husk_error *err);
+
+#endif

@@ -1,0 +1,76 @@
+/*
+ * Checkpoints of a sandbox over HTTP: take, list, remove, and go back to one; and families of sandboxes. A thin layer over
+ * libhusk.
+ */
+#include "server/server.h"
+
+static int handle_create(struct request *request, struct husk_error *err)
+{
+	cleanup_checkpoint struct husk_checkpoint *checkpoint = NULL;
+	json_t *body = request_json(request, err);
+	struct fields fields;
+
+	if (!body)
+		return -1;
+	fields_begin(&fields, body);
+	const char *label = fields_string(&fields, "label");
+	if (fields_done(&fields, err) < 0 ||
+	    husk_checkpoint(request_husk(request), request_path(request, "id"), label, &checkpoint, err) < 0)
+		return -1;
+	return respond_json(request, 201, json_checkpoint(checkpoint), err);
+}
+
+static int handle_list(struct request *request, struct husk_error *err)
+{
+	cleanup_checkpoints struct husk_checkpoint **list = NULL;
+
+	if (husk_history(request_husk(request), request_path(request, "id"), &list, err) < 0)
+		return -1;
+	return respond_json(request, 200, json_pack("{s:o}", "checkpoints", json_checkpoints(list)), err);
+}
+
+static int handle_delete(struct request *request, struct husk_error *err)
+{
+	if (husk_checkpoint_remove(request_husk(request), request_path(request, "id"), request_path(request, "point"),
+				   err) < 0)
+		return -1;
+	return respond_empty(request, 204, err);
+}
+
+static int handle_rewind(struct request *request, struct husk_error *err)
+{
+	cleanup_rewound struct husk_rewound *rewound = NULL;
+	json_t *body = request_json(request, err);
+	struct fields fields;
+
+	if (!body)
+		return -1;
+	fields_begin(&fields, body);
+	const char *point = fields_string(&fields, "checkpoint");
+	bool drop_later = fields_bool(&fields, "drop_later", false);
+	if (fields_done(&fields, err) < 0 ||
+	    husk_rewind(request_husk(request), request_path(request, "id"), point, drop_later, &rewound, err) < 0)
+		return -1;
+	return respond_json(request, 200, json_rewound(rewound), err);
+}
+
+static int handle_tree(struct request *request, struct husk_error *err)
+{
+	bool all = false;
+	json_t *families = NULL;
+
+	if (request_query_known(request, (const char *const[]){ "of", "all", NULL }, err) < 0 ||
+	    request_query_bool(request, "all", false, &all, err) < 0 ||
+	    json_tree(request_husk(request), request_query(request, "of"), all, &families, err) < 0)
+		return -1;
+	return respond_json(request, 200, json_pack("{s:o}", "families", families), err);
+}
+
+const struct route point_routes[] = {
+	{ "POST", "/v1/sandboxes/{id}/checkpoints", handle_create, 0 },
+	{ "GET", "/v1/sandboxes/{id}/checkpoints", handle_list, 0 },
+	{ "DELETE", "/v1/sandboxes/{id}/checkpoints/{point}", handle_delete, 0 },
+	{ "POST", "/v1/sandboxes/{id}/rewind", handle_rewind, 0 },
+	{ "GET", "/v1/tree", handle_tree, 0 },
+	{ 0 },
+};

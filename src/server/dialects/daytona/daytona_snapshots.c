@@ -1,0 +1,305 @@
+/*
+ * Daytona's snapshots, from which sandboxes are created. A template of Husk is a general snapshot to Daytona. A snapshot of
+ * Husk belongs to its owner, and continues with the memory and processes that it was taken with. daytona_build.c makes
+ * snapshots from an image or a Dockerfile.
+ */
+#include <ctype.h>
+
+#include "server/api_templates.h"
+#include "server/dialects/daytona/daytona.h"
+
+#define DEFAULT_NAME "default"
+#define PAGE_DEFAULT 100
+#define PAGE_MAX 200
+#define GIB (UINT64_C(1) << 30)
+
+/* ---- names ---- */
+
+int daytona_name(const char *field, const char *given, char **out, struct husk_error *err)
+{
+	cleanup_free char *copy = strdup(given);
+
+	if (!copy)
+		return husk_fail_memory(err);
+	for (char *at = copy; *at; at++)
+		*at = *at == ':' || *at == '/' ? '.' : (char)tolower((unsigned char)*at);
+	if (!*copy || copy[strspn(copy, "abcdefghijklmnopqrstuvwxyz0123456789-_.")])
+		return husk_fail_field(err, field, "'%.80s' cannot be a name; use letters, digits, '-', '_', '.', ':'",
+				       given);
+	*out = steal_pointer(copy);
+	return 0;
+}
+
+/* What is built already and has the most in it. */
+static const char *default_template(struct request *request)
+{
+	static const char *const names[] = { "code-interpreter", "base" };
+	cleanup_templates struct husk_template **list = NULL;
+
+	if (husk_template_list(request_husk(request), &list, NULL) < 0)
+		return "base";
+	for (size_t n = 0; n < ARRAY_SIZE(names); n++)
+		for (size_t i = 0; list[i]; i++)
+			if (str_equal(list[i]->name, names[n]))
+				return names[n];
+	return "base";
+}
+
+static bool is_default(const char *name)
+{
+	return !name || str_equal(name, DEFAULT_NAME) || str_starts(name, "daytonaio/sandbox") ||
+	       str_equal(name, "daytona-small") || str_equal(name, "daytona-medium") ||
+	       str_equal(name, "daytona-large");
+}
+
+/* ---- a sandbox from one ---- */
+
+static int create_from(struct request *request, const char *template, const char *snapshot,
+		       struct husk_create_options *options, struct husk_sandbox **out, struct husk_error *err)
+{
+	options->template_name = template;
+	options->snapshot = snapshot;
+	return husk_create(request_husk(request), options, out, err);
+}
+
+int daytona_create(struct request *request, const char *name, struct husk_create_options *options,
+		   struct husk_sandbox **out, char **shown, struct husk_error *err)
+{
+	const char *template = is_default(name) ? default_template(request) : name;
+	cleanup_free char *lower = NULL;
+
+	*shown = strdup(is_default(name) ? DEFAULT_NAME : name);
+	if (!*shown)
+		return husk_fail_memory(err);
+	if (daytona_name("snapshot", template, &lower, err) < 0)
+		return -1;
+	if (!str_starts(template, "sn-")) {
+		int made = create_from(request, lower, NULL, options, out, err);
+		if (made == 0 || err->code != HUSK_NOT_FOUND)
+			return made;
+	}
+	int made = create_from(request, NULL, lower, options, out, err);
+	if (made == 0 || err->code != HUSK_NOT_FOUND)
+		return made;
+	husk_fail(err, HUSK_NOT_FOUND, "Snapshot %.80s not found (husk template ls, husk snapshot ls)", template);
+	if (template_ensure(request, lower, err) < 0)
+		return -1;
+	return create_from(request, lower, NULL, options, out, err);
+}
+
+/* ---- documents ---- */
+
+static json_t *snapshot_document(const struct husk_snapshot *snapshot)
+{
+	/* clang-format off */
+	return json_pack("{s:s, s:s, s:b, s:s, s:s, s:f, s:n, s:i, s:i, s:I, s:I, s:n, s:o, s:o, s:n, s:o}",
+		"id", snapshot->id,
+		"organizationId", snapshot->tenant ? snapshot->tenant : "husk",
+		"general", false,
+		"name", snapshot->name ? snapshot->name : snapshot->id,
+		"state", "active",
+		"size", (double)snapshot->bytes / (double)GIB,
+		"entrypoint",
+		"cpu", 2,
+		"gpu", 0,
+		"mem", (json_int_t)MAX(1u, (snapshot->memory_bytes + GIB - 1) / GIB),
+		"disk", (json_int_t)MAX(1u, (snapshot->disk_bytes + GIB - 1) / GIB),
+		"errorReason",
+		"createdAt", json_time(snapshot->created_ms),
+		"updatedAt", json_time(snapshot->created_ms),
+		"lastUsedAt",
+		"sourceSandboxId", json_text0(snapshot->sandbox));
+	/* clang-format on */
+}
+
+static json_t *template_document(const struct husk_template *template)
+{
+	/* clang-format off */
+	return json_pack("{s:s, s:b, s:s, s:s, s:f, s:n, s:i, s:i, s:i, s:I, s:n, s:o, s:o, s:n}",
+		"id", template->name,
+		"general", template->tenant == NULL,
+		"name", template->name,
+		"state", "active",
+		"size", (double)template->bytes / (double)GIB,
+		"entrypoint",
+		"cpu", 2,
+		"gpu", 0,
+		"mem", 1,
+		"disk", (json_int_t)MAX(1u, (template->disk_bytes + GIB - 1) / GIB),
+		"errorReason",
+		"createdAt", json_time(template->created_ms),
+		"updatedAt", json_time(template->created_ms),
+		"lastUsedAt");
+	/* clang-format on */
+}
+
+/* ---- routes ---- */
+
+static json_t *all_snapshots(struct request *request, struct husk_error *err)
+{
+	const char *source = request_query(request, "sourceSandboxId"), *name = request_query(request, "name");
+	cleanup_templates struct husk_template **templates = NULL;
+	cleanup_snapshots struct husk_snapshot **snapshots = NULL;
+	cleanup_json json_t *array = json_array();
+	int failed = 0;
+
+	if (husk_snapshot_list(request_husk(request), &snapshots, err) < 0 ||
+	    husk_template_list(request_husk(request), &templates, err) < 0)
+		return NULL;
+	for (size_t i = 0; snapshots[i]; i++) {
+		const char *own = snapshots[i]->name ? snapshots[i]->name : snapshots[i]->id;
+		if ((!source || str_equal(snapshots[i]->sandbox, source)) && (!name || strstr(own, name)))
+			failed |= json_array_append_new(array, snapshot_document(snapshots[i]));
+	}
+	for (size_t i = 0; !source && templates[i]; i++)
+		if (!name || strstr(templates[i]->name, name))
+			failed |= json_array_append_new(array, template_document(templates[i]));
+	if (failed)
+		husk_fail_memory(err);
+	return failed ? NULL : steal_pointer(array);
+}
+
+static int handle_list(struct request *request, struct husk_error *err)
+{
+	int64_t limit, page;
+
+	if (request_query_int(request, "limit", PAGE_DEFAULT, 1, PAGE_MAX, &limit, err) < 0 ||
+	    request_query_int(request, "page", 1, 1, INT32_MAX, &page, err) < 0)
+		return -1;
+	cleanup_json json_t *all = all_snapshots(request, err);
+	cleanup_json json_t *items = json_array();
+	if (!all || !items)
+		return all ? husk_fail_memory(err) : -1;
+	size_t total = json_array_size(all), from = (size_t)(page - 1) * (size_t)limit;
+	for (size_t i = from; i < total && i < from + (size_t)limit; i++)
+		json_array_append(items, json_array_get(all, i));
+	return respond_json(request, 200,
+			    json_pack("{s:O, s:I, s:I, s:I}", "items", items, "total", (json_int_t)total, "page",
+				      (json_int_t)page, "totalPages",
+				      (json_int_t)((total + (size_t)limit - 1) / (size_t)limit)),
+			    err);
+}
+
+/* By its id or its name; borrowed from *all, which the caller drops. */
+static json_t *find(struct request *request, const char *given, json_t **all, struct husk_error *err)
+{
+	cleanup_free char *name = NULL;
+	const char *wanted = is_default(given) ? default_template(request) : given;
+	size_t i;
+	json_t *each;
+
+	if (daytona_name("id", wanted, &name, err) < 0 || !(*all = all_snapshots(request, err)))
+		return NULL;
+	json_array_foreach(*all, i, each)
+	{
+		if (str_equal(json_string_value(json_object_get(each, "id")), name) ||
+		    str_equal(json_string_value(json_object_get(each, "name")), name))
+			return each;
+	}
+	husk_fail(err, HUSK_NOT_FOUND, "Snapshot with ID or name %.80s not found", given);
+	return NULL;
+}
+
+static int handle_get(struct request *request, struct husk_error *err)
+{
+	cleanup_json json_t *all = NULL;
+	json_t *found = find(request, request_path(request, "snapshot"), &all, err);
+
+	return found ? respond_json(request, 200, json_incref(found), err) : -1;
+}
+
+static int handle_delete(struct request *request, struct husk_error *err)
+{
+	cleanup_json json_t *all = NULL;
+	json_t *found = find(request, request_path(request, "snapshot"), &all, err);
+
+	if (!found)
+		return -1;
+	if (json_is_true(json_object_get(found, "general"))) {
+		request->fault = (struct fault){ 403, "forbidden" };
+		return husk_fail(err, HUSK_DENIED, "Snapshot %s is the instance's; husk template rm removes it",
+				 json_string_value(json_object_get(found, "name")));
+	}
+	const char *id = json_string_value(json_object_get(found, "id"));
+	int result = str_starts(id, "sn-") ? husk_snapshot_remove(request_husk(request), id, err)
+					   : husk_template_remove(request_husk(request), id, err);
+	return result < 0 ? -1 : respond_empty(request, 200, err);
+}
+
+/* name and imageName, or buildInfo */
+static int handle_create(struct request *request, struct husk_error *err)
+{
+	json_t *body = request_json(request, err);
+	cleanup_free char *name = NULL;
+	cleanup_json json_t *info = NULL, *all = NULL;
+	struct fields fields;
+
+	if (!body)
+		return -1;
+	fields_begin(&fields, body);
+	const char *given = fields_string(&fields, "name"), *image = fields_string(&fields, "imageName");
+	json_t *build = fields_any(&fields, "buildInfo");
+	int64_t gpu = fields_int(&fields, "gpu", 0, 0, 1024);
+	if (daytona_fields_done(&fields, err) < 0)
+		return -1;
+	if (!given || !*given)
+		return husk_fail_field(err, "name", "name is missing; give the snapshot's");
+	if (gpu)
+		return daytona_unsupported(request, "a GPU", err);
+	if (!build && (!image || !*image))
+		return husk_fail_field(err, "imageName", "imageName or buildInfo is missing");
+	if (daytona_name("name", given, &name, err) < 0)
+		return -1;
+	json_t *there = find(request, name, &all, err);
+	if (there)
+		return husk_fail(err, HUSK_CONFLICT, "Snapshot with name \"%.80s\" already exists", given);
+	info = build ? json_incref(build) : json_pack("{s:o}", "dockerfileContent", json_sprintf("FROM %s", image));
+	if (!info)
+		return husk_fail_memory(err);
+	if (daytona_build_named(request, info, name, err) < 0)
+		return -1;
+	json_decref(steal_pointer(all));
+	json_t *found = find(request, name, &all, err);
+	return found ? respond_json(request, 200, json_incref(found), err) : -1;
+}
+
+static int handle_logs_url(struct request *request, struct husk_error *err)
+{
+	cleanup_free char *address = daytona_address(request);
+
+	return respond_json(request, 200,
+			    json_pack("{s:o}", "url",
+				      json_sprintf("%s/snapshots/%s/build-logs", address ? address : "",
+						   request_path(request, "snapshot"))),
+			    err);
+}
+
+/* A build has ended when its request is answered, and an error of it tells what it said last. */
+static int handle_logs(struct request *request, struct husk_error *err)
+{
+	return respond_text(request, 200, "text/plain", "", 0, err);
+}
+
+static int handle_sandbox_logs_url(struct request *request, struct husk_error *err)
+{
+	cleanup_free char *address = daytona_address(request);
+
+	return respond_json(request, 200,
+			    json_pack("{s:o}", "url",
+				      json_sprintf("%s/sandbox/%s/build-logs", address ? address : "",
+						   request_path(request, "id"))),
+			    err);
+}
+
+const struct route daytona_snapshot_routes[] = {
+	{ "GET", "/daytona/snapshots", handle_list, 0 },
+	{ "POST", "/daytona/snapshots", handle_create, 0 },
+	{ "GET", "/daytona/snapshots/{snapshot}", handle_get, 0 },
+	{ "DELETE", "/daytona/snapshots/{snapshot}", handle_delete, 0 },
+	{ "POST", "/daytona/snapshots/{snapshot}/activate", handle_get, 0 },
+	{ "GET", "/daytona/snapshots/{snapshot}/build-logs-url", handle_logs_url, 0 },
+	{ "GET", "/daytona/snapshots/{snapshot}/build-logs", handle_logs, 0 },
+	{ "GET", "/daytona/sandbox/{id}/build-logs-url", handle_sandbox_logs_url, 0 },
+	{ "GET", "/daytona/sandbox/{id}/build-logs", handle_logs, 0 },
+	{ 0 },
+};

@@ -1,0 +1,302 @@
+/*
+ * Translates E2B's network options to Husk's egress policy. E2B's sandboxes reach the internet unless told otherwise;
+ * private and local addresses stay closed unless a rule names them. Headers that rules set are secrets of the policy and
+ * are never shown again. Options that a policy cannot express (proxies, identity tokens) are refused by name.
+ */
+#include <arpa/inet.h>
+#include <ctype.h>
+
+#include "server/core.h"
+#include "server/dialects/e2b/e2b.h"
+
+#define ALL_IPV4 "0.0.0.0/0"
+#define ALL_IPV6 "::/0"
+#define PLACEHOLDER "${e2b."
+#define STORED "${e2b.secrets."
+
+void e2b_network_free(struct e2b_network *network)
+{
+	for (size_t i = 0; i < network->header_count; i++) {
+		char *value = (char *)network->headers[i].value;
+		if (value)
+			explicit_bzero(value, strlen(value));
+		free(value);
+		free((char *)network->headers[i].name);
+		free((void *)network->headers[i].hosts);
+	}
+	free(network->headers);
+	free(network->allow);
+	free(network->deny);
+}
+
+/* ---- rules ---- */
+
+/* A value with the stored secrets that it names in it. */
+static int fill(struct request *request, const char *text, struct buf *out, struct husk_error *err)
+{
+	for (const char *mark; (mark = strstr(text, PLACEHOLDER)); text = strchr(mark, '}') + 1) {
+		size_t length = strcspn(mark, "}");
+		cleanup_free char *value = NULL;
+		struct husk_error why = { 0 };
+
+		if (!str_starts(mark, STORED) || !mark[length])
+			return e2b_unsupported(request, "a header with a placeholder other than ${e2b.secrets.NAME}",
+					       err);
+		cleanup_free char *name = strndup(mark + strlen(STORED), length - strlen(STORED));
+		for (char *at = name; at && *at; at++)
+			*at = (char)tolower((unsigned char)*at);
+		if (!name)
+			return husk_fail_memory(err);
+		if (husk_secret_value(request_husk(request), name, &value, &why) < 0)
+			return husk_fail_field(err, "network.rules", "%s", why.message);
+		int bad = buf_append(out, text, (size_t)(mark - text)) | buf_append_string(out, value);
+		explicit_bzero(value, strlen(value));
+		if (bad)
+			return husk_fail_memory(err);
+	}
+	return buf_append_string(out, text) < 0 ? husk_fail_memory(err) : 0;
+}
+
+/* A place for one more; the same one for a header that an earlier rule of the host sets: the last one counts. */
+static struct husk_secret *header_slot(struct e2b_network *out, const char *host, const char *header)
+{
+	for (size_t i = 0; i < out->header_count; i++)
+		if (str_equal(out->headers[i].hosts[0], host) && strcasecmp(out->headers[i].header, header) == 0)
+			return &out->headers[i];
+	struct husk_secret *grown = reallocarray(out->headers, out->header_count + 1, sizeof(*grown));
+	const char **hosts = calloc(1, sizeof(*hosts));
+	char *name = str_format("RULE_%zu", out->header_count + 1);
+	if (grown)
+		out->headers = grown;
+	if (!grown || !hosts || !name) {
+		free(hosts);
+		free(name);
+		return NULL;
+	}
+	hosts[0] = host;
+	grown[out->header_count] =
+		(struct husk_secret){ .name = name, .header = header, .hosts = hosts, .host_count = 1 };
+	return &grown[out->header_count++];
+}
+
+static int add_header(struct request *request, struct e2b_network *out, const char *host, const char *header,
+		      const char *text, struct husk_error *err)
+{
+	struct husk_secret *secret = header_slot(out, host, header);
+	cleanup_buf struct buf value = { 0 };
+
+	if (!secret)
+		return husk_fail_memory(err);
+	free((char *)secret->value);
+	secret->value = NULL;
+	int result = fill(request, text, &value, err);
+	if (result == 0 && !(secret->value = buf_steal(&value)))
+		result = husk_fail_memory(err);
+	if (value.data)
+		explicit_bzero(value.data, value.capacity);
+	return result;
+}
+
+/* Names of headers and hosts belong to the document, which outlives the policy. */
+static int read_rule(struct request *request, json_t *rule, const char *host, struct e2b_network *out,
+		     struct husk_error *err)
+{
+	json_t *transform = json_object_get(rule, "transform"), *set = json_object_get(transform, "headers"), *value;
+	struct fields fields;
+	const char *name;
+
+	if (!json_is_object(rule) || (transform && !json_is_object(transform)) || (set && !json_is_object(set)))
+		return husk_fail_field(err, "network.rules", "a rule of '%.80s' is not {transform: {headers: {…}}}",
+				       host);
+	fields_begin(&fields, rule);
+	fields_any(&fields, "transform");
+	if (e2b_refuse_rest(request, &fields, "the network rule", err) < 0)
+		return -1;
+	if (transform) {
+		fields_begin(&fields, transform);
+		fields_any(&fields, "headers");
+		if (e2b_refuse_rest(request, &fields, "the transform", err) < 0)
+			return -1;
+	}
+	json_object_foreach(set, name, value)
+	{
+		if (!json_is_string(value))
+			return husk_fail_field(err, "network.rules", "header '%.80s' of '%.80s' is no string", name,
+					       host);
+		if (add_header(request, out, host, name, json_string_value(value), err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int read_rules(struct request *request, json_t *rules, struct e2b_network *out, struct husk_error *err)
+{
+	json_t *list, *rule;
+	const char *host;
+	size_t i;
+
+	if (rules && !json_is_object(rules))
+		return husk_fail_field(err, "network.rules", "rules is no object of hosts");
+	json_object_foreach(rules, host, list)
+	{
+		if (!json_is_array(list))
+			return husk_fail_field(err, "network.rules", "the rules of '%.80s' are no list", host);
+		json_array_foreach(list, i, rule)
+		{
+			if (read_rule(request, rule, host, out, err) < 0)
+				return -1;
+		}
+	}
+	return 0;
+}
+
+/* ---- what is reached ---- */
+
+/* All traffic, or ranges of it; what is IPv6 is not reached in any case. */
+static int read_denied(struct e2b_network *out, bool *all, struct husk_error *err)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; out->deny && out->deny[i]; i++) {
+		const char *each = out->deny[i];
+		cleanup_free char *address = strndup(each, strcspn(each, "/"));
+		struct in6_addr six;
+
+		if (str_equal(each, ALL_IPV4) || str_equal(each, ALL_IPV6)) {
+			*all = true;
+			continue;
+		}
+		if (address && inet_pton(AF_INET6, address, &six) == 1)
+			continue;
+		if (each[strspn(each, "0123456789./")])
+			return husk_fail_field(err, "network.denyOut",
+					       "'%.80s' is no address or range; names cannot be denied", each);
+		out->deny[kept++] = each;
+	}
+	out->egress.deny = out->deny;
+	out->egress.deny_count = *all ? 0 : kept;
+	return 0;
+}
+
+static bool is_name(const char *rule)
+{
+	return rule[strspn(rule, "0123456789./:*")] != '\0';
+}
+
+/* Where everything is open a name says nothing, unless it is to be excepted from what is denied. */
+static int read_allowed(struct request *request, struct e2b_network *out, bool all, struct husk_error *err)
+{
+	for (size_t i = 0; out->allow && out->allow[i]; i++) {
+		if (!all && is_name(out->allow[i])) {
+			if (out->egress.deny_count)
+				return e2b_unsupported(request, "a name in allowOut together with ranges in denyOut",
+						       err);
+			continue;
+		}
+		out->allow[out->egress.allow_count++] = out->allow[i];
+	}
+	out->egress.allow = out->allow;
+	out->egress.mode = !all ? "open" : out->egress.allow_count ? "allow" : "off";
+	return 0;
+}
+
+/* It becomes a header. */
+static int check_host(const char *host, struct husk_error *err)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:[]${}";
+
+	if (!host || (*host && strlen(host) <= 255 && host[strspn(host, plain)] == '\0'))
+		return 0;
+	return husk_fail_field(err, "network.maskRequestHost",
+			       "'%.80s' cannot be a host; give one such as localhost:${PORT}", host);
+}
+
+int e2b_network_read(struct request *request, json_t *document, bool internet, struct e2b_network *out,
+		     struct husk_error *err)
+{
+	cleanup_json json_t *none = json_is_object(document) ? NULL : json_object();
+	struct fields fields;
+
+	*out = (struct e2b_network){ 0 };
+	fields_begin(&fields, none ? none : document);
+	out->allow = fields_strings(&fields, "allowOut");
+	out->deny = fields_strings(&fields, "denyOut");
+	out->closed = !fields_bool(&fields, "allowPublicTraffic", true);
+	out->host = fields_string(&fields, "maskRequestHost");
+	json_t *rules = fields_any(&fields, "rules");
+	bool all = !fields_bool(&fields, "allow_internet_access", internet);
+	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the network option", err) < 0 ||
+	    read_denied(out, &all, err) < 0 || read_allowed(request, out, all, err) < 0 ||
+	    read_rules(request, rules, out, err) < 0 || check_host(out->host, err) < 0)
+		return -1;
+	/* Nothing goes out that a header could be set in. */
+	bool off = str_equal(out->egress.mode, "off");
+	out->egress.secrets = off ? NULL : out->headers;
+	out->egress.secret_count = off ? 0 : out->header_count;
+	return 0;
+}
+
+static json_t *texts(const char *const *list, size_t count)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; i < count; i++)
+		json_array_append_new(array, json_text0(list[i]));
+	return array;
+}
+
+/* Headers by their names; what they are set to is not shown. */
+static json_t *rules_document(const struct husk_egress *egress)
+{
+	json_t *rules = json_object();
+
+	for (size_t i = 0; i < egress->secret_count; i++) {
+		const struct husk_secret *secret = &egress->secrets[i];
+		if (!secret->header || !secret->host_count)
+			continue;
+		json_t *set = json_object_get(
+			json_object_get(json_array_get(json_object_get(rules, secret->hosts[0]), 0), "transform"),
+			"headers");
+		if (set)
+			json_object_set_new(set, secret->header, json_string("***"));
+		else
+			json_object_set_new(
+				rules, secret->hosts[0],
+				json_pack("[{s:{s:{s:s}}}]", "transform", "headers", secret->header, "***"));
+	}
+	return rules;
+}
+
+json_t *e2b_network_document(struct request *request, const char *id, const struct e2b_settings *settings)
+{
+	struct husk_egress *egress = NULL;
+	json_t *document = json_pack("{s:b}", "allowPublicTraffic", !settings->closed);
+
+	if (document && settings->host)
+		json_object_set_new(document, "maskRequestHost", json_text0(settings->host));
+	if (!document || husk_egress_get(request_husk(request), id, &egress, NULL) < 0)
+		return document;
+	json_object_set_new(document, "allowOut", texts(egress->allow, egress->allow_count));
+	json_object_set_new(document, "denyOut",
+			    str_equal(egress->mode, "open") ? texts(egress->deny, egress->deny_count)
+							    : json_pack("[s]", ALL_IPV4));
+	json_object_set_new(document, "rules", rules_document(egress));
+	husk_egress_free(egress);
+	return document;
+}
+
+/* PUT: replaces the policy; what is left out is as for a new sandbox. */
+int e2b_network_update(struct request *request, struct husk_error *err)
+{
+	cleanup(e2b_network_free) struct e2b_network network = { 0 };
+	json_t *body = request_json(request, err);
+
+	if (!body || e2b_network_read(request, body, true, &network, err) < 0)
+		return -1;
+	if (network.closed || network.host)
+		return e2b_unsupported(
+			request, network.host ? "a change of maskRequestHost" : "a change of allowPublicTraffic", err);
+	if (husk_egress_set(request_husk(request), request_path(request, "id"), &network.egress, err) < 0)
+		return -1;
+	return respond_empty(request, 204, err);
+}

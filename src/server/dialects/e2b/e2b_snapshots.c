@@ -1,0 +1,84 @@
+/*
+ * E2B's snapshots: taken of a sandbox, listed, and used by creating a sandbox from their id or name. They are Husk's
+ * snapshots under Husk's ids.
+ */
+#include "server/dialects/e2b/e2b.h"
+
+#define PAGE_MAX 100
+
+static json_t *snapshot_document(const struct husk_snapshot *snapshot)
+{
+	json_t *names = json_array();
+
+	if (names && snapshot->name)
+		json_array_append_new(names, json_text0(snapshot->name));
+	for (char **each = snapshot->tags; names && each && *each; each++)
+		json_array_append_new(names, json_text0(*each));
+	return json_pack("{s:s, s:o}", "snapshotID", snapshot->id, "names", names);
+}
+
+static int handle_create(struct request *request, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+	json_t *body = request_json(request, err);
+	cleanup_free char *name = NULL;
+	struct husk_snapshot *snapshot = NULL;
+	struct fields fields;
+
+	if (!body)
+		return -1;
+	fields_begin(&fields, body);
+	const char *given = fields_string(&fields, "name");
+	if (!fields_bool(&fields, "memory", true))
+		return e2b_unsupported(request, "a snapshot of the disk alone (memory: false)", err);
+	if (e2b_fields_done(&fields, err) < 0 || (given && e2b_snapshot_name(given, &name, err) < 0) ||
+	    husk_inspect(request_husk(request), request_path(request, "id"), &sandbox, err) < 0 ||
+	    husk_snapshot_create(request_husk(request), sandbox->id, name, &snapshot, err) < 0)
+		return -1;
+	json_t *document = snapshot_document(snapshot);
+	husk_snapshot_free(snapshot);
+	return respond_json(request, 201, document, err);
+}
+
+static bool is_listed(struct request *request, const struct husk_snapshot *snapshot)
+{
+	const char *sandbox = request_query(request, "sandboxID"), *name = request_query(request, "name");
+
+	return (!sandbox || !*sandbox || str_equal(sandbox, snapshot->sandbox)) &&
+	       (!name || !*name || str_equal(name, snapshot->name) || str_equal(name, snapshot->id));
+}
+
+/* nextToken is the last id that was given: what follows it in the list, which keeps its order. */
+static int handle_list(struct request *request, struct husk_error *err)
+{
+	cleanup_snapshots struct husk_snapshot **list = NULL;
+	cleanup_json json_t *array = json_array();
+	const char *token = request_query(request, "nextToken"), *last = NULL;
+	bool past = !token || !*token;
+	int64_t limit;
+
+	if (request_query_int(request, "limit", PAGE_MAX, 1, PAGE_MAX, &limit, err) < 0 ||
+	    husk_snapshot_list(request_husk(request), &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++) {
+		if (!past || !is_listed(request, list[i])) {
+			past |= str_equal(list[i]->id, token);
+			continue;
+		}
+		if (json_array_size(array) == (size_t)limit) {
+			if (respond_header(request, "x-next-token", last, err) < 0)
+				return -1;
+			break;
+		}
+		last = list[i]->id;
+		if (json_array_append_new(array, snapshot_document(list[i])) < 0)
+			return husk_fail_memory(err);
+	}
+	return respond_json(request, 200, json_incref(array), err);
+}
+
+const struct route e2b_snapshot_routes[] = {
+	{ "POST", "/sandboxes/{id}/snapshots", handle_create, E2B_CONTROL },
+	{ "GET", "/snapshots", handle_list, E2B_CONTROL },
+	{ 0 },
+};

@@ -1,0 +1,176 @@
+/*
+ * E2B's polled watchers: CreateWatcher starts one, GetWatcherEvents returns the events since the last call, RemoveWatcher
+ * ends it. A watch stays open in this process between calls. Unread events wait in the guest, which reports an overflow. A
+ * restarted server has no watchers, and its clients are told that theirs are gone.
+ *
+ * A watcher belongs to its sandbox: a token of another sandbox does not find it. A watcher that is not polled is ended.
+ */
+#include <pthread.h>
+
+#include "server/core.h"
+#include "server/dialects/e2b/e2b.h"
+
+#define WATCHERS_MAX 1024 /* of the server */
+#define SANDBOX_MAX 64    /* of one sandbox */
+#define EVENTS_MAX 4096   /* in one answer; the next one goes on */
+#define IDLE_MS (15 * 60 * 1000)
+
+struct watcher {
+	struct watcher *next;
+	char id[32];
+	char *sandbox, *path;
+	bool with_entry;
+	struct husk_watcher *watch;
+	int64_t asked_ms; /* when it was asked last; monotonic */
+};
+
+/* Those that nobody is asking at the moment: a call takes its watcher off the list, and puts it back. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct watcher *watchers;
+
+static void watcher_free(struct watcher *watcher)
+{
+	husk_watch_free(watcher->watch);
+	free(watcher->sandbox);
+	free(watcher->path);
+	free(watcher);
+}
+
+static void put(struct watcher *watcher)
+{
+	watcher->asked_ms = time_monotonic_ms();
+	pthread_mutex_lock(&lock);
+	watcher->next = watchers;
+	watchers = watcher;
+	pthread_mutex_unlock(&lock);
+}
+
+static struct watcher *take(struct request *request, struct husk_error *err)
+{
+	json_t *message = request_json(request, err);
+	const char *given = json_string_value(json_object_get(message, "watcherId")), *id = given ? given : "";
+	const char *sandbox = request_path(request, "id");
+
+	if (!message)
+		return NULL;
+	pthread_mutex_lock(&lock);
+	struct watcher **at = &watchers;
+	while (*at && (strcmp((*at)->id, id) != 0 || strcmp((*at)->sandbox, sandbox) != 0))
+		at = &(*at)->next;
+	struct watcher *found = *at;
+	if (found)
+		*at = found->next;
+	pthread_mutex_unlock(&lock);
+	if (!found)
+		husk_fail(err, HUSK_NOT_FOUND, "watcher '%.40s' not found; make a new one", id);
+	return found;
+}
+
+/* Ends those that were left, and says whether there is room for one more. */
+static int make_room(struct request *request, struct husk_error *err)
+{
+	const char *sandbox = request_path(request, "id");
+	int64_t oldest = time_monotonic_ms() - IDLE_MS;
+	size_t all = 0, own = 0;
+
+	pthread_mutex_lock(&lock);
+	for (struct watcher **at = &watchers; *at;) {
+		struct watcher *each = *at;
+		if (each->asked_ms < oldest) {
+			*at = each->next;
+			watcher_free(each);
+			continue;
+		}
+		all++;
+		own += str_equal(each->sandbox, sandbox);
+		at = &each->next;
+	}
+	pthread_mutex_unlock(&lock);
+	if (all < WATCHERS_MAX && own < SANDBOX_MAX)
+		return 0;
+	request->fault = (struct fault){ 429, "limit" };
+	return husk_fail(err, HUSK_LIMIT, "there are %zu watchers of this sandbox, %zu in all; remove some", own, all);
+}
+
+void e2b_watchers_end(void)
+{
+	pthread_mutex_lock(&lock);
+	while (watchers) {
+		struct watcher *gone = watchers;
+		watchers = gone->next;
+		watcher_free(gone);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+/* ---- the calls ---- */
+
+static int handle_create(struct request *request, struct husk_error *err)
+{
+	json_t *message = request_json(request, err);
+	const char *sandbox = request_path(request, "id");
+	cleanup_free char *path = NULL;
+
+	if (!message || make_room(request, err) < 0 || e2b_watched_path(request, message, &path, err) < 0)
+		return -1;
+	struct watcher *watcher = calloc(1, sizeof(*watcher));
+	if (!watcher)
+		return husk_fail_memory(err);
+	watcher->sandbox = strdup(sandbox);
+	watcher->path = steal_pointer(path);
+	watcher->with_entry = json_is_true(json_object_get(message, "includeEntry"));
+	int result = watcher->sandbox ? 0 : husk_fail_memory(err);
+	if (result == 0 && random_id("w", 20, watcher->id) < 0)
+		result = husk_fail_errno(err, "cannot make an id");
+	if (result == 0)
+		result = husk_watch_open(request_husk(request), sandbox, watcher->path,
+					 json_is_true(json_object_get(message, "recursive")), &watcher->watch, err);
+	if (result < 0) {
+		watcher_free(watcher);
+		return -1;
+	}
+	json_t *document = json_pack("{s:s}", "watcherId", watcher->id);
+	put(watcher);
+	return respond_json(request, 200, document, err);
+}
+
+static int handle_events(struct request *request, struct husk_error *err)
+{
+	cleanup_json json_t *events = json_array();
+	struct watcher *watcher = take(request, err);
+	struct husk_watch_event event;
+	int result = 0;
+
+	if (!watcher)
+		return -1;
+	while (result == 0 && json_array_size(events) < EVENTS_MAX && husk_watch_pending(watcher->watch)) {
+		result = husk_watch_next(watcher->watch, &event, err);
+		json_t *change =
+			result < 0 ? NULL : e2b_change(request, watcher->path, &event, watcher->with_entry, err);
+		if (!change || json_array_append_new(events, change) < 0)
+			result = -1;
+	}
+	if (result < 0) {
+		watcher_free(watcher); /* it has missed something, or is over */
+		return -1;
+	}
+	put(watcher);
+	return respond_json(request, 200, json_pack("{s:O}", "events", events), err);
+}
+
+static int handle_remove(struct request *request, struct husk_error *err)
+{
+	struct watcher *watcher = take(request, err);
+
+	if (!watcher)
+		return -1;
+	watcher_free(watcher);
+	return respond_json(request, 200, json_object(), err);
+}
+
+const struct route e2b_watcher_routes[] = {
+	{ "POST", "/filesystem.Filesystem/CreateWatcher", handle_create, E2B_UNARY },
+	{ "POST", "/filesystem.Filesystem/GetWatcherEvents", handle_events, E2B_UNARY },
+	{ "POST", "/filesystem.Filesystem/RemoveWatcher", handle_remove, E2B_UNARY },
+	{ 0 },
+};

@@ -1,0 +1,438 @@
+/*
+ * `husk builder`: one step of building a root image, in a cell. The caller (rootfs.c, through the steps at the end) may be
+ * a server with threads and secrets in its memory; so a step is a program of its own, which is told everything on its
+ * command line, gets the tar as standard input, goes into its cell, and only then reads the first byte.
+ *
+ *     husk builder --uid N --directory TREE --name NAME --field tar unpack                   < root.tar
+ *     husk builder --uid N --directory TREE --name NAME --digest HEX [--unpacked] layer      < layer.tar.gz
+ *     husk builder --uid N --directory TREE --image FILE image
+ *     husk builder --uid N --directory WORK --image SCRIPT packages mmdebstrap ARGUMENTS...
+ *
+ * What went wrong comes back on standard output: the code, the field and the message, a line each.
+ */
+#include "store/builder.h"
+
+#include <fcntl.h>
+#include <getopt.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+#include "jail/cell.h"
+#include "jail/cgroup.h"
+#include "store/rootfs.h"
+
+#define TREE "/tree"
+#define IMAGE "/image"
+#define MEMORY_MAX (4ull << 30)
+#define FILE_MAX (256ull << 30)
+#define CPU_SECONDS_MAX (20 * 60)
+#define TOOL_TIMEOUT_MS (30 * 60 * 1000)
+#define REPORT_MAX 2048
+#define TOOL "mkfs.erofs"
+#define FILES_MAX 64
+#define INSTALL_CPU_SECONDS_MAX (60 * 60) /* of one process */
+
+struct step {
+	const char *kind, *directory, *name, *field, *digest, *image;
+	char **argv; /* what follows the step */
+	bool unpacked;
+	uint32_t uid;
+};
+
+/* ---- inside the cell ---- */
+
+static int report(const struct husk_error *err)
+{
+	dprintf(1, "%d\n%s\n%s\n", (int)err->code, err->field, err->message);
+	return 1;
+}
+
+static int run_unpack(void *data)
+{
+	const struct step *step = data;
+	struct husk_error err = { 0 };
+
+	return unpack_tar(0, step->name, step->field, TREE, &err) < 0 ? report(&err) : 0;
+}
+
+static int run_layer(void *data)
+{
+	const struct step *step = data;
+	struct oci_layer layer = { .path = (char *)step->name, .unpacked = step->unpacked };
+	struct husk_error err = { 0 };
+
+	snprintf(layer.digest, sizeof(layer.digest), "%s", step->digest);
+	if (oci_verify(0, step->name, &layer, &err) < 0 || unpack_layer(0, step->name, TREE, &err) < 0)
+		return report(&err);
+	return 0;
+}
+
+/* noinline_data: gVisor reads no other. Times are kept: python recompiles a module whose source has another than its
+ * compiled form remembers. No extended attributes: nothing in a guest may depend on the host's labels. */
+static int run_image(void *data)
+{
+	const char *program = data;
+	const char *const argv[] = { TOOL, "--quiet", "-Enoinline_data", "-x-1", IMAGE, TREE, NULL };
+	static const char *const environment[] = { "PATH=/usr/bin:/bin", "LC_ALL=C", NULL };
+
+	execve(program, (char *const *)argv, (char *const *)environment);
+	dprintf(2, "cannot start %s: %s\n", program, strerror(errno));
+	return 126;
+}
+
+/* ---- around it ---- */
+
+static int run_in_cell(const struct step *step, const struct cell_file *files, int (*inside)(void *), void *data,
+		       bool executes, struct husk_error *err)
+{
+	const struct cell cell = { .uid_base = step->uid,
+				   .files = files,
+				   .memory_bytes = MEMORY_MAX,
+				   .file_bytes = FILE_MAX,
+				   .cpu_seconds = CPU_SECONDS_MAX,
+				   .executes = executes };
+
+	return cell_run(&cell, inside, data, err);
+}
+
+/* What libc loads by itself when a thread ends, and aborts without; it lies beside libc. */
+static int add_unwinder(const char *library, char ***out)
+{
+	const char *name = strrchr(library, '/');
+
+	if (!name || !str_equal(name, "/libc.so.6"))
+		return 0;
+	cleanup_free char *path = str_format("%.*s/libgcc_s.so.1", (int)(name - library), library);
+	if (!path)
+		return -1;
+	return access(path, R_OK) == 0 ? strv_add(out, path) : 0;
+}
+
+/* A program and every library it loads, as the loader itself tells. */
+static int list_program(const char *program, char ***out, struct husk_error *err)
+{
+	cleanup_buf struct buf listing = { 0 };
+	struct command command = {
+		COMMAND_INIT,
+		.argv = (const char *[]){ "ldd", program, NULL },
+		.output = &listing,
+		.timeout_ms = 60000,
+	};
+	char *rest = NULL;
+
+	if (command_run(&command, err) < 0)
+		return husk_wrap(err, "cannot find the libraries of %s", program);
+	if (strv_add(out, program) < 0)
+		return husk_fail_memory(err);
+	for (char *line = listing.data ? strtok_r(listing.data, "\n", &rest) : NULL; line;
+	     line = strtok_r(NULL, "\n", &rest)) {
+		char *path = strchr(line, '/'), *end = path ? strstr(path, " (0x") : NULL;
+		if (!end)
+			continue;
+		*end = '\0';
+		if (strv_add(out, path) < 0 || add_unwinder(path, out) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
+static char *find_tool(void)
+{
+	static const char *const places[] = { "/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+		cleanup_free char *path = str_format("%s/" TOOL, places[i]);
+		if (path && access(path, X_OK) == 0)
+			return steal_pointer(path);
+	}
+	return NULL;
+}
+
+static int make_image(const struct step *step, struct husk_error *err)
+{
+	struct cell_file files[FILES_MAX] = { { step->directory, TREE, CELL_READ },
+					      { step->image, IMAGE, CELL_WRITE } };
+	cleanup_free char *tool = find_tool();
+	cleanup_strv char **needed = NULL;
+	size_t count = 2;
+
+	if (!tool)
+		return husk_fail(err, HUSK_UNAVAILABLE, TOOL " is not installed (package erofs-utils)");
+	if (list_program(tool, &needed, err) < 0)
+		return -1;
+	for (char **each = needed; *each; each++) {
+		if (count + 1 == ARRAY_SIZE(files))
+			return husk_fail(err, HUSK_INTERNAL, "%s needs too many libraries", tool);
+		files[count++] = (struct cell_file){ *each, *each, CELL_READ };
+	}
+	return run_in_cell(step, files, run_image, tool, true, err);
+}
+
+/* What apt, dpkg, perl, npm and pip read of a host, where it is there. Nothing in it is a secret: the cell's root is nobody on the
+ * host, and reads what everybody may. */
+static const struct cell_file install_files[] = {
+	{ "/usr", "/usr", CELL_READ },
+	{ "/bin", "/bin", CELL_LINK },
+	{ "/sbin", "/sbin", CELL_LINK },
+	{ "/lib", "/lib", CELL_LINK },
+	{ "/lib64", "/lib64", CELL_LINK },
+	{ "/etc/alternatives", "/etc/alternatives", CELL_READ },
+	{ "/etc/apt", "/etc/apt", CELL_READ },
+	{ "/etc/dpkg", "/etc/dpkg", CELL_READ },
+	{ "/etc/perl", "/etc/perl", CELL_READ },
+	{ "/etc/ssl", "/etc/ssl", CELL_READ },
+	{ "/etc/npmrc", "/etc/npmrc", CELL_READ },
+	{ "/etc/pip.conf", "/etc/pip.conf", CELL_READ },
+	{ "/etc/ld.so.cache", "/etc/ld.so.cache", CELL_READ },
+	{ "/etc/debian_version", "/etc/debian_version", CELL_READ },
+	{ "/etc/passwd", "/etc/passwd", CELL_READ },
+	{ "/etc/group", "/etc/group", CELL_READ },
+	{ "/etc/nsswitch.conf", "/etc/nsswitch.conf", CELL_READ },
+	{ "/etc/host.conf", "/etc/host.conf", CELL_READ },
+	{ "/etc/gai.conf", "/etc/gai.conf", CELL_READ },
+	{ "/etc/hosts", "/etc/hosts", CELL_READ },
+	{ "/etc/resolv.conf", "/etc/resolv.conf", CELL_READ },
+	{ "/etc/services", "/etc/services", CELL_READ },
+	{ "/etc/protocols", "/etc/protocols", CELL_READ },
+	{ "/dev/null", "/dev/null", CELL_DEVICE },
+	{ "/dev/zero", "/dev/zero", CELL_DEVICE },
+	{ "/dev/full", "/dev/full", CELL_DEVICE },
+	{ "/dev/random", "/dev/random", CELL_DEVICE },
+	{ "/dev/urandom", "/dev/urandom", CELL_DEVICE },
+	{ "/dev/tty", "/dev/tty", CELL_DEVICE },
+};
+
+static int run_packages(void *data)
+{
+	char *const *argv = data;
+
+	(void)!chdir(BUILDER_WORK);
+	execvp(argv[0], argv);
+	dprintf(2, "error: cannot start %s: %s\n", argv[0], strerror(errno));
+	return 126;
+}
+
+/* Debian packages, npm, pip, the definition's scripts: other people's programs, which need the network to come here. */
+static int install_packages(const struct step *step, struct husk_error *err)
+{
+	cleanup_free char *temporary = str_format("%s/tmp", step->directory);
+	struct cell_file files[ARRAY_SIZE(install_files) + 4];
+	size_t count = 0;
+
+	if (!temporary)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < ARRAY_SIZE(install_files); i++)
+		if (access(install_files[i].from, F_OK) == 0)
+			files[count++] = install_files[i];
+	files[count++] = (struct cell_file){ step->directory, BUILDER_WORK, CELL_WRITE };
+	files[count++] = (struct cell_file){ temporary, "/tmp", CELL_WRITE };
+	files[count++] = (struct cell_file){ step->image, BUILDER_SCRIPT, CELL_READ };
+	files[count] = (struct cell_file){ 0 };
+	const struct cell cell = { .uid_base = step->uid,
+				   .files = files,
+				   .file_bytes = FILE_MAX,
+				   .cpu_seconds = INSTALL_CPU_SECONDS_MAX,
+				   .installs = true };
+	return cell_run(&cell, run_packages, (void *)step->argv, err);
+}
+
+static int run_step(const struct step *step, struct husk_error *err)
+{
+	const struct cell_file files[] = { { step->directory, TREE, CELL_WRITE }, { 0 } };
+	void *data = (void *)step;
+
+	if (str_equal(step->kind, "image") && step->image)
+		return make_image(step, err);
+	if (str_equal(step->kind, "packages") && step->image && step->argv[0])
+		return install_packages(step, err);
+	if (str_equal(step->kind, "unpack") && step->name && step->field)
+		return run_in_cell(step, files, run_unpack, data, false, err);
+	if (str_equal(step->kind, "layer") && step->name && step->digest)
+		return run_in_cell(step, files, run_layer, data, false, err);
+	return husk_fail(err, HUSK_INVALID, "husk builder is started by husk itself");
+}
+
+static int parse_arguments(int argc, char **argv, struct step *out)
+{
+	static const struct option options[] = {
+		{ "uid", required_argument, NULL, 'u' },    { "directory", required_argument, NULL, 'd' },
+		{ "name", required_argument, NULL, 'n' },   { "field", required_argument, NULL, 'f' },
+		{ "digest", required_argument, NULL, 's' }, { "image", required_argument, NULL, 'i' },
+		{ "unpacked", no_argument, NULL, 'p' },     { 0 }
+	};
+	int64_t uid = 0;
+	int option;
+
+	while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
+		if (option == 'u' && str_to_int64(optarg, 1, UINT32_MAX - CELL_IDS, &uid) < 0)
+			return -1;
+		const char **text = option == 'd'   ? &out->directory
+				    : option == 'n' ? &out->name
+				    : option == 'f' ? &out->field
+				    : option == 's' ? &out->digest
+				    : option == 'i' ? &out->image
+						    : NULL;
+		if (text)
+			*text = optarg;
+		else if (option == 'p')
+			out->unpacked = true;
+		else if (option != 'u')
+			return -1;
+	}
+	out->kind = optind < argc ? argv[optind] : NULL;
+	out->argv = argv + MIN(optind + 1, argc);
+	out->uid = (uint32_t)uid;
+	return out->kind && out->directory && uid ? 0 : -1;
+}
+
+int builder_main(int argc, char **argv)
+{
+	struct step step = { 0 };
+	struct husk_error err = { 0 };
+
+	if (parse_arguments(argc, argv, &step) < 0) {
+		husk_fail(&err, HUSK_INVALID, "husk builder is started by husk itself");
+		return report(&err);
+	}
+	int status = run_step(&step, &err);
+	return status < 0 ? report(&err) : status;
+}
+
+/* ---- the caller's side ---- */
+
+/* What the step reported; its words are not trusted to be any. */
+static int take_report(struct buf *output, struct husk_error *err)
+{
+	char *rest = output->data;
+	char *code = rest ? strsep(&rest, "\n") : NULL, *field = rest ? strsep(&rest, "\n") : NULL;
+	int64_t number = 0;
+
+	if (!rest || output->size > REPORT_MAX || str_to_int64(code, HUSK_INVALID, HUSK_INTERNAL, &number) < 0)
+		return -1;
+	rest[strcspn(rest, "\n")] = '\0';
+	for (char *at = rest; *at; at++)
+		if ((unsigned char)*at < ' ' || *at == 0x7f)
+			*at = '?';
+	husk_fail(err, (enum husk_code)number, "%s", rest);
+	if (err)
+		snprintf(err->field, sizeof(err->field), "%.*s", (int)strspn(field, "abcdefghijklmnopqrstuvwxyz_"),
+			 field);
+	return 0;
+}
+
+static int enter_cgroup(void *data)
+{
+	return data && cgroup_enter(data) < 0 ? 124 : 0;
+}
+
+/* The step ends with us, also when we are killed. */
+static int enter_cell(void *data)
+{
+	return prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ? 124 : enter_cgroup(data);
+}
+
+static int run_builder(const struct template_jail *jail, const char *const *argv, int input, struct husk_error *err)
+{
+	cleanup_buf struct buf output = { 0 };
+	struct husk_error why = { 0 };
+	const struct command command = { .argv = argv,
+					 .stdin_fd = input,
+					 .stdout_fd = -1,
+					 .stderr_fd = -1,
+					 .output = &output,
+					 .before_exec = enter_cgroup,
+					 .data = jail->cgroup,
+					 .timeout_ms = TOOL_TIMEOUT_MS };
+
+	if (command_run(&command, &why) == 0)
+		return 0;
+	if (take_report(&output, err) < 0)
+		return husk_fail(err, why.code, "%s", why.message);
+	return -1;
+}
+
+int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, const char *directory,
+		struct husk_error *err)
+{
+	char uid[16];
+	const char *const argv[] = { jail->program, "builder", "--uid",   uid,   "--directory", directory,
+				     "--name",      name,      "--field", field, "unpack",      NULL };
+
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	return run_builder(jail, argv, fd, err);
+}
+
+int step_layer(const struct template_jail *jail, int fd, const char *name, const struct oci_layer *layer,
+	       const char *directory, struct husk_error *err)
+{
+	char uid[16];
+	const char *const argv[] = { jail->program,
+				     "builder",
+				     "--uid",
+				     uid,
+				     "--directory",
+				     directory,
+				     "--name",
+				     name,
+				     "--digest",
+				     layer->digest,
+				     layer->unpacked ? "--unpacked" : "--",
+				     "layer",
+				     NULL };
+
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	return run_builder(jail, argv, fd, err);
+}
+
+int step_image(const struct template_jail *jail, const char *directory, const char *image, struct husk_error *err)
+{
+	char uid[16];
+	const char *const argv[] = { jail->program, "builder", "--uid", uid,     "--directory",
+				     directory,     "--image", image,   "image", NULL };
+
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	return run_builder(jail, argv, -1, err);
+}
+
+static int make_temporary(const struct template_jail *jail, const char *directory, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s/tmp", directory);
+
+	if (!path)
+		return husk_fail_memory(err);
+	if (dir_make(path, 0700, err) < 0)
+		return -1;
+	if (chmod(path, 01777) < 0 || chown(path, jail->uid_base, jail->uid_base) < 0)
+		return husk_fail_errno(err, "cannot hand '%s' over", path);
+	return 0;
+}
+
+int step_packages(const struct template_jail *jail, const char *directory, const char *script, char *const *arguments,
+		  char *const *environment, int output, pid_t *pid, struct husk_error *err)
+{
+	char uid[16];
+	const char *const first[] = { jail->program, "builder", "--uid", uid,       "--directory",
+				      directory,     "--image", script,  "packages" };
+	cleanup_free const char **argv = calloc(ARRAY_SIZE(first) + strv_length(arguments) + 1, sizeof(*argv));
+	size_t count = 0;
+
+	if (!argv)
+		return husk_fail_memory(err);
+	if (make_temporary(jail, directory, err) < 0)
+		return -1;
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	for (size_t i = 0; i < ARRAY_SIZE(first); i++)
+		argv[count++] = first[i];
+	for (; *arguments; arguments++)
+		argv[count++] = *arguments;
+	const struct command command = { .argv = argv,
+					 .environment = (const char *const *)environment,
+					 .stdin_fd = -1,
+					 .stdout_fd = output,
+					 .stderr_fd = output,
+					 .before_exec = enter_cell,
+					 .data = jail->cgroup };
+	*pid = command_start(&command, err);
+	return *pid < 0 ? -1 : 0;
+}

@@ -1,0 +1,448 @@
+/*
+ * The network of a supervised machine: the link to its gateway, the leash that carries what the policy allows, and what the
+ * guest is told about both. Called by machine.c, by the thread that has the turn. A machine without a leash reaches
+ * nothing, and every failure here leaves it that way. No secret may get into a log, an event or the guest.
+ */
+#include "supervisor/network.h"
+
+#include <arpa/inet.h>
+#include <jansson.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include "instance/egress_policy.h"
+#include "instance/spawn.h"
+#include "supervisor/supervisor.h"
+
+#define AGENT_TIMEOUT_MS 30000
+#define RECORD_MAX (4u << 20)
+#define VIEW_MAX (192u << 10) /* of a view that must fit one frame */
+/* Denials told as events: a burst, then one in a while. All of them are in the log of the leash. */
+#define EVENTS_BURST 50
+#define EVENTS_PAUSE_MS 10000
+
+/* ---- what the leash saw ---- */
+
+/* May this denial be told as an event? Its own lock: the leash's thread asks. */
+static bool take_event(struct network *network, uint64_t *missed)
+{
+	int64_t now = time_monotonic_ms();
+	bool yes;
+
+	pthread_mutex_lock(&network->events_lock);
+	int64_t gained = (now - network->events_since_ms) / EVENTS_PAUSE_MS;
+	if (gained > 0) {
+		network->events_used -= MIN(network->events_used, (uint64_t)gained);
+		network->events_since_ms = now;
+	}
+	yes = network->events_used < EVENTS_BURST;
+	network->events_used += yes;
+	*missed = yes ? network->events_missed : 0;
+	network->events_missed = yes ? 0 : network->events_missed + 1;
+	pthread_mutex_unlock(&network->events_lock);
+	return yes;
+}
+
+static void on_event(void *data, const struct leash_event *event)
+{
+	struct supervisor *s = data;
+	uint64_t missed = 0;
+
+	if (!str_equal(event->verdict, "denied") || !take_event(&s->network, &missed))
+		return;
+	json_t *detail =
+		json_pack("{s:s, s:s, s:s, s:i, s:s, s:s}", "verdict", event->verdict, "kind", event->kind, "host",
+			  event->host, "port", event->port, "reason", event->reason, "rule", event->rule);
+	if (detail && missed)
+		json_object_set_new(detail, "missed", json_integer((json_int_t)missed));
+	cleanup_free char *text = detail ? json_dumps(detail, JSON_COMPACT) : NULL;
+	json_decref(detail);
+	if (text)
+		catalog_event(s->husk.catalog, life_id(&s->life), "egress", text, NULL);
+}
+
+/* {"traffic":{…},"log":[…],"saved":"what the leash goes on from"} */
+static char *record_text(struct leash *leash)
+{
+	cleanup_free char *traffic = leash_traffic(leash), *log = leash_log(leash, 0), *saved = leash_save(leash);
+	json_t *root = json_object();
+	int bad = root && traffic && log && saved ? 0 : -1;
+
+	if (!bad) {
+		bad |= json_object_set_new(root, "traffic", json_loads(traffic, 0, NULL));
+		bad |= json_object_set_new(root, "log", json_loads(log, 0, NULL));
+		bad |= json_object_set_new(root, "saved", json_string(saved));
+	}
+	char *text = bad ? NULL : json_dumps(root, JSON_COMPACT);
+	json_decref(root);
+	return text;
+}
+
+static char *record_saved(struct supervisor *s)
+{
+	cleanup_free char *path = egress_record_path(&s->husk, life_id(&s->life));
+	cleanup_free char *text = path ? file_read(path, RECORD_MAX, NULL, NULL) : NULL;
+	json_t *root = text ? json_loads(text, 0, NULL) : NULL;
+	const char *saved = json_string_value(json_object_get(root, "saved"));
+	char *copy = saved ? strdup(saved) : NULL;
+
+	json_decref(root);
+	return copy;
+}
+
+static void save_record(struct supervisor *s)
+{
+	cleanup_free char *text = record_text(s->network.leash);
+	cleanup_free char *path = text ? egress_record_path(&s->husk, life_id(&s->life)) : NULL;
+	struct husk_error err = { 0 };
+
+	if (path && file_write_atomic(path, text, strlen(text), 0600, &err) < 0)
+		log_line(LOG_WARN, "%s", err.message);
+}
+
+/* Exchanges the leash; the old one is the caller's. */
+static struct leash *swap_leash(struct supervisor *s, struct leash *leash)
+{
+	pthread_mutex_lock(&s->network.lock);
+	struct leash *old = s->network.leash;
+	s->network.leash = leash;
+	pthread_mutex_unlock(&s->network.lock);
+	return old;
+}
+
+static void stop_leash(struct supervisor *s)
+{
+	if (!s->network.leash)
+		return;
+	save_record(s);
+	leash_stop(swap_leash(s, NULL));
+}
+
+/* ---- the leash ---- */
+
+static int start_leash(struct supervisor *s, struct husk_error *err)
+{
+	cleanup_free char *saved = record_saved(s);
+	cleanup_free char *program = husk_program(err);
+	struct leash_spec spec = {
+		.program = program,
+		.gateway = s->network.gateway.space,
+		.resolver = s->network.gateway.link.resolver,
+		.uid = LEASH_UID_BASE + s->slot,
+		.cgroup = s->cgroup,
+		.on_event = on_event,
+		.data = s,
+	};
+
+	struct leash *leash = NULL;
+
+	s->network.resumed = saved != NULL;
+	if (!program || leash_start(&spec, saved, &leash, err) < 0)
+		return -1;
+	swap_leash(s, leash);
+	return 0;
+}
+
+/* Only the mode counts here; a policy that cannot be read is refused when the machine becomes a sandbox. */
+static bool wants_leash(const struct catalog_sandbox *row)
+{
+	cleanup_policy struct policy *policy = NULL;
+
+	return policy_parse(row->egress, &policy, NULL) == 0 && policy->mode != POLICY_OFF;
+}
+
+int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
+{
+	struct address_pool pool;
+	struct address_link addresses;
+	enum gateway_kind kind = s->engine->own_kernel ? GATEWAY_TAP : GATEWAY_SOCKET;
+
+	if (address_choose(s->husk.paths.home, &pool, err) < 0 || address_link(&pool, row->slot, &addresses, err) < 0 ||
+	    gateway_make(&addresses, kind, &s->network.gateway, err) < 0)
+		return -1;
+	return wants_leash(row) ? start_leash(s, err) : 0;
+}
+
+int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
+{
+	policy_free(s->network.policy);
+	s->network.policy = NULL;
+	if (policy_parse(row->egress, &s->network.policy, err) < 0)
+		return husk_wrap(err, "egress of %s", row->id);
+	if (s->network.policy->mode == POLICY_OFF)
+		return 0;
+	/* Started in the pool, for nobody: a sandbox that wakes goes on from its own counters. */
+	cleanup_free char *saved = s->network.leash && !s->network.resumed ? record_saved(s) : NULL;
+	if (saved)
+		leash_stop(swap_leash(s, NULL));
+	return s->network.leash ? 0 : start_leash(s, err);
+}
+
+int network_hold(struct supervisor *s, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+	cleanup_secrets char *secrets = NULL;
+
+	if (s->network.policy->mode == POLICY_OFF)
+		return 0;
+	secrets = egress_secrets_load(&s->husk, life_id(&s->life), &why);
+	if (!secrets && why.code != HUSK_OK) {
+		if (err)
+			*err = why;
+		return -1;
+	}
+	if (leash_set(s->network.leash, s->network.policy, secrets, err) < 0)
+		return husk_wrap(err, "cannot put the sandbox on its leash");
+	return 0;
+}
+
+static void *drop(void *leash)
+{
+	leash_stop(leash);
+	return NULL;
+}
+
+void network_settle(struct supervisor *s)
+{
+	pthread_t thread;
+
+	if (!s->network.leash || s->network.policy->mode != POLICY_OFF)
+		return;
+	struct leash *leash = swap_leash(s, NULL);
+	if (pthread_create(&thread, NULL, drop, leash) == 0)
+		pthread_detach(thread);
+	else
+		leash_stop(leash);
+}
+
+/* ---- what the guest is told ---- */
+
+/* OpenSSL's name for a certificate in a directory of them. */
+static int put_certificate(struct supervisor *s, struct buf *out, struct husk_error *err)
+{
+	cleanup_secrets char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
+	cleanup_free char *certificate = secrets ? secrets_certificate(secrets, err) : NULL;
+	char hash[24];
+
+	if (!certificate)
+		return secrets ? -1
+			       : husk_fail(err, HUSK_INTERNAL, "the secrets of %s are missing; set them anew",
+					   life_id(&s->life));
+	BIO *bytes = BIO_new_mem_buf(certificate, -1);
+	X509 *parsed = bytes ? PEM_read_bio_X509(bytes, NULL, NULL, NULL) : NULL;
+	if (parsed)
+		snprintf(hash, sizeof(hash), "%08lx", X509_subject_name_hash(parsed));
+	X509_free(parsed);
+	BIO_free(bytes);
+	if (!parsed)
+		return husk_fail(err, HUSK_INTERNAL, "the sandbox's certificate cannot be read");
+	int bad = wire_put_string(out, TAG_CERTIFICATE, certificate);
+	bad |= wire_put_string(out, TAG_NAME, hash);
+	return bad ? husk_fail_memory(err) : 0;
+}
+
+/* Programs that do not look into the system's trust store, and where they do look. */
+static const char *const trust_variables[] = {
+	"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
+	"REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt",
+	"NODE_EXTRA_CA_CERTS=/usr/local/share/ca-certificates/husk.crt",
+};
+
+static int put_secret_variables(const struct policy *policy, struct buf *out)
+{
+	int bad = 0;
+
+	for (size_t i = 0; i < ARRAY_SIZE(trust_variables); i++)
+		bad |= wire_put_string(out, TAG_ENV, trust_variables[i]);
+	for (size_t i = 0; i < policy->secret_count; i++) {
+		if (policy->secrets[i].header)
+			continue;
+		cleanup_free char *placeholder = secrets_placeholder(policy->secrets[i].name);
+		cleanup_free char *pair =
+			placeholder ? str_format("%s=%s", policy->secrets[i].name, placeholder) : NULL;
+		bad |= pair ? wire_put_string(out, TAG_ENV, pair) : -1;
+	}
+	return bad;
+}
+
+/* The sandbox's own variables come last: they may replace those of trust. */
+static int put_variables(const char *environment, const struct policy *policy, struct buf *out, struct husk_error *err)
+{
+	json_t *own = environment ? json_loads(environment, 0, NULL) : NULL, *value;
+	int bad = policy && policy->secret_count ? put_secret_variables(policy, out) : 0;
+	const char *key;
+
+	json_object_foreach(own, key, value)
+	{
+		cleanup_free char *pair = str_format("%s=%s", key, json_string_value(value));
+		bad |= pair ? wire_put_string(out, TAG_ENV, pair) : -1;
+	}
+	json_decref(own);
+	return bad ? husk_fail(err, HUSK_LIMIT, "the environment is too large; keep it under 200 KiB") : 0;
+}
+
+/* Where there is no engine inside that knows it already. */
+static int put_interface(const struct gateway *gateway, struct buf *out)
+{
+	struct wire_interface interface = { .prefix = ADDRESS_PREFIX };
+
+	memcpy(interface.address, &gateway->link.guest, sizeof(interface.address));
+	memcpy(interface.gateway, &gateway->link.gateway, sizeof(interface.gateway));
+	memcpy(interface.mac, gateway->guest_mac, sizeof(interface.mac));
+	memcpy(interface.gateway_mac, gateway_mac, sizeof(interface.gateway_mac));
+	return wire_put_bytes(out, TAG_INTERFACE, &interface, sizeof(interface));
+}
+
+int network_arguments(struct supervisor *s, const char *environment, struct buf *out, struct husk_error *err)
+{
+	const struct policy *policy = s->network.policy;
+	char address[INET_ADDRSTRLEN];
+
+	if (put_variables(environment, policy, out, err) < 0)
+		return -1;
+	if (s->engine->own_kernel && put_interface(&s->network.gateway, out) < 0)
+		return husk_fail_memory(err);
+	if (!policy || policy->mode == POLICY_OFF)
+		return 0;
+	inet_ntop(AF_INET, &s->network.gateway.link.resolver, address, sizeof(address));
+	if (wire_put_string(out, TAG_NAMESERVER, address) < 0)
+		return husk_fail_memory(err);
+	return policy->secret_count ? put_certificate(s, out, err) : 0;
+}
+
+int network_tell(struct supervisor *s, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	struct catalog_sandbox *row = NULL;
+
+	if (!s->network.untold)
+		return 0;
+	if (catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err) < 0)
+		return -1;
+	int result = network_arguments(s, row->environment, &arguments, err);
+	catalog_sandbox_free(row);
+	if (result < 0 || link_call(s->link, METHOD_NETWORK, &arguments, NULL, AGENT_TIMEOUT_MS, err) < 0)
+		return husk_wrap(err, "the policy holds, but the guest could not be told of it");
+	s->network.untold = false;
+	return 0;
+}
+
+/* ---- another policy ---- */
+
+/* Brings the leash to `policy`: started, changed or, when nothing may leave, ended. */
+static int apply(struct supervisor *s, const struct policy *policy, const char *secrets, struct husk_error *err)
+{
+	if (policy->mode == POLICY_OFF) {
+		stop_leash(s);
+		return 0;
+	}
+	bool fresh = !s->network.leash;
+	if (fresh && start_leash(s, err) < 0)
+		return -1;
+	int result = leash_set(s->network.leash, policy, secrets, err);
+	if (result < 0 && fresh)
+		stop_leash(s);
+	return result;
+}
+
+/* Back to what held before, as far as that can be; nothing more than that may leave in any case. */
+static void revert(struct supervisor *s, const char *secrets)
+{
+	struct husk_error err = { 0 };
+
+	if (apply(s, s->network.policy, secrets, &err) == 0)
+		return;
+	log_line(LOG_ERROR, "the network is off: %s", err.message);
+	stop_leash(s);
+}
+
+int network_set(struct supervisor *s, const char *text, const char *secrets, struct husk_error *err)
+{
+	cleanup_policy struct policy *policy = NULL;
+	struct husk_error why = { 0 };
+
+	if (policy_parse(text, &policy, err) < 0)
+		return -1;
+	cleanup_secrets char *before = egress_secrets_load(&s->husk, life_id(&s->life), &why);
+	int result = apply(s, policy, secrets, err);
+	if (result == 0)
+		result = egress_secrets_save(&s->husk, life_id(&s->life), secrets, err);
+	if (result == 0)
+		result = catalog_sandbox_set_egress(s->husk.catalog, life_id(&s->life), text, err);
+	if (result < 0) {
+		egress_secrets_save(&s->husk, life_id(&s->life), before, NULL);
+		revert(s, before);
+		return -1;
+	}
+	/* Of rules alone the guest knows nothing. */
+	s->network.untold |=
+		s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
+	policy_free(s->network.policy);
+	s->network.policy = steal_pointer(policy);
+	cleanup_free char *detail = str_format("{\"mode\":\"%s\"}", policy_mode_name(s->network.policy->mode));
+	return detail ? catalog_event(s->husk.catalog, life_id(&s->life), "policy", detail, err)
+		      : husk_fail_memory(err);
+}
+
+/* ---- looking at it ---- */
+
+void network_totals(struct supervisor *s, struct leash_totals *out)
+{
+	*out = (struct leash_totals){ 0 };
+	pthread_mutex_lock(&s->network.lock);
+	if (s->network.leash)
+		leash_totals(s->network.leash, out);
+	pthread_mutex_unlock(&s->network.lock);
+}
+
+static char *view_of(struct leash *leash, size_t limit)
+{
+	cleanup_free char *traffic = leash ? leash_traffic(leash) : strdup("{}");
+	cleanup_free char *log = leash && limit ? leash_log(leash, limit) : strdup("[]");
+
+	return traffic && log ? str_format("{\"traffic\":%s,\"log\":%s}", traffic, log) : NULL;
+}
+
+char *network_view(struct supervisor *s, size_t limit)
+{
+	for (limit = limit ? limit : LEASH_LOG_MAX;; limit /= 2) {
+		pthread_mutex_lock(&s->network.lock);
+		cleanup_free char *text = view_of(s->network.leash, limit);
+		pthread_mutex_unlock(&s->network.lock);
+		if (!text || strlen(text) <= VIEW_MAX || limit == 0)
+			return steal_pointer(text);
+	}
+}
+
+/* Without a leash it is what the last one left. */
+static json_t *record_traffic(struct supervisor *s)
+{
+	cleanup_free char *path = egress_record_path(&s->husk, life_id(&s->life));
+	cleanup_free char *text = path ? file_read(path, RECORD_MAX, NULL, NULL) : NULL;
+	json_t *root = text ? json_loads(text, 0, NULL) : NULL;
+	json_t *traffic = json_incref(json_object_get(root, "traffic"));
+
+	json_decref(root);
+	return traffic;
+}
+
+char *network_traffic(struct supervisor *s)
+{
+	pthread_mutex_lock(&s->network.lock);
+	cleanup_free char *text = s->network.leash ? leash_traffic(s->network.leash) : NULL;
+	pthread_mutex_unlock(&s->network.lock);
+	json_t *traffic = text ? json_loads(text, 0, NULL) : record_traffic(s);
+	json_t *destinations = json_object_get(traffic, "destinations");
+	char *out = destinations ? json_dumps(destinations, JSON_COMPACT) : NULL;
+
+	json_decref(traffic);
+	return out;
+}
+
+void network_end(struct supervisor *s)
+{
+	stop_leash(s);
+	policy_free(s->network.policy);
+	s->network.policy = NULL;
+	gateway_close(&s->network.gateway);
+}

