@@ -265,10 +265,12 @@ def supervisor_pid(sandbox):
 
 
 def runs(pid):
-    """Whether there is such a process; one that nobody has waited for yet is none any more."""
+    """Whether there is such a process. One that nobody has waited for is none any more, but not before its last thread has
+    ended: until then the threads keep its descriptors open, and with them its locks."""
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
+            fields = file.read().rpartition(")")[2].split()
+        return fields[0] != "Z" or int(fields[17]) > 1
     return False
 
 
