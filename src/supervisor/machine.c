@@ -202,7 +202,6 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 		return husk_fail(err, HUSK_GONE, "sandbox %s has ended", row->id);
 	if (catalog_sandbox_move(s->husk.catalog, row->id, 1u << CATALOG_CREATING, CATALOG_RUNNING, err) < 0)
 		return -1;
-	network_settle(s);
 	if (tell_birth(s, row, waking, point, err) < 0)
 		return -1;
 	/* Only now: killed any earlier, the sandbox is still hibernated. From here on it runs, and ends as what runs does. */

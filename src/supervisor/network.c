@@ -143,6 +143,31 @@ static int start_leash(struct supervisor *s, struct husk_error *err)
 	return 0;
 }
 
+static void *stop_dropped(void *leash)
+{
+	leash_stop(leash);
+	return NULL;
+}
+
+/* Ends a leash of the pool that the sandbox has no use for, while the machine is made its own. */
+static void drop_leash(struct supervisor *s)
+{
+	struct leash *leash = swap_leash(s, NULL);
+
+	if (!leash)
+		return;
+	s->network.dropping = pthread_create(&s->network.dropper, NULL, stop_dropped, leash) == 0;
+	if (!s->network.dropping)
+		leash_stop(leash);
+}
+
+static void await_drop(struct supervisor *s)
+{
+	if (s->network.dropping)
+		pthread_join(s->network.dropper, NULL);
+	s->network.dropping = false;
+}
+
 /* Only the mode counts here; a policy that cannot be read is refused when the machine becomes a sandbox. */
 static bool wants_leash(const struct catalog_sandbox *row)
 {
@@ -169,8 +194,10 @@ int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struc
 	s->network.policy = NULL;
 	if (policy_parse(row->egress, &s->network.policy, err) < 0)
 		return husk_wrap(err, "egress of %s", row->id);
-	if (s->network.policy->mode == POLICY_OFF)
+	if (s->network.policy->mode == POLICY_OFF) {
+		drop_leash(s);
 		return 0;
+	}
 	/* Started in the pool, for nobody: a sandbox that wakes goes on from its own counters. */
 	cleanup_free char *saved = s->network.leash && !s->network.resumed ? record_saved(s) : NULL;
 	if (saved)
@@ -183,8 +210,10 @@ int network_hold(struct supervisor *s, struct husk_error *err)
 	struct husk_error why = { 0 };
 	cleanup_secrets char *secrets = NULL;
 
-	if (s->network.policy->mode == POLICY_OFF)
+	if (s->network.policy->mode == POLICY_OFF) {
+		await_drop(s);
 		return 0;
+	}
 	secrets = egress_secrets_load(&s->husk, life_id(&s->life), &why);
 	if (!secrets && why.code != HUSK_OK) {
 		if (err)
@@ -194,25 +223,6 @@ int network_hold(struct supervisor *s, struct husk_error *err)
 	if (leash_set(s->network.leash, s->network.policy, secrets, err) < 0)
 		return husk_wrap(err, "cannot put the sandbox on its leash");
 	return 0;
-}
-
-static void *drop(void *leash)
-{
-	leash_stop(leash);
-	return NULL;
-}
-
-void network_settle(struct supervisor *s)
-{
-	pthread_t thread;
-
-	if (!s->network.leash || s->network.policy->mode != POLICY_OFF)
-		return;
-	struct leash *leash = swap_leash(s, NULL);
-	if (pthread_create(&thread, NULL, drop, leash) == 0)
-		pthread_detach(thread);
-	else
-		leash_stop(leash);
 }
 
 /* ---- what the guest is told ---- */
@@ -441,6 +451,7 @@ char *network_traffic(struct supervisor *s)
 
 void network_end(struct supervisor *s)
 {
+	await_drop(s);
 	stop_leash(s);
 	policy_free(s->network.policy);
 	s->network.policy = NULL;

@@ -19,6 +19,8 @@ struct network {
 	pthread_mutex_t lock;   /* held by whoever looks at the leash without having the turn, and to exchange it */
 	struct leash *leash;    /* NULL: nothing leaves */
 	struct policy *policy;  /* what holds; NULL before it is a sandbox */
+	pthread_t dropper;      /* ends a leash that the sandbox has no use for */
+	bool dropping;          /* the thread above has not been waited for */
 	bool resumed;           /* the leash goes on from saved counters */
 	bool untold;            /* the guest has to be told of a change */
 
@@ -33,12 +35,11 @@ struct network {
 
 /* The wire, and a leash when the row looks like a sandbox that will want one; nothing passes yet. */
 int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
-/* The machine becomes this sandbox: launches its leash when it has any use for one and none waits. */
+/* The machine becomes this sandbox: starts a leash if the policy requires one and none waits, and begins to end one that the
+ * policy has no use for. */
 int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
 /* Waits until the policy holds. Before any process of the guest goes on. */
 int network_hold(struct supervisor *s, struct husk_error *err);
-/* The guest runs: a leash that it turned out to have no use for goes, without anybody waiting. */
-void network_settle(struct supervisor *s);
 /* Adds to the arguments of IDENTITY: variables (the sandbox's own, and what stands for secrets), name server, certificate. */
 int network_arguments(struct supervisor *s, const char *environment, struct buf *out, struct husk_error *err);
 /* Another policy, from now on; on failure the old one. The guest is told by network_tell, once it runs. */
