@@ -502,6 +502,26 @@ int husk_tar_read(struct husk *husk, const char *sandbox, const char *path, husk
 int husk_tar_write(struct husk *husk, const char *sandbox, const char *path, const char *user, husk_source source,
 		   void *data, struct husk_error *err);
 
+/* ---- what changed ---- */
+
+enum husk_change_kind { HUSK_ADDED = 1, HUSK_REMOVED, HUSK_CHANGED };
+const char *husk_change_name(enum husk_change_kind kind); /* "added", "removed", "changed" */
+struct husk_change {
+	enum husk_change_kind kind;
+	struct husk_file file; /* as it is; if it was removed, as it was */
+};
+/* The files of `sandbox` that differ from those of `base`, by path: content, mode, owner, type or link target. A directory that
+ * was removed is one change. `base`: another sandbox of the same build of the same template; NULL: the template itself, as
+ * its sandboxes start. `path`: this path and what is below; NULL: everything. What every sandbox has of its own (host name,
+ * machine id, resolver, Husk's certificate) is left out, and so are volumes. Costs what was ever written to the two, not what
+ * they hold. UNAVAILABLE from a sandbox whose template was baked by an older Husk. */
+int husk_diff(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
+	      struct husk_error *err);
+void husk_change_list_free(struct husk_change **list); /* NULL-terminated list */
+/* A regular file as the template has it, whatever the sandbox did to it. No symbolic link is followed. */
+int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
+			    struct husk_error *err);
+
 struct husk_watch_event {
 	const char *kind; /* create, write, remove, rename, chmod, overflow */
 	const char *path;

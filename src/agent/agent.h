@@ -150,6 +150,8 @@ int file_stat_answer(struct agent *, const struct request *, struct buf *results
 int file_mkdir_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_move_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_chmod_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+/* The names in a directory, sorted; the caller frees the list. NULL: err says why. */
+char **list_names(int fd, const char *path, struct husk_error *err);
 int file_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int file_remove_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int tar_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
@@ -194,12 +196,29 @@ void writes_end(struct agent *agent, uint64_t number); /* 0 is fine */
  * NULL: none. */
 const struct own_write *writes_find(const struct agent *agent, const char *path, uint64_t seen);
 
+/* ---- changes.c: what differs from the template ------------------------------------------------------------------ */
+
+/* The two layers that the root is made of. */
+struct layers {
+	int upper, lower; /* directories; -1: this root is not made of layers */
+	int64_t born_ns;  /* when the machine first became a sandbox, wall clock; 0: not yet */
+};
+#define LAYERS_NONE                                                                                                    \
+	{                                                                                                              \
+		.upper = -1, .lower = -1                                                                               \
+	}
+
+int changes_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+/* A file of the template, whatever has become of it; no symbolic link is followed. -1 with errno. */
+int layers_open_template(const struct layers *layers, const char *path, int flags);
+
 /* ---- worker.c: long file work in a forked child ---------------------------------------------------------------- */
 
 /* What runs in the child. It talks wire frames to the agent, which relays them against credit. */
 struct job {
 	struct request request;
 	uint32_t channel;
+	struct layers layers;
 	int in;  /* what the host sends on STREAM_IN */
 	int out; /* frames */
 	struct buf results;
@@ -278,6 +297,7 @@ struct agent {
 
 	struct carrier *carrier; /* NULL: no volume was ever mounted */
 	struct writes writes;
+	struct layers layers;
 	const char *stage; /* where files are written before they are renamed into place, with '/'; NULL: beside them */
 
 	bool frozen;

@@ -1,7 +1,7 @@
 /*
  * The first work of PID 1: gives the template's read-only root a writable layer, moves into it, and makes the control group
- * whose size can be limited. Called once, by main. Afterwards the bare image must be reachable only through the writable
- * layer.
+ * whose size can be limited. Called once, by main. Afterwards no path leads to the bare image or to the writable layer
+ * alone; the agent keeps a descriptor of each, to tell what has changed (changes.c).
  */
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -37,6 +37,15 @@ static int carry_over(const char *name, struct husk_error *err)
 	return 0;
 }
 
+static int keep_layers(struct agent *agent, const char *upper, struct husk_error *err)
+{
+	agent->layers.upper = open(upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	agent->layers.lower = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (agent->layers.upper < 0 || agent->layers.lower < 0)
+		return husk_fail_errno(err, "cannot open the layers of the root");
+	return 0;
+}
+
 int boot_root(struct agent *agent, struct husk_error *err)
 {
 	static const char *const carried[] = { "proc", "sys", "dev" };
@@ -50,6 +59,8 @@ int boot_root(struct agent *agent, struct husk_error *err)
 		return -1;
 	if (mount("overlay", NEW_ROOT, "overlay", 0, options) < 0)
 		return husk_fail_errno(err, "cannot mount the writable layer");
+	if (keep_layers(agent, upper, err) < 0)
+		return -1;
 	for (size_t i = 0; i < ARRAY_SIZE(carried); i++) {
 		if (carry_over(carried[i], err) < 0)
 			return -1;

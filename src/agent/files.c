@@ -82,7 +82,9 @@ int file_read_open(struct agent *agent, uint32_t number, const struct request *r
 	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
 	/* O_NONBLOCK so that a FIFO nobody writes cannot hold the agent; it is refused below. */
-	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+	bool of_template = request_int(request, TAG_FLAGS, 0) & FILE_OF_TEMPLATE;
+	cleanup_close int fd = of_template ? layers_open_template(&agent->layers, path, flags) : open(path, flags);
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return husk_fail_errno(err, "cannot read '%s'", path);
 	if (S_ISDIR(status.st_mode))

@@ -181,6 +181,8 @@ int identity_answer(struct agent *agent, const struct request *request, struct b
 	environment_adopt(agent, steal_pointer(environment));
 	limits_show(&agent->limits, agent->memory_limit, request_int(request, TAG_CPU_MILLI, 0));
 
+	if (agent->layers.born_ns == 0)
+		agent->layers.born_ns = time_wall_ms() * 1000000;
 	channel_drop_all(agent);
 	buf_free(&agent->link.deferred); /* frames of the past life, too */
 	freeze_end(agent);

@@ -31,8 +31,8 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The names in a directory, sorted, so that a listing reads the same each time. */
-static char **directory_names(int fd, const char *path, struct husk_error *err)
+/* Sorted, so that a listing reads the same each time. */
+char **list_names(int fd, const char *path, struct husk_error *err)
 {
 	cleanup_strv char **names = calloc(1, sizeof(*names));
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the stream closes its own */
@@ -79,7 +79,7 @@ static int level_push(struct list *list, int fd, char *path, struct husk_error *
 	struct level *level = &list->levels[list->open++];
 
 	*level = (struct level){ .fd = fd, .path = path };
-	level->names = directory_names(fd, path, err);
+	level->names = list_names(fd, path, err);
 	return level->names ? 0 : -1;
 }
 

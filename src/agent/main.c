@@ -159,7 +159,12 @@ static void run_from_memory(char **argv)
 int main(int argc, char **argv)
 {
 	static struct agent agent = {
-		.group_tasks = -1, .group_max = -1, .group_memory = -1, .kernel_log.fd = -1, .limits = LIMITS_INIT
+		.group_tasks = -1,
+		.group_max = -1,
+		.group_memory = -1,
+		.kernel_log.fd = -1,
+		.limits = LIMITS_INIT,
+		.layers = LAYERS_NONE,
 	};
 	struct husk_error err = { 0 };
 

@@ -21,6 +21,7 @@ static const struct method methods[] = {
 	{ .number = METHOD_TAR_READ, .open = tar_read_open },
 	{ .number = METHOD_TAR_WRITE, .open = tar_write_open },
 	{ .number = METHOD_WATCH, .open = watch_open },
+	{ .number = METHOD_CHANGES, .open = changes_open },
 	{ .number = METHOD_DIAL, .open = dial_open },
 	{ .number = METHOD_STATS, .answer = stats_answer },
 	{ .number = METHOD_IDENTITY, .answer = identity_answer },

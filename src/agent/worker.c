@@ -32,16 +32,28 @@ int job_data(struct job *job, const void *data, size_t size, struct husk_error *
 	return wire_send(job->out, job->channel, WIRE_DATA, STREAM_OUT, data, size, err);
 }
 
-/* The pipes become 3 and 4, and everything above goes. */
+/* A descriptor that the child keeps, out of the way of those that it gets. */
+static int worker_keep(int fd)
+{
+	return fd < 0 ? -1 : fcntl(fd, F_DUPFD, 16);
+}
+
+/* The pipes become 3 and 4, the layers 5 and 6, and everything above goes. */
 static int worker_descriptors(struct job *job)
 {
-	int in = fcntl(job->in, F_DUPFD, 16), out = fcntl(job->out, F_DUPFD, 16);
+	int in = worker_keep(job->in), out = worker_keep(job->out);
+	int upper = worker_keep(job->layers.upper), lower = worker_keep(job->layers.lower);
+	bool layered = upper >= 0 && lower >= 0;
 
 	if (in < 0 || out < 0 || dup2(in, 3) < 0 || dup2(out, 4) < 0)
 		return -1;
+	if (layered && (dup2(upper, 5) < 0 || dup2(lower, 6) < 0))
+		return -1;
 	job->in = 3;
 	job->out = 4;
-	return (int)syscall(SYS_close_range, 5u, (unsigned)INT_MAX, 0u);
+	job->layers.upper = layered ? 5 : -1;
+	job->layers.lower = layered ? 6 : -1;
+	return (int)syscall(SYS_close_range, layered ? 7u : 5u, (unsigned)INT_MAX, 0u);
 }
 
 static void worker_main(struct job *job, job_function run) __attribute__((noreturn));
@@ -209,7 +221,12 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 	if (worker->pid == 0 && agent->group_memory >= 0 && write(agent->group_tasks, "0", 1) < 0)
 		_exit(1);
 	if (worker->pid == 0)
-		worker_main(&(struct job){ .request = *request, .channel = number, .in = in[0], .out = out[1] }, run);
+		worker_main(&(struct job){ .request = *request,
+					   .channel = number,
+					   .layers = agent->layers,
+					   .in = in[0],
+					   .out = out[1] },
+			    run);
 	if (worker->pid < 0) {
 		husk_fail_errno(err, "cannot start the file worker");
 		goto failed;

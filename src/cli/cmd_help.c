@@ -19,6 +19,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_checkpoint,
 	&cli_rewind,
 	&cli_history,
+	&cli_diff,
 	&cli_tree,
 	&cli_hibernate,
 	&cli_wake,

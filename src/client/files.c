@@ -3,6 +3,7 @@
  * the guest and are resolved there. The caller's arguments are checked first, so that a mistake is reported without a round
  * trip. Nothing here touches the host's filesystem.
  */
+#include "client/files.h"
 #include "client/call.h"
 #include "instance/contact.h"
 
@@ -72,8 +73,8 @@ static int feed(struct call *call, husk_source source, void *data, struct husk_e
 	return call_finish(call, -1, NULL, err);
 }
 
-int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length,
-		   husk_sink sink, void *data, struct husk_error *err)
+static int read_file(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length,
+		     int64_t flags, husk_sink sink, void *data, struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
 	cleanup_call struct call *call = NULL;
@@ -84,6 +85,8 @@ int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uin
 	if (offset > INT64_MAX || length > INT64_MAX)
 		return husk_fail(err, HUSK_INVALID, "offset or length is past the largest possible file");
 	bad |= wire_put_string(&message, TAG_PATH, path);
+	if (flags)
+		bad |= wire_put_int(&message, TAG_FLAGS, flags);
 	if (offset)
 		bad |= wire_put_int(&message, TAG_OFFSET, (int64_t)offset);
 	if (length)
@@ -93,6 +96,18 @@ int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uin
 	if (call_start(husk, sandbox, METHOD_FILE_READ, &message, &call, err) < 0)
 		return -1;
 	return drain(call, sink, data, err);
+}
+
+int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length,
+		   husk_sink sink, void *data, struct husk_error *err)
+{
+	return read_file(husk, sandbox, path, offset, length, 0, sink, data, err);
+}
+
+int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
+			    struct husk_error *err)
+{
+	return read_file(husk, sandbox, path, 0, 0, FILE_OF_TEMPLATE, sink, data, err);
 }
 
 int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,
@@ -209,7 +224,7 @@ static int read_attributes(const char *fields, size_t size, struct husk_file *fi
 	return 0;
 }
 
-static int read_entry(const char *fields, size_t size, struct husk_file *file, struct husk_error *err)
+int file_from_fields(const char *fields, size_t size, struct husk_file *file, struct husk_error *err)
 {
 	*file = (struct husk_file){
 		.path = wire_get_string(fields, size, TAG_PATH),
@@ -246,7 +261,7 @@ int husk_file_stat(struct husk *husk, const char *sandbox, const char *path, boo
 		return -1;
 	if (husk_call(husk, sandbox, METHOD_FILE_STAT, &message, &results, err) < 0)
 		return -1;
-	return read_entry(results.data, results.size, out, err);
+	return file_from_fields(results.data, results.size, out, err);
 }
 
 struct listing {
@@ -268,7 +283,7 @@ static int listing_add(struct listing *listing, const struct call_event *event, 
 		listing->files = grown;
 		listing->room = room;
 	}
-	if (read_entry(event->data, event->size, &listing->files[listing->count], err) < 0)
+	if (file_from_fields(event->data, event->size, &listing->files[listing->count], err) < 0)
 		return -1;
 	listing->count++;
 	return 0;

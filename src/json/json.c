@@ -201,6 +201,19 @@ json_t *json_file(const struct husk_file *file)
 	return steal_pointer(document);
 }
 
+json_t *json_changes(struct husk_change *const *list)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; list[i]; i++) {
+		json_t *one = json_file(&list[i]->file);
+		if (!one || json_object_set_new(one, "change", json_string(husk_change_name(list[i]->kind))) < 0 ||
+		    json_array_append_new(array, one) < 0)
+			return NULL;
+	}
+	return steal_pointer(array);
+}
+
 json_t *json_volume(const struct husk_volume *volume)
 {
 	return json_pack("{s:s, s:o, s:o, s:o, s:I, s:I, s:o}", "id", volume->id, "name", json_text0(volume->name),

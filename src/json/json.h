@@ -29,6 +29,8 @@ json_t *json_rewound(const struct husk_rewound *rewound);
  * every one that has a member that lives or is kept, and with `all` the others too). */
 int json_tree(struct husk *husk, const char *of, bool all, json_t **out, struct husk_error *err);
 json_t *json_file(const struct husk_file *file);
+/* Each a file, and what became of it in "change". */
+json_t *json_changes(struct husk_change *const *list);
 json_t *json_volume(const struct husk_volume *volume);
 json_t *json_stats(const struct husk_stats *stats);
 json_t *json_template(const struct husk_template *template);

@@ -69,26 +69,42 @@ static int fail_ended(const struct husk_sandbox *sandbox, struct husk_error *err
 			 sandbox->id, sandbox->end_reason ? sandbox->end_reason : "removed");
 }
 
-static int use_named(struct tool_call *call, const char *name, int64_t ms, struct husk_error *err)
+/* One that lives and that the session may use; `field` is the argument that names it. */
+static int find_named(struct tool_call *call, const char *field, const char *name, struct husk_sandbox **out,
+		      struct husk_error *err)
 {
-	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct husk_error why = { 0 };
 
-	bool found = husk_inspect(call->session->husk, name, &sandbox, &why) == 0;
+	bool found = husk_inspect(call->session->husk, name, out, &why) == 0;
 	if (!found && why.code != HUSK_NOT_FOUND) {
 		*err = why;
 		return -1;
 	}
-	if (!found || !session_has(call->session, sandbox)) {
-		husk_fail_field(err, "sandbox",
-				"there is no sandbox '%.64s' for you; list_sandboxes names those there are", name);
+	if (!found || !session_has(call->session, *out)) {
+		husk_fail_field(err, field, "there is no sandbox '%.64s' for you; list_sandboxes names those there are",
+				name);
 		err->code = HUSK_NOT_FOUND;
 		return -1;
 	}
-	if (sandbox->state == HUSK_ENDED)
-		return fail_ended(sandbox, err);
+	return (*out)->state == HUSK_ENDED ? fail_ended(*out, err) : 0;
+}
+
+static int use_named(struct tool_call *call, const char *name, int64_t ms, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+
+	if (find_named(call, "sandbox", name, &sandbox, err) < 0)
+		return -1;
 	call->sandbox = strdup(sandbox->id);
 	return call->sandbox ? renew(call->session->husk, sandbox, ms, err) : husk_fail_memory(err);
+}
+
+int session_other(struct tool_call *call, const char *field, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+	const char *name = tool_string(call, field);
+
+	return name ? find_named(call, field, name, &sandbox, err) : 0;
 }
 
 int session_default(struct tool_call *call, struct husk_sandbox **out, struct husk_error *err)

@@ -1,8 +1,10 @@
 /*
  * The tools for going back: checkpoint_sandbox keeps a point of a sandbox, rewind_sandbox puts the same sandbox back to one
- * and says what that could not undo. Each is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
+ * and says what that could not undo, diff_sandbox lists the files that have changed. Each is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
+
+#define CHANGES_MAX 500u /* that a model is shown */
 
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 {
@@ -47,4 +49,37 @@ int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err)
 	if (!document)
 		return husk_fail_memory(err);
 	return say_rewound(call, rewound, document, err) < 0 ? -1 : tool_give(call, json_incref(document), err);
+}
+
+static int say_changes(struct tool_call *call, struct husk_change *const *list, size_t count, struct husk_error *err)
+{
+	cleanup_buf struct buf text = { 0 };
+	int bad = buf_printf(&text, "%zu file%s differ%s", count, count == 1 ? "" : "s", count == 1 ? "s" : "");
+
+	for (size_t i = 0; i < MIN(count, CHANGES_MAX); i++)
+		bad |= buf_printf(&text, "\n%s %s%s", husk_change_name(list[i]->kind), list[i]->file.path,
+				  list[i]->file.type == HUSK_DIRECTORY ? "/" : "");
+	if (count > CHANGES_MAX)
+		bad |= buf_printf(&text, "\n… and %zu more; give \"path\" to see a part", count - CHANGES_MAX);
+	return bad ? husk_fail_memory(err) : tool_sayf(call, err, "%s", text.data);
+}
+
+int tool_diff_sandbox(struct tool_call *call, struct husk_error *err)
+{
+	cleanup_changes struct husk_change **list = NULL;
+	const char *against = tool_string(call, "against");
+	size_t count = 0;
+
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || session_other(call, "against", err) < 0 ||
+	    husk_diff(call->session->husk, call->sandbox, against, tool_string(call, "path"), &list, err) < 0)
+		return -1;
+	while (list[count])
+		count++;
+	if (say_changes(call, list, count, err) < 0)
+		return -1;
+	cleanup_json json_t *changes = json_changes(list);
+	for (size_t i = count; changes && i > CHANGES_MAX; i--)
+		json_array_remove(changes, i - 1);
+	return changes ? tool_give(call, json_pack("{s:O, s:I}", "changes", changes, "count", (json_int_t)count), err)
+		       : husk_fail_memory(err);
 }

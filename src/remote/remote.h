@@ -84,6 +84,11 @@ int remote_checkpoint_remove(struct remote *remote, const char *sandbox, const c
 int remote_rewind(struct remote *remote, const char *sandbox, const char *point, bool drop_later,
 		  struct husk_rewound **out, struct husk_error *err);
 
+/* ---- remote_diff.c ---- */
+
+int remote_diff(struct remote *remote, const char *sandbox, const char *base, const char *path,
+		struct husk_change ***out, struct husk_error *err);
+
 /* ---- remote_volumes.c ---- */
 
 int remote_volume_create(struct remote *remote, const char *name, uint64_t limit_bytes, struct husk_volume **out,

@@ -1,6 +1,6 @@
 /*
- * Checkpoints of a sandbox over HTTP: take, list, remove, and go back to one; and families of sandboxes. A thin layer over
- * libhusk.
+ * Checkpoints of a sandbox over HTTP: take, list, remove, and go back to one; what changed in a sandbox; and families of
+ * sandboxes. A thin layer over libhusk.
  */
 #include "server/server.h"
 
@@ -66,7 +66,19 @@ static int handle_tree(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_pack("{s:o}", "families", families), err);
 }
 
+static int handle_diff(struct request *request, struct husk_error *err)
+{
+	cleanup_changes struct husk_change **list = NULL;
+
+	if (request_query_known(request, (const char *const[]){ "against", "path", NULL }, err) < 0 ||
+	    husk_diff(request_husk(request), request_path(request, "id"), request_query(request, "against"),
+		      request_query(request, "path"), &list, err) < 0)
+		return -1;
+	return respond_json(request, 200, json_pack("{s:o}", "changes", json_changes(list)), err);
+}
+
 const struct route point_routes[] = {
+	{ "GET", "/v1/sandboxes/{id}/diff", handle_diff, 0 },
 	{ "POST", "/v1/sandboxes/{id}/checkpoints", handle_create, 0 },
 	{ "GET", "/v1/sandboxes/{id}/checkpoints", handle_list, 0 },
 	{ "DELETE", "/v1/sandboxes/{id}/checkpoints/{point}", handle_delete, 0 },

@@ -139,7 +139,9 @@ const char *wire_method_name(int64_t method);
 enum wire_hello_flags { HELLO_GUEST = 1, HELLO_LATER = 2, HELLO_LIMITED = 4 };
 /* EXEC_IMAGE: what the container image says is run; where it says nothing, the words or the shell string of the call. */
 enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2, EXEC_IMAGE = 4 };
-enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4 };
+enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4, FILE_OF_TEMPLATE = 8 };
+enum wire_change { CHANGE_ADDED = 1, CHANGE_REMOVED, CHANGE_CHANGED };
+enum wire_changes_flags { CHANGES_ALL = 1 };
 enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
 enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };
@@ -197,6 +199,9 @@ enum wire_tag {
 	TAG_EVENT,
 	TAG_COUNT,
 	TAG_ATTRIBUTE,
+	TAG_CHANGE, /* enum wire_change */
+	TAG_INODE,
+	TAG_CTIME_NS,
 
 	TAG_PORT = 90,
 	TAG_CPU_US,

@@ -371,6 +371,21 @@ def test_checkpoint_and_rewind():
 
 
 @test
+def test_diff():
+    box = create()
+    box.filesystem.write("/root/a", "one")
+    assert_equal([(each.path, each.change, each.size) for each in box.diff()], [("/root/a", "added", 3)])
+    child = box.fork()[0]
+    child.filesystem.write("/root/a", "two")
+    child.filesystem.write("/etc/b", "three")
+    assert_equal([(each.path, each.change) for each in child.diff(box)], [("/etc/b", "added"), ("/root/a", "changed")])
+    assert_equal([each.path for each in child.diff(box.id, path="/root")], ["/root/a"])
+    raises(sdk.NotFoundError, lambda: child.diff("nobody"))
+    child.kill()
+    box.kill()
+
+
+@test
 def test_templates():
     names = {each.name: each.info.built for each in sdk.Template.list()}
     assert names["base"] and "agent" in names

@@ -41,6 +41,7 @@ from .errors import (
     UnavailableError,
 )
 from .models import (
+    Change,
     Checkpoint,
     CodeContext,
     CodeOutput,
@@ -88,6 +89,7 @@ __all__ = [
     "AsyncTemplate",
     "AsyncVolume",
     "AuthenticationError",
+    "Change",
     "Checkpoint",
     "Client",
     "CodeContext",

@@ -155,6 +155,24 @@ class Rewound(Model):
 
 
 @dataclass(frozen=True)
+class Change(Model):
+    """A file that differs from the template's, or from another sandbox's."""
+
+    path: str
+    change: str = ""  # added, removed, changed; removed: the other fields are as the file was
+    name: str = ""
+    type: str = ""  # file, directory, symlink, other
+    size: int = 0
+    mode: str = ""  # octal, as in "0644"
+    uid: int = 0
+    gid: int = 0
+    user: str | None = None
+    group: str | None = None
+    target: str | None = None  # of a symlink
+    modified_at: datetime | None = None
+
+
+@dataclass(frozen=True)
 class TemplateInfo(Model):
     """What sandboxes are created from."""
 

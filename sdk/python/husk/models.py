@@ -19,6 +19,7 @@ from . import _shapes
 from ._model import Model
 from ._model import parse_time as parse_time
 from ._shapes import (
+    Change as Change,
     Checkpoint as Checkpoint,
     Egress as Egress,
     EgressEvent as EgressEvent,

@@ -7,6 +7,7 @@ import { Filesystem } from "./filesystem.js";
 import {
   fromWire,
   toWire,
+  type Change,
   type Checkpoint,
   type CodeContext,
   type CodeError,
@@ -285,6 +286,15 @@ export class Sandbox {
   async rewind(checkpoint?: number | string, options: { dropLater?: boolean } = {}): Promise<Rewound> {
     const json = { ...(checkpoint === undefined ? {} : { checkpoint: String(checkpoint) }), ...toWire(options) };
     return fromWire(await this.transport.json<object>("POST", `${this.path}/rewind`, { json }));
+  }
+
+  /** The files that differ from those of another sandbox of the same template, or from the template's own: added, removed and
+   *  changed ones, by path. `path`: only this path, and what is below. */
+  async diff(options: { against?: string | Sandbox; path?: string } = {}): Promise<Change[]> {
+    const against = options.against instanceof Sandbox ? options.against.id : options.against;
+    const query = { ...(against ? { against } : {}), ...(options.path ? { path: options.path } : {}) };
+    const answer = await this.transport.json<{ changes: object[] }>("GET", `${this.path}/diff`, { query });
+    return answer.changes.map((document) => fromWire<Change>(document));
   }
 
   /** Its family from the first one on: what each came from, and what came from it. */

@@ -181,6 +181,25 @@ export interface Rewound {
   notUndone: string[];
 }
 
+/** A file that differs from the template's, or from another sandbox's. */
+export interface Change {
+  path: string;
+  /** Removed: the other fields are as the file was. */
+  change: "added" | "removed" | "changed";
+  name: string;
+  type: "file" | "directory" | "symlink" | "other";
+  size: number;
+  /** Octal, as in "0644". */
+  mode: string;
+  uid: number;
+  gid: number;
+  user: string | null;
+  group: string | null;
+  /** Of a symlink. */
+  target: string | null;
+  modifiedAt: string;
+}
+
 /** What sandboxes are created from. */
 export interface TemplateInfo {
   name: string;

@@ -187,6 +187,14 @@ test("checkpoints, and back to them", async () => {
   assert.deepEqual(await box.history(), []);
 });
 
+test("what changed", async () => {
+  const [child] = await box.fork(1);
+  await child!.exec("echo x >/root/diff-me");
+  assert.deepEqual((await child!.diff({ against: box })).map((each) => [each.path, each.change]), [["/root/diff-me", "added"]]);
+  assert.deepEqual((await child!.diff({ path: "/root/diff-me" })).map((each) => each.type), ["file"]);
+  await child!.kill();
+});
+
 test("extend, metadata, stats, events, logs, list, connect", async () => {
   assert.ok(Date.parse((await box.extend(900))!) > Date.now());
   await box.setMetadata({ suite: "typescript", step: "2" });

@@ -18,6 +18,7 @@ from typing import (
 from .._http import Request, given, path
 from ..errors import GoneError, HuskError, InvalidError, NotFoundError
 from ..models import (
+    Change,
     Checkpoint,
     CodeContext,
     CodeOutput,
@@ -344,6 +345,13 @@ class AsyncSandbox:
         rewound = Rewound.from_document(await self._client._json(request))
         await self.refresh()
         return rewound
+
+    async def diff(self, against: str | AsyncSandbox | None = None, *, path: str | None = None) -> List[Change]:
+        """The files that differ from those of another sandbox of the same template, or from the template's own: added, removed
+        and changed ones, by path. `path`: only this path, and what is below."""
+        base = against.id if isinstance(against, AsyncSandbox) else against
+        request = Request.get(self._path("diff"), given(against=base, path=path))
+        return [Change.from_document(each) for each in (await self._client._json(request))["changes"]]
 
     async def tree(self) -> dict[str, Any]:
         """Its family from the first one on, as nested documents: each has "id", "kind", "state" … and "children"."""

@@ -1,0 +1,307 @@
+/*
+ * METHOD_CHANGES: what differs between the files of the machine and those of its template, as messages, from a worker.
+ *
+ *     template (lower)   writable layer (upper)   the guest sees     reported
+ *     /etc/motd          /etc/motd                /etc/motd          changed, if mode, owner or content differ
+ *     /usr/bin/less      a whiteout               -                  removed
+ *     -                  /root/note               /root/note         added
+ *     /usr/bin/ls        -                        /usr/bin/ls        - (never looked at)
+ *
+ * Only directories of the writable layer are walked, so the cost follows what was written and not what the machine holds.
+ * The writable layer says where to look, and the root says what is there: kernels mark removals in different ways. No
+ * symbolic link is followed, and nothing behind another mount is looked at.
+ */
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#include "agent/agent.h"
+#include "agent/entry.h"
+
+#define DEPTH_MAX 512 /* three descriptors are open per level */
+#define COMPARE_SIZE (64u * 1024u)
+
+struct walk {
+	struct job *job;
+	const char *only; /* the path that was asked for, without '/' at its end; "": everything */
+	int64_t since_ns; /* what was changed last before this is not reported */
+	dev_t device;     /* of the root */
+	char left[COMPARE_SIZE], right[COMPARE_SIZE];
+};
+
+/* The same directory in each layer and in the root. */
+struct place {
+	int upper, lower, seen; /* lower -1: the template has no such directory */
+	const char *path;       /* "" for the root */
+	unsigned depth;
+};
+
+static const struct place nowhere = { .upper = -1, .lower = -1, .seen = -1 };
+
+static void place_close(struct place *place)
+{
+	fd_close(&place->upper);
+	fd_close(&place->lower);
+	fd_close(&place->seen);
+}
+
+/* What makes the machine this one: every sandbox has its own, and rewrites them when it wakes. */
+static bool is_identity(const char *path)
+{
+	static const char *const paths[] = {
+		"/.husk",
+		"/dev",
+		"/run/husk",
+		"/etc/hostname",
+		"/etc/hosts",
+		"/etc/machine-id",
+		"/etc/resolv.conf",
+		"/var/lib/dbus/machine-id",
+		"/etc/ssl/certs/ca-certificates.crt",
+		"/usr/local/share/ca-certificates/husk.crt",
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(paths); i++)
+		if (str_equal(path, paths[i]))
+			return true;
+	return false;
+}
+
+/* Is `path` the wanted one, or below it? */
+static bool is_within(const char *path, const char *wanted)
+{
+	size_t size = strlen(wanted);
+
+	return strncmp(path, wanted, size) == 0 && (path[size] == '/' || path[size] == '\0');
+}
+
+/* ---- one entry ---- */
+
+static int64_t changed_ns(const struct stat *status)
+{
+	return (int64_t)status->st_ctim.tv_sec * 1000000000 + status->st_ctim.tv_nsec;
+}
+
+/* 1: the same bytes; 0: not; -1: one of the two cannot be read, so nobody can tell. */
+static int same_content(struct walk *walk, const struct place *place, const char *name)
+{
+	int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+	cleanup_close int old = openat(place->lower, name, flags), new = openat(place->seen, name, flags);
+
+	if (old < 0 || new < 0)
+		return -1;
+	for (;;) {
+		ssize_t left = read_full(old, walk->left, sizeof(walk->left));
+		ssize_t right = read_full(new, walk->right, sizeof(walk->right));
+		if (left < 0 || right < 0)
+			return -1;
+		if (left != right || memcmp(walk->left, walk->right, (size_t)left) != 0)
+			return 0;
+		if (left == 0)
+			return 1;
+	}
+}
+
+static bool same_target(const struct place *place, const char *name)
+{
+	char old[PATH_MAX], new[PATH_MAX];
+	ssize_t left = readlinkat(place->lower, name, old, sizeof(old));
+	ssize_t right = readlinkat(place->seen, name, new, sizeof(new));
+
+	return left >= 0 && left == right && memcmp(old, new, (size_t)left) == 0;
+}
+
+/* Directories are the same whatever is in them: that is reported by itself. */
+static bool is_same(struct walk *walk, const struct place *place, const char *name, const struct stat *old,
+		    const struct stat *new)
+{
+	if (old->st_mode != new->st_mode || old->st_uid != new->st_uid || old->st_gid != new->st_gid)
+		return false;
+	if (S_ISREG(new->st_mode))
+		return old->st_size == new->st_size &&same_content(walk, place, name) == 1;
+	if (S_ISLNK(new->st_mode))
+		return same_target(place, name);
+	return S_ISDIR(new->st_mode) || old->st_rdev == new->st_rdev;
+}
+
+static int report(struct walk *walk, enum wire_change change, const char *path, int directory, const char *name,
+		  const struct stat *status, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+
+	if (!is_within(path, walk->only))
+		return 0;
+	if (wire_put_int(&message, TAG_CHANGE, change) < 0)
+		return husk_fail_memory(err);
+	if (entry_put(&message, path, directory, name, status, err) < 0)
+		return -1;
+	if (change != CHANGE_REMOVED && (wire_put_int(&message, TAG_INODE, (int64_t)status->st_ino) < 0 ||
+					 wire_put_int(&message, TAG_CTIME_NS, changed_ns(status)) < 0))
+		return husk_fail_memory(err);
+	return wire_send(walk->job->out, walk->job->channel, WIRE_MSG, 0, message.data, message.size, err);
+}
+
+/* ---- the tree ---- */
+
+static int walk_directory(struct walk *walk, const struct place *place, struct husk_error *err);
+
+static int open_directory(int parent, const char *name)
+{
+	return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* Goes down into a directory of the writable layer. One that vanishes meanwhile is not there. */
+static int descend(struct walk *walk, const struct place *from, const char *name, const char *path, bool in_template,
+		   struct husk_error *err)
+{
+	struct place place = nowhere;
+	int result = 0;
+
+	if (from->depth == DEPTH_MAX)
+		return husk_fail(err, HUSK_LIMIT, "'%.200s…' is more than %d directories deep", path, DEPTH_MAX);
+	place.path = path;
+	place.depth = from->depth + 1;
+	place.upper = open_directory(from->upper, name);
+	if (place.upper < 0)
+		return 0;
+	place.seen = open_directory(from->seen, name);
+	if (in_template)
+		place.lower = open_directory(from->lower, name);
+	if (place.seen >= 0)
+		result = walk_directory(walk, &place, err);
+	place_close(&place);
+	return result;
+}
+
+/* A name of the writable layer. */
+static int walk_entry(struct walk *walk, const struct place *place, const char *name, const char *path,
+		      struct husk_error *err)
+{
+	struct stat upper, old, new;
+	bool was = place->lower >= 0 && fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) == 0;
+	bool is = fstatat(place->seen, name, &new, AT_SYMLINK_NOFOLLOW) == 0;
+	int result = 0;
+
+	if (fstatat(place->upper, name, &upper, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	bool young = changed_ns(&upper) > walk->since_ns;
+	if (!is)
+		return was && young ? report(walk, CHANGE_REMOVED, path, place->lower, name, &old, err) : 0;
+	if (S_ISDIR(new.st_mode) && new.st_dev != walk->device) /* something else is mounted there */
+		return 0;
+	if (young && !(was && is_same(walk, place, name, &old, &new)))
+		result = report(walk, was ? CHANGE_CHANGED : CHANGE_ADDED, path, place->seen, name, &new, err);
+	if (result < 0 || !S_ISDIR(new.st_mode))
+		return result;
+	return descend(walk, place, name, path, was && S_ISDIR(old.st_mode), err);
+}
+
+/* A name of the template that the writable layer does not have: removed if its directory was made anew. */
+static int walk_missing(struct walk *walk, const struct place *place, const char *name, const char *path,
+			struct husk_error *err)
+{
+	struct stat old, now;
+
+	if (fstatat(place->seen, name, &now, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT ||
+	    fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) < 0)
+		return 0;
+	return report(walk, CHANGE_REMOVED, path, place->lower, name, &old, err);
+}
+
+typedef int (*walk_name)(struct walk *walk, const struct place *place, const char *name, const char *path,
+			 struct husk_error *err);
+
+static int walk_names(struct walk *walk, const struct place *place, char *const *names, char *const *except,
+		      walk_name visit, struct husk_error *err)
+{
+	int result = 0;
+
+	for (; *names && result == 0; names++) {
+		while (except && *except && strcmp(*except, *names) < 0) /* both are sorted */
+			except++;
+		if (except && str_equal(*except, *names))
+			continue;
+		cleanup_free char *path = str_format("%s/%s", place->path, *names);
+		if (!path)
+			return husk_fail_memory(err);
+		if (!is_identity(path) && (is_within(path, walk->only) || is_within(walk->only, path)))
+			result = visit(walk, place, *names, path, err);
+	}
+	return result;
+}
+
+static int walk_directory(struct walk *walk, const struct place *place, struct husk_error *err)
+{
+	cleanup_strv char **written = list_names(place->upper, place->path, err);
+	cleanup_strv char **old = NULL;
+
+	if (!written || walk_names(walk, place, written, NULL, walk_entry, err) < 0)
+		return -1;
+	if (place->lower < 0)
+		return 0;
+	old = list_names(place->lower, place->path, err);
+	return old ? walk_names(walk, place, old, written, walk_missing, err) : -1;
+}
+
+/* ---- the call ---- */
+
+static int changes_run(struct job *job, struct husk_error *err)
+{
+	static struct walk walk; /* the worker's own process */
+	cleanup_free char *only = NULL;
+	cleanup_close int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	struct stat status;
+
+	if (request_string(&job->request, TAG_PATH, &only, err) < 0)
+		return -1;
+	if (root < 0 || fstat(root, &status) < 0)
+		return husk_fail_errno(err, "cannot open the root");
+	for (size_t size = only ? strlen(only) : 0; size > 0 && only[size - 1] == '/'; size--)
+		only[size - 1] = '\0';
+	bool all = request_int(&job->request, TAG_FLAGS, 0) & CHANGES_ALL;
+	walk = (struct walk){ .job = job,
+			      .only = only ? only : "",
+			      .since_ns = all ? INT64_MIN : job->layers.born_ns,
+			      .device = status.st_dev };
+	/* Opened anew: where a directory was read up to is shared by all copies of a descriptor. */
+	struct place place = { .upper = open_directory(job->layers.upper, "."),
+			       .lower = open_directory(job->layers.lower, "."),
+			       .seen = open_directory(root, "."),
+			       .path = "" };
+	int result = place.upper < 0 || place.lower < 0 || place.seen < 0
+			     ? husk_fail_errno(err, "cannot open the layers of the root")
+			     : walk_directory(&walk, &place, err);
+	place_close(&place);
+	return result;
+}
+
+int changes_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
+{
+	if (agent->layers.upper < 0)
+		return husk_fail(err, HUSK_UNAVAILABLE, "this machine does not know what its template had");
+	return worker_open(agent, number, request, changes_run, err);
+}
+
+int layers_open_template(const struct layers *layers, const char *path, int flags)
+{
+	cleanup_free char *copy = strdup(path);
+	char *rest = NULL;
+
+	if (layers->lower < 0) {
+		errno = EOPNOTSUPP;
+		return -1;
+	}
+	cleanup_close int at = copy ? fcntl(layers->lower, F_DUPFD_CLOEXEC, 3) : -1;
+	for (char *name = at < 0 ? NULL : strtok_r(copy, "/", &rest); name;) {
+		char *next = strtok_r(NULL, "/", &rest);
+		int below = str_equal(name, "..")
+				    ? -1
+				    : openat(at, name, O_NOFOLLOW | (next ? O_DIRECTORY | O_CLOEXEC : flags));
+		if (below < 0)
+			return -1;
+		fd_close(&at);
+		at = below;
+		name = next;
+	}
+	return steal_fd(&at);
+}

@@ -1,0 +1,13 @@
+/*
+ * Unified diffs of files of a sandbox, as `diff -u` prints them.
+ */
+#ifndef HUSK_CLI_PATCH_H
+#define HUSK_CLI_PATCH_H
+
+#include "husk.h"
+
+/* Prints the change as a patch. `base`: the sandbox that `sandbox` was compared with; NULL: its template. */
+int patch_print(struct husk *husk, const char *sandbox, const char *base, const struct husk_change *change,
+		struct husk_error *err);
+
+#endif

@@ -1,0 +1,12 @@
+/*
+ * A file as the agent describes it: shared by the calls of files.c and by diff.c.
+ */
+#ifndef HUSK_CLIENT_FILES_H
+#define HUSK_CLIENT_FILES_H
+
+#include "husk.h"
+
+/* The fields of an entry (wire.h). The agent is the guest's: a value that makes no sense is a protocol error or 0. */
+int file_from_fields(const char *fields, size_t size, struct husk_file *file, struct husk_error *err);
+
+#endif

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""husk diff: the files of a sandbox against its template and against another sandbox, as they are, as a patch, over the API, from
+elsewhere and over MCP; after forks and sleep; with what a guest can make of names and links."""
+
+import base64
+import subprocess
+
+from lib.harness import (
+    adopt, assert_equal, assert_fails, assert_in, create, fork, husk, inspect, main, scratch, sh, test,
+)
+from lib.http import server
+from lib.roots import small_root
+
+
+def diff(*words):
+    return [(each["change"], each["path"]) for each in husk("diff", "--json", *words).json()]
+
+
+def lines(*words):
+    return husk("diff", *words).text.splitlines()
+
+
+@test
+def test_a_fresh_one_is_its_template():
+    assert_equal(diff(create()), [])
+
+
+@test
+def test_against_the_template():
+    box = create()
+    sh(box, """
+        echo hi >/root/new; mkdir -p /root/deep/er; echo x >/root/deep/er/file; ln -s /nowhere /root/link
+        echo more >>/etc/passwd; chmod 600 /etc/group; touch /etc/fstab /etc/shells; chown 1000 /etc/issue
+        rm /etc/motd; rm -rf /usr/share/doc; rm -rf /etc/apt && mkdir /etc/apt && echo 1 >/etc/apt/mine
+        rm /etc/profile && mkdir /etc/profile
+    """)
+    found = dict((path, change) for change, path in diff(box))
+    wanted = {
+        "/root/new": "added", "/root/deep": "added", "/root/deep/er": "added", "/root/deep/er/file": "added", "/root/link": "added",
+        "/etc/passwd": "changed", "/etc/group": "changed", "/etc/issue": "changed", "/etc/profile": "changed",
+        "/etc/motd": "removed", "/usr/share/doc": "removed", "/etc/apt/mine": "added", "/etc/apt/sources.list.d": "removed",
+    }
+    assert_equal({path: found.get(path) for path in wanted}, wanted)
+    for path in ("/etc/fstab", "/etc/shells", "/etc/apt", "/etc", "/etc/hostname", "/usr/bin"):  # touched, or Husk's own
+        assert path not in found, (path, found[path])
+    assert_equal(lines("--path", "/root/deep", box), ["A /root/deep/", "A /root/deep/er/", "A /root/deep/er/file"])
+    assert_equal(lines("--path", "/root/deep/er/", "--name-only", box), ["/root/deep/er/", "/root/deep/er/file"])
+    assert_equal(lines("--path", "/usr/bin", box), [])
+    # Sleep and forks keep it.
+    husk("hibernate", box)
+    assert_equal(dict((path, change) for change, path in diff(box)), found)
+    assert_equal(diff(fork(box)[0]), diff(box))
+
+
+@test
+def test_two_forks():
+    box = create()
+    sh(box, "mkdir /root/w; cd /root/w; for i in $(seq 50); do echo $i >f$i; done; printf 'a\\nb\\nc\\n' >text; echo old >gone")
+    left, right = fork(box, "-n", "2")
+    sh(left, "cd /root/w; printf 'a\\nB\\nc\\n' >text; rm gone; echo new >only-left; cp -p f7 x; cat x >f7; rm x; rm -rf /usr/share/doc")
+    sh(right, "cd /root/w; echo 1 >>f1; chmod 700 f2; echo 'a' >f3; rm -rf /etc/apt")
+    assert_equal(diff(box, left), [
+        ("removed", "/root/w/gone"), ("added", "/root/w/only-left"), ("changed", "/root/w/text"), ("removed", "/usr/share/doc")])
+    assert_equal(diff(left, box), [
+        ("added", "/root/w/gone"), ("removed", "/root/w/only-left"), ("changed", "/root/w/text"), ("added", "/usr/share/doc")])
+    assert_equal(diff(left, right), [
+        ("removed", "/etc/apt"), ("changed", "/root/w/f1"), ("changed", "/root/w/f2"), ("changed", "/root/w/f3"),
+        ("added", "/root/w/gone"), ("removed", "/root/w/only-left"), ("changed", "/root/w/text"), ("added", "/usr/share/doc")])
+    assert_equal(diff(left, left), [])
+
+
+@test
+def test_below_a_directory_that_the_other_has_removed():
+    box = create()
+    left, right = fork(box, "-n", "2")
+    sh(left, "rm -rf /etc/apt")
+    sh(right, "echo x >/etc/apt/mine; echo y >>/etc/apt/apt.conf.d/01autoremove; rm -rf /etc/apt/keyrings")
+    found = diff(left, right)
+    assert ("added", "/etc/apt/mine") in found and ("added", "/etc/apt") in found, found
+    assert all(change == "added" for change, _ in found), found
+    back = diff(right, left)
+    assert ("removed", "/etc/apt") in back and ("removed", "/etc/apt/mine") in back, back
+    assert all(change == "removed" for change, _ in back), back
+
+
+@test
+def test_as_a_patch():
+    box = create()
+    sh(box, "mkdir /root/p; cd /root/p; seq 20 >numbers; echo old >gone; head -c 2000000 /dev/zero >large; printf '\\0\\1' >bin")
+    child = fork(box)[0]
+    sh(child, "cd /root/p; sed -i 's/^7$/seven/' numbers; rm gone; echo new >fresh; printf '\\0\\2' >bin; echo >>large; chmod +x fresh")
+    result = husk("diff", "--patch", "--path", "/root/p", box, child)
+    for piece in ("--- a/root/p/numbers\n+++ b/root/p/numbers\n", "\n-7\n+seven\n", "--- /dev/null\n+++ b/root/p/fresh\n",
+                  "new mode 0755", "+++ /dev/null\n", "-old\n", "Binary files a/root/p/bin and b/root/p/bin differ"):
+        assert_in(piece, result.text)
+    assert_in("/root/p/large is larger than", result.error)
+    # patch(1) makes one of the other.
+    with scratch() as directory:
+        husk("cp", f"{box}:/root/p", str(directory / "work"))
+        (directory / "p.patch").write_bytes(result.out)
+        subprocess.run(["patch", "-s", "-p3", "-d", str(directory / "work"), "-i", str(directory / "p.patch")], check=True)
+        assert_equal((directory / "work/numbers").read_text(encoding="ascii").split()[6], "seven")
+        assert not (directory / "work/gone").exists() and (directory / "work/fresh").exists()
+    sh(box, "echo end >>/etc/issue")
+    assert_in("+end\n", husk("diff", "-p", "--path", "/etc/issue", box).text)
+
+
+@test
+def test_names_and_links_of_a_hostile_guest():
+    box = create()
+    sh(box, r"""
+        cd /root; mkdir 'a b' "$(printf 'new\nline')"; echo 1 >"$(printf 'esc\033[31m')"; printf x >"$(printf '\377')"
+        ln -s / loop; ln -s /etc/shadow secret; mkfifo pipe; mkdir -p d; mount -t tmpfs none d; echo hidden >d/inside
+        rm -rf /etc/apt; ln -s /proc /etc/apt
+    """)
+    found = husk("diff", "--json", box).json()
+    paths = [base64.b64decode(each["path_base64"]) if "path_base64" in each else each["path"].encode() for each in found]
+    for name in (b"/root/a b", b"/root/new\nline", b"/root/esc\033[31m", b"/root/\377", b"/root/loop", b"/root/pipe"):
+        assert name in paths, (name, paths)
+    assert not any(path.startswith((b"/root/loop/", b"/root/d/", b"/proc")) for path in paths), paths
+    assert b"\033" not in husk("diff", box).out
+    husk("diff", "-p", box)
+    # As deep as it gets.
+    sh(box, "python3 -c \"import os\nos.chdir('/root')\nfor i in range(600):\n os.mkdir('d'*5); os.chdir('d'*5)\n\"")
+    assert_fails("diff", box, code=1, says=["directories deep"])
+
+
+@test
+def test_refusals():
+    box, ended = create(), create()
+    husk("rm", ended)
+    assert_fails("diff", box, "nobody", code=3, says="nobody")
+    assert_fails("diff", "--path", "root", box, code=2, says="path")
+    assert_fails("diff", "-p", "--json", box, code=2, says="--json")
+    assert_fails("diff", box, box, box, code=2, says="diff")
+    assert_fails("diff", ended, code=None, says=ended)
+    with scratch() as directory:
+        husk("template", "build", "diff-other", "--rootfs", str(small_root(directory)))
+    other = create("-t", "diff-other")
+    assert_fails("diff", box, other, code=2, says=["template 'base'", "'diff-other'", "same build"])
+    husk("rm", other)
+    husk("template", "rm", "diff-other")
+    assert_equal(inspect(box)["state"], "running")
+
+
+@test
+def test_over_the_api_and_from_elsewhere():
+    with server() as huskd:
+        box = huskd.create()["id"]
+        sh(box, "echo x >/root/x")
+        changes = huskd.get(f"/v1/sandboxes/{box}/diff").json()["changes"]
+        assert_equal([(each["path"], each["change"], each["size"], each["type"]) for each in changes], [("/root/x", "added", 2, "file")])
+        child = adopt(huskd.post(f"/v1/sandboxes/{box}/fork", status=201).json()["sandboxes"][0]["id"])
+        sh(child, "echo y >/root/x; echo z >/etc/z")
+        changes = huskd.get(f"/v1/sandboxes/{child}/diff?against={box}&path=/root").json()["changes"]
+        assert_equal([(each["path"], each["change"]) for each in changes], [("/root/x", "changed")])
+        huskd.get(f"/v1/sandboxes/{child}/diff?with={box}", status=400)
+        huskd.get(f"/v1/sandboxes/{child}/diff?against=nobody", status=404)
+        far = {"HUSK_HOST": f"unix://{huskd.socket_path}"}
+        assert_equal(husk("diff", "--json", box, child, env=far).json(), husk("diff", "--json", box, child).json())
+        assert_equal(husk("diff", "-p", box, child, env=far).text, husk("diff", "-p", box, child).text)
+
+
+if __name__ == "__main__":
+    main("base")
