@@ -90,12 +90,10 @@ static int check_exec(const struct exec *exec, struct husk_error *err)
 static int read_exec(struct request *request, struct exec *exec, struct husk_error *err)
 {
 	struct husk_exec_options *options = &exec->options;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	options->shell = fields_string(&fields, "cmd");
 	exec->argv = fields_strings(&fields, "argv");
 	options->argv = exec->argv;

@@ -190,13 +190,11 @@ static int handle_stat(struct request *request, struct husk_error *err)
 
 static int handle_mkdir(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 	uint32_t mode;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *path = fields_string(&fields, "path");
 	const char *mode_text = fields_string(&fields, "mode");
 	const char *user = fields_string(&fields, "user");
@@ -208,12 +206,10 @@ static int handle_mkdir(struct request *request, struct husk_error *err)
 
 static int handle_move(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *path = fields_string(&fields, "path");
 	const char *target = fields_string(&fields, "target");
 	if (fields_done(&fields, err) < 0 ||
@@ -224,13 +220,11 @@ static int handle_move(struct request *request, struct husk_error *err)
 
 static int handle_chmod(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 	uint32_t mode;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *path = fields_string(&fields, "path");
 	const char *mode_text = fields_string(&fields, "mode");
 	if (fields_done(&fields, err) < 0)

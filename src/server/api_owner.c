@@ -33,12 +33,10 @@ static int handle_token_create(struct request *request, struct husk_error *err)
 {
 	cleanup(drop_token) struct husk_token *token = NULL;
 	cleanup(drop_secret) char *secret = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	struct husk_token_options options = {
 		.name = fields_string(&fields, "name"),
 		.tenant = fields_string(&fields, "tenant"),
@@ -95,12 +93,10 @@ static int handle_leaks(struct request *request, struct husk_error *err)
 static int handle_gc(struct request *request, struct husk_error *err)
 {
 	struct husk_gc_result result = { 0 };
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	bool all = fields_bool(&fields, "all", false);
 	if (fields_done(&fields, err) < 0 || husk_gc(request_husk(request), all, &result, err) < 0)
 		return -1;

@@ -6,12 +6,10 @@
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_snapshot struct husk_snapshot *snapshot = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	if (fields_done(&fields, err) < 0 ||
 	    husk_snapshot_create(request_husk(request), request_path(request, "id"), name, &snapshot, err) < 0)

@@ -184,12 +184,11 @@ static int build_tar(struct request *request, struct husk_error *err)
 
 static int build_bundled(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	struct fields fields;
 
-	if (!body || request_query_known(request, (const char *const[]){ NULL }, err) < 0)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0 ||
+	    request_query_known(request, (const char *const[]){ NULL }, err) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	const char *bundled = fields_string(&fields, "bundled");
 	const char *isolation = fields_string(&fields, "isolation");

@@ -12,12 +12,10 @@ static const char *volume_of(struct request *request)
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_volume struct husk_volume *volume = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	uint64_t size = fields_size(&fields, "size");
 	if (fields_done(&fields, err) < 0 || husk_volume_create(request_husk(request), name, size, &volume, err) < 0)
@@ -154,12 +152,10 @@ static int handle_files(struct request *request, struct husk_error *err)
 static int take_attributes(struct request *request, const char **path, struct husk_file_attributes *wanted,
 			   bool *parents, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	*path = fields_string(&fields, "path");
 	const char *mode = fields_string(&fields, "mode");
 	wanted->uid = (uint32_t)fields_int(&fields, "uid", HUSK_KEEP, 0, INT32_MAX);

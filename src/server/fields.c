@@ -9,11 +9,12 @@
 
 #define SECONDS_MAX (365.0 * 86400)
 
-void fields_begin(struct fields *fields, json_t *object)
+int fields_begin(struct fields *fields, json_t *object)
 {
 	fields->object = object;
 	fields->count = 0;
 	fields->error = (struct husk_error){ 0 };
+	return object ? 0 : -1;
 }
 
 /* The first thing wrong is the one that is told. */

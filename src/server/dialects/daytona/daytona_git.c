@@ -129,10 +129,9 @@ static int open_path(struct git *git, const char *given, struct husk_error *err)
 int git_open_body(struct git *git, struct request *request, struct husk_error *err)
 {
 	git->request = request;
-	git->body = request_read_json(request, err);
-	if (!git->body || daytona_enter(request, &git->box, err) < 0)
+	if (fields_begin(&git->fields, request_read_json(request, err)) < 0 ||
+	    daytona_enter(request, &git->box, err) < 0)
 		return -1;
-	fields_begin(&git->fields, git->body);
 	return open_path(git, fields_string(&git->fields, "path"), err);
 }
 

@@ -162,10 +162,9 @@ static int scope_of(const char *scope, const char **option, struct husk_error *e
 static int open_config(struct git *git, struct request *request, const char **option, struct husk_error *err)
 {
 	git->request = request;
-	git->body = request_read_json(request, err);
-	if (!git->body || daytona_enter(request, &git->box, err) < 0)
+	if (fields_begin(&git->fields, request_read_json(request, err)) < 0 ||
+	    daytona_enter(request, &git->box, err) < 0)
 		return -1;
-	fields_begin(&git->fields, git->body);
 	const char *path = git_text(git, "path");
 	if (scope_of(git_text(git, "scope"), option, err) < 0)
 		return -1;
@@ -243,14 +242,12 @@ static int handle_credentials(struct request *request, struct husk_error *err)
 {
 	static const char script[] = "git config --global credential.helper store && git credential approve";
 	const char *argv[] = { "/bin/sh", "-c", script, NULL };
-	json_t *body = request_read_json(request, err);
 	cleanup_output struct daytona_output output = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *host = fields_string(&fields, "host"), *protocol = fields_string(&fields, "protocol");
 	const char *username = fields_string(&fields, "username"), *password = fields_string(&fields, "password");
 	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)

@@ -292,15 +292,13 @@ static int handle_contexts(struct request *request, struct husk_error *err)
 
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free char *cwd = NULL;
 	struct fields fields;
 	char name[32];
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "cwd"), *language = fields_string(&fields, "language");
 	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
 	    daytona_path(&box, given ? given : "", &cwd, err) < 0)

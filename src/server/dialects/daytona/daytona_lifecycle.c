@@ -130,7 +130,6 @@ static int handle_recover(struct request *request, struct husk_error *err)
 
 static int handle_fork(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free struct husk_pair *pairs = NULL;
@@ -138,9 +137,8 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	struct fields fields;
 	size_t count = 0;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
@@ -164,15 +162,13 @@ static int handle_fork(struct request *request, struct husk_error *err)
 
 static int handle_snapshot(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	struct husk_snapshot *snapshot = NULL;
 	cleanup_free char *name = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "name");
 	if (daytona_fields_done(&fields, err) < 0)
 		return -1;

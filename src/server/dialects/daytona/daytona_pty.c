@@ -157,7 +157,6 @@ static int start(struct request *request, const struct daytona_box *box, const s
 
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_process struct husk_process *process = NULL;
 	cleanup_free struct husk_pair *pairs = NULL;
 	cleanup_box struct daytona_box box = { 0 };
@@ -165,9 +164,8 @@ static int handle_create(struct request *request, struct husk_error *err)
 	struct fields fields;
 	int64_t pid;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	wanted.id = fields_string(&fields, "id");
 	wanted.cwd = fields_string(&fields, "cwd");
 	wanted.rows = fields_int(&fields, "rows", 24, 1, 1000);
@@ -341,15 +339,13 @@ static int keep_size(struct request *request, const struct pty *pty, struct husk
 
 static int handle_resize(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_process struct husk_process *process = NULL;
 	cleanup(pty_cleanup) struct pty pty = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t rows = fields_int(&fields, "rows", 0, 1, 1000), columns = fields_int(&fields, "cols", 0, 1, 1000);
 	if (daytona_fields_done(&fields, err) < 0)
 		return -1;

@@ -139,18 +139,18 @@ static int read_labels(struct fields *fields, struct create *create, struct husk
 
 static int read_create(struct request *request, struct create *create, json_t **build, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
+	if (fields_begin(&fields, request_json(request, err)) < 0)
+		return -1;
 	create->settings = json_object();
-	if (!body || !create->settings)
-		return body ? husk_fail_memory(err) : -1;
-	fields_begin(&fields, body);
+	if (!create->settings)
+		return husk_fail_memory(err);
 	const char *name = fields_string(&fields, "name"), *snapshot = fields_string(&fields, "snapshot");
 	const char *user = fields_string(&fields, "user"), *target = fields_string(&fields, "target");
 	bool public = fields_bool(&fields, "public", false);
 	json_t *volumes = fields_any(&fields, "volumes"), *secrets = fields_any(&fields, "secrets");
-	json_t *environment = json_object_get(body, "env");
+	json_t *environment = json_object_get(fields.object, "env");
 	create->environment = fields_pairs(&fields, "env", &create->options.environment_count);
 	create->options.environment = create->environment;
 	*build = fields_any(&fields, "buildInfo");

@@ -178,14 +178,12 @@ static int replace(struct request *request, const struct daytona_box *box, const
 
 static int handle_replace(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_json json_t *array = json_array();
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	cleanup_free const char **files = fields_strings(&fields, "files");
 	const char *pattern = fields_string(&fields, "pattern"), *value = fields_string(&fields, "newValue");
 	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)

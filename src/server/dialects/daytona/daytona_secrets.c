@@ -40,13 +40,11 @@ struct body {
 
 static int read_body(struct request *request, struct body *out, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_buf struct buf joined = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	out->name = fields_string(&fields, "name");
 	out->value = fields_string(&fields, "value");
 	out->description = fields_string(&fields, "description");

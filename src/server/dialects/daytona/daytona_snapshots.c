@@ -229,14 +229,12 @@ static int handle_delete(struct request *request, struct husk_error *err)
 /* name and imageName, or buildInfo */
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_free char *name = NULL;
 	cleanup_json json_t *info = NULL, *all = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "name"), *image = fields_string(&fields, "imageName");
 	json_t *build = fields_any(&fields, "buildInfo");
 	int64_t gpu = fields_int(&fields, "gpu", 0, 0, 1024);

@@ -187,12 +187,10 @@ static int make_uuid(char out[static 37], struct husk_error *err)
 
 static struct build *build_new(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return NULL;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	const char *alias = fields_string(&fields, "alias");
 	cleanup_free const char **tags = fields_strings(&fields, "tags");

@@ -142,12 +142,10 @@ static int add_settings(struct create *create, struct husk_error *err)
 
 static int read_create(struct request *request, struct create *create, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	create->template = fields_string(&fields, "templateID");
 	int64_t timeout = fields_int(&fields, "timeout", E2B_TIMEOUT_SECONDS, 0, E2B_TIMEOUT_MAX);
 	create->metadata = fields_pairs(&fields, "metadata", &create->options.metadata_count);
@@ -250,13 +248,11 @@ static int wake(struct request *request, const struct husk_sandbox *sandbox, int
 /* A running one is given more time, never less. */
 static int handle_connect(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t timeout = fields_int(&fields, "timeout", -1, 0, E2B_TIMEOUT_MAX);
 	bool memory = fields_bool(&fields, "memory", true);
 	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
@@ -286,13 +282,11 @@ static int handle_resume(struct request *request, struct husk_error *err)
 /* {duration}: more time, never less; the default is E2B's. */
 static int handle_refresh(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t seconds = fields_int(&fields, "duration", 15, 0, E2B_TIMEOUT_MAX);
 	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
@@ -306,13 +300,11 @@ static int handle_refresh(struct request *request, struct husk_error *err)
 
 static int handle_timeout(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t timeout = fields_int(&fields, "timeout", -1, 0, E2B_TIMEOUT_MAX);
 	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
@@ -327,14 +319,12 @@ static int handle_timeout(struct request *request, struct husk_error *err)
 
 static int handle_pause(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct husk *husk = request_husk(request);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	bool memory = fields_bool(&fields, "memory", true);
 	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
@@ -362,12 +352,10 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	cleanup_json json_t *array = json_array();
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t count = fields_int(&fields, "count", 1, 1, FORKS_MAX);
 	int64_t timeout = fields_int(&fields, "timeout", E2B_TIMEOUT_SECONDS, 0, E2B_TIMEOUT_MAX);
 	struct husk_create_options options = { .ttl_seconds = MAX(timeout, 1) };

@@ -29,12 +29,10 @@ static char *lower(const char *name)
 static int read_body(struct request *request, const char **name, const char **value, struct husk_pair **metadata,
 		     size_t *count, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	if (name)
 		*name = fields_string(&fields, "name");
 	*value = fields_string(&fields, "value");

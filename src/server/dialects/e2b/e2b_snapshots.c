@@ -20,14 +20,12 @@ static json_t *snapshot_document(const struct husk_snapshot *snapshot)
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-	json_t *body = request_json(request, err);
 	cleanup_free char *name = NULL;
 	struct husk_snapshot *snapshot = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "name");
 	if (!fields_bool(&fields, "memory", true))
 		return e2b_unsupported(request, "a snapshot of the disk alone (memory: false)", err);
