@@ -2,8 +2,6 @@
  * `husk token create|ls|rm`: who may use this instance over HTTP, as which tenant, and with which quotas. A token's secret
  * is shown once, when the token is created, and is not stored.
  */
-#include <openssl/crypto.h>
-
 #include "cli/cli.h"
 
 struct token_arguments {
@@ -41,13 +39,6 @@ static void cleanup_token_list(struct husk_token ***list)
 
 /* ---- create ---- */
 
-static void cleanup_secret(char **secret)
-{
-	if (*secret)
-		OPENSSL_cleanse(*secret, strlen(*secret));
-	free(*secret);
-}
-
 static int token_create_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
 	const struct token_arguments *arguments = data;
@@ -62,7 +53,7 @@ static int token_create_run(struct cli *cli, void *data, int argc, char **argv, 
 		.max_snapshot_bytes = arguments->max_snapshot_bytes,
 	};
 	struct husk_token *token = NULL;
-	cleanup(cleanup_secret) char *secret = NULL;
+	cleanup_wipe char *secret = NULL;
 
 	(void)argc;
 	if (husk_token_create(cli->husk, &options, &secret, &token, err) < 0)

@@ -110,7 +110,7 @@ int http_put_head(struct remote *remote, struct buf *out, const char *method, co
 /* The head, and the body when it is a document. */
 static int send_request(struct remote *remote, int fd, const struct exchange *x, struct husk_error *err)
 {
-	cleanup_free char *text = x->body ? json_dumps(x->body, JSON_COMPACT) : NULL;
+	cleanup_wipe char *text = x->body ? json_dumps(x->body, JSON_COMPACT) : NULL;
 	cleanup_buf struct buf out = { 0 };
 
 	if (x->body && !text)
@@ -129,8 +129,6 @@ static int send_request(struct remote *remote, int fd, const struct exchange *x,
 	int result = bad ? husk_fail_memory(err) : http_send(remote, fd, out.data, out.size, err);
 	if (out.data)
 		explicit_bzero(out.data, out.size); /* the token, and values of secrets */
-	if (text)
-		explicit_bzero(text, strlen(text));
 	return result;
 }
 

@@ -2,8 +2,6 @@
  * What the instance's owner does with it over HTTP, beside using it: tokens, clearing up, what was left behind. A token's
  * secret is in the answer to its create, and nowhere else.
  */
-#include <openssl/crypto.h>
-
 #include "server/server.h"
 
 #define TTL_MAX (INT64_C(3650) * 86400)
@@ -20,19 +18,12 @@ static void drop_tokens(struct husk_token ***list)
 		husk_token_list_free(*list);
 }
 
-static void drop_secret(char **secret)
-{
-	if (*secret)
-		OPENSSL_cleanse(*secret, strlen(*secret));
-	free(*secret);
-}
-
 /* ---- tokens ---- */
 
 static int handle_token_create(struct request *request, struct husk_error *err)
 {
 	cleanup(drop_token) struct husk_token *token = NULL;
-	cleanup(drop_secret) char *secret = NULL;
+	cleanup_wipe char *secret = NULL;
 	struct fields fields;
 
 	if (fields_begin(&fields, request_json(request, err)) < 0)

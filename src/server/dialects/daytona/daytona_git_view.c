@@ -254,15 +254,13 @@ static int handle_credentials(struct request *request, struct husk_error *err)
 		return -1;
 	if (!username || !password || strpbrk(username, "\r\n") || strpbrk(password, "\r\n"))
 		return husk_fail_field(err, "username", "username and password are required");
-	cleanup_free char *text = str_format("protocol=%s\nhost=%s\nusername=%s\npassword=%s\n\n",
+	cleanup_wipe char *text = str_format("protocol=%s\nhost=%s\nusername=%s\npassword=%s\n\n",
 					     protocol && *protocol ? protocol : "https",
 					     host && *host ? host : "github.com", username, password);
 	struct daytona_command command = { .argv = argv, .input = text, .input_size = text ? strlen(text) : 0 };
 	if (!text)
 		return husk_fail_memory(err);
-	int result = daytona_run(request, &box, &command, &output, err);
-	explicit_bzero(text, strlen(text));
-	if (result < 0)
+	if (daytona_run(request, &box, &command, &output, err) < 0)
 		return -1;
 	return output.exit_code ? husk_fail(err, HUSK_INVALID, "%s", daytona_complaint(&output))
 				: respond_empty(request, 200, err);

@@ -97,7 +97,7 @@ static int handle_update(struct request *request, struct husk_error *err)
 	cleanup_stored_secret struct husk_stored_secret *before = NULL, *secret = NULL;
 	const char *id = request_path(request, "secret");
 	struct husk *husk = request_husk(request);
-	cleanup_free char *kept = NULL;
+	cleanup_wipe char *kept = NULL;
 	struct husk_pair pairs[3];
 	struct body body = { 0 };
 
@@ -112,10 +112,9 @@ static int handle_update(struct request *request, struct husk_error *err)
 				  body.has_description ? body.description
 						       : json_string_value(json_object_get(metadata, "description")),
 				  body.has_hosts ? hosts : json_string_value(json_object_get(metadata, "hosts")));
-	int result = husk_secret_change(husk, id, body.value ? body.value : kept, pairs, count, &secret, err);
-	if (kept)
-		explicit_bzero(kept, strlen(kept));
-	return result < 0 ? -1 : respond_json(request, 200, secret_document(secret), err);
+	if (husk_secret_change(husk, id, body.value ? body.value : kept, pairs, count, &secret, err) < 0)
+		return -1;
+	return respond_json(request, 200, secret_document(secret), err);
 }
 
 static int handle_get(struct request *request, struct husk_error *err)

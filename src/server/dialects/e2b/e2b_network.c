@@ -17,10 +17,7 @@
 void e2b_network_free(struct e2b_network *network)
 {
 	for (size_t i = 0; i < network->header_count; i++) {
-		char *value = (char *)network->headers[i].value;
-		if (value)
-			explicit_bzero(value, strlen(value));
-		free(value);
+		str_wipe((char *)network->headers[i].value);
 		free((char *)network->headers[i].name);
 		free((void *)network->headers[i].hosts);
 	}
@@ -36,7 +33,7 @@ static int fill(struct request *request, const char *text, struct buf *out, stru
 {
 	for (const char *mark; (mark = strstr(text, PLACEHOLDER)); text = strchr(mark, '}') + 1) {
 		size_t length = strcspn(mark, "}");
-		cleanup_free char *value = NULL;
+		cleanup_wipe char *value = NULL;
 		struct husk_error why = { 0 };
 
 		if (!str_starts(mark, STORED) || !mark[length])
@@ -49,9 +46,7 @@ static int fill(struct request *request, const char *text, struct buf *out, stru
 			return husk_fail_memory(err);
 		if (husk_secret_value(request_husk(request), name, &value, &why) < 0)
 			return husk_fail_field(err, "network.rules", "%s", why.message);
-		int bad = buf_append(out, text, (size_t)(mark - text)) | buf_append_string(out, value);
-		explicit_bzero(value, strlen(value));
-		if (bad)
+		if (buf_append(out, text, (size_t)(mark - text)) < 0 || buf_append_string(out, value) < 0)
 			return husk_fail_memory(err);
 	}
 	return buf_append_string(out, text) < 0 ? husk_fail_memory(err) : 0;
