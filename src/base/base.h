@@ -142,6 +142,9 @@ int dir_remove(const char *path, struct husk_error *err);
 uint64_t dir_bytes(const char *path);
 int fd_set_cloexec(int fd, bool on);
 int fd_set_nonblocking(int fd, bool on);
+/* TCP: small writes go out at once, and a peer that vanished is noticed: asked after `idle` silent seconds, `count` times
+ * with `interval` seconds between. Hints: a connection without them is still one, so failures are ignored. */
+void fd_set_keepalive(int fd, int idle, int interval, int count);
 
 /* ---- command.c: child processes ------------------------------------------------------------------------------------------- */
 
