@@ -142,16 +142,6 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 	/* clang-format on */
 }
 
-json_t *json_sandbox_list(struct husk_sandbox *const *list)
-{
-	cleanup_json json_t *array = json_array();
-
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_sandbox(list[i])) < 0)
-			return NULL;
-	return steal_pointer(array);
-}
-
 json_t *json_snapshot(const struct husk_snapshot *snapshot)
 {
 	/* clang-format off */
@@ -345,4 +335,48 @@ json_t *json_stats(const struct husk_stats *stats)
 			 "network_connections", (json_int_t)stats->network_connections,
 			 "network_denied", (json_int_t)stats->network_denied);
 	/* clang-format on */
+}
+
+/* ---- lists ---- */
+
+/* A NULL-terminated list as an array: `item` makes the document of one. A macro, since the items differ in their types. */
+#define array_of(list, item)                                                                                           \
+	({                                                                                                             \
+		json_t *array_ = json_array();                                                                         \
+		for (size_t i_ = 0; array_ && (list)[i_]; i_++)                                                        \
+			if (json_array_append_new(array_, item((list)[i_])) < 0) {                                     \
+				json_decref(array_);                                                                   \
+				array_ = NULL;                                                                         \
+			}                                                                                              \
+		array_;                                                                                                \
+	})
+
+json_t *json_sandbox_list(struct husk_sandbox *const *list)
+{
+	return array_of(list, json_sandbox);
+}
+
+json_t *json_snapshots(struct husk_snapshot *const *list)
+{
+	return array_of(list, json_snapshot);
+}
+
+json_t *json_volumes(struct husk_volume *const *list)
+{
+	return array_of(list, json_volume);
+}
+
+json_t *json_templates(struct husk_template *const *list)
+{
+	return array_of(list, json_template);
+}
+
+json_t *json_images(struct husk_image *const *list)
+{
+	return array_of(list, json_image);
+}
+
+json_t *json_tokens(struct husk_token *const *list)
+{
+	return array_of(list, json_token);
 }

@@ -6,23 +6,11 @@
 
 #define TTL_MAX (INT64_C(3650) * 86400)
 
-static void drop_token(struct husk_token **token)
-{
-	if (*token)
-		husk_token_free(*token);
-}
-
-static void drop_tokens(struct husk_token ***list)
-{
-	if (*list)
-		husk_token_list_free(*list);
-}
-
 /* ---- tokens ---- */
 
 static int handle_token_create(struct request *request, struct husk_error *err)
 {
-	cleanup(drop_token) struct husk_token *token = NULL;
+	cleanup_token struct husk_token *token = NULL;
 	cleanup_wipe char *secret = NULL;
 	struct fields fields;
 
@@ -49,15 +37,11 @@ static int handle_token_create(struct request *request, struct husk_error *err)
 
 static int handle_token_list(struct request *request, struct husk_error *err)
 {
-	cleanup(drop_tokens) struct husk_token **list = NULL;
-	cleanup_json json_t *array = json_array();
+	cleanup_tokens struct husk_token **list = NULL;
 
 	if (husk_token_list(request_husk(request), &list, err) < 0)
 		return -1;
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_token(list[i])) < 0)
-			return husk_fail_memory(err);
-	return respond_json(request, 200, json_pack("{s:O}", "tokens", array), err);
+	return respond_json(request, 200, json_pack("{s:o}", "tokens", json_tokens(list)), err);
 }
 
 static int handle_token_revoke(struct request *request, struct husk_error *err)

@@ -26,14 +26,10 @@ static int handle_create(struct request *request, struct husk_error *err)
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_volumes struct husk_volume **list = NULL;
-	cleanup_json json_t *array = json_array();
 
 	if (husk_volume_list(request_husk(request), &list, err) < 0)
 		return -1;
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_volume(list[i])) < 0)
-			return husk_fail_memory(err);
-	return respond_json(request, 200, json_pack("{s:O}", "volumes", array), err);
+	return respond_json(request, 200, json_pack("{s:o}", "volumes", json_volumes(list)), err);
 }
 
 static int handle_get(struct request *request, struct husk_error *err)
