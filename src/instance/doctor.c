@@ -441,23 +441,6 @@ static bool is_live(struct husk *husk, const char *id)
 	return live;
 }
 
-/* A lock without a sandbox: who took it was killed before there was one. While it is held, one may still come. */
-static void collect_locks(struct husk *husk)
-{
-	cleanup_dir DIR *dir = opendir(husk->paths.run);
-	struct dirent *entry;
-
-	while (dir && (entry = readdir(dir))) {
-		size_t size = strcspn(entry->d_name, ".");
-		bool ours = str_starts(entry->d_name, "sb-") && str_equal(entry->d_name + size, ".lock");
-		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
-		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
-		cleanup_free char *path = lock >= 0 ? path_lock(&husk->paths, id) : NULL;
-		if (path && !is_live(husk, id))
-			unlink(path);
-	}
-}
-
 static int collect_expired(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
 {
 	struct catalog_sandbox **list = NULL;
@@ -519,7 +502,8 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 		return -1;
 	out->snapshots = snapshots_recover(husk, &out->bytes);
 	out->sandboxes = husk_recover(husk, NULL);
-	collect_locks(husk);
+	/* A lock without a sandbox: who took it was killed before there was one. While it is held, one may still come. */
+	supervisor_locks_sweep(husk, "sb-", is_live);
 	if (catalog_values_sweep(husk->catalog, err) < 0 || collect_expired(husk, out, err) < 0)
 		return -1;
 	if (all) {

@@ -173,7 +173,8 @@ static ssize_t receive(struct remote *remote, int fd, struct buf *in, struct hus
 	return count;
 }
 
-int http_read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
+/* The head. `in` keeps what was read past it. Answers 1xx but 101 are skipped. */
+static int read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
 {
 	for (;;) {
 		ssize_t used = in->size ? http1_head_parse(in->data, in->size, head, err) : 0;
@@ -329,7 +330,7 @@ static int take_answer(struct remote *remote, int fd, struct exchange *x, json_t
 	struct gathering text = { .limit = ANSWER_MAX };
 	struct http1_head head = { 0 };
 
-	if (http_read_head(remote, fd, &in, &head, err) < 0)
+	if (read_head(remote, fd, &in, &head, err) < 0)
 		return -1;
 	int result = 0;
 	const char *value = x->wanted_header ? http1_head_find(&head, x->wanted_header) : NULL;

@@ -52,13 +52,11 @@ static int handle_delete(struct request *request, struct husk_error *err)
 
 static int respond_entry(struct request *request, unsigned status, const char *path, struct husk_error *err)
 {
-	struct husk_file file = { 0 };
+	cleanup(husk_file_free) struct husk_file file = { 0 };
 
 	if (husk_volume_file_stat(request_husk(request), volume_of(request), path, &file, err) < 0)
 		return -1;
-	json_t *document = json_file(&file);
-	husk_file_free(&file);
-	return respond_json(request, status, document, err);
+	return respond_json(request, status, json_file(&file), err);
 }
 
 static int handle_read(struct request *request, struct husk_error *err)
@@ -139,9 +137,7 @@ static int handle_files(struct request *request, struct husk_error *err)
 	    husk_volume_file_list(request_husk(request), volume_of(request), path, (uint32_t)depth, &list, &count,
 				  err) < 0)
 		return -1;
-	int result = files_entries(request, list, count, err);
-	husk_file_list_free(list, count);
-	return result;
+	return files_entries(request, list, count, err);
 }
 
 /* mkdir, and change: a path and attributes. */

@@ -133,6 +133,15 @@ int e2b_refuse_rest(struct request *request, const struct fields *fields, const 
 	return 0;
 }
 
+int e2b_respond_page(struct request *request, json_t *page, const char *next, struct husk_error *err)
+{
+	if (next && respond_header(request, "x-next-token", next, err) < 0) {
+		json_decref(page);
+		return -1;
+	}
+	return respond_json(request, 200, page, err);
+}
+
 /* ---- names ---- */
 
 static const struct {

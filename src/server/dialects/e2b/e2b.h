@@ -42,6 +42,9 @@ int e2b_fields_done(const struct fields *fields, struct husk_error *err);
 /* 501 when the object has something that nobody took, and that says something; `what` it is an option of. */
 int e2b_refuse_rest(struct request *request, const struct fields *fields, const char *what, struct husk_error *err);
 
+/* One page of a list (taken). `next`: the token of the page after it; NULL: it is the last one. */
+int e2b_respond_page(struct request *request, json_t *page, const char *next, struct husk_error *err);
+
 /* Their name of a template to ours and back; the result may be the argument. */
 const char *e2b_template(const char *name);
 const char *e2b_template_shown(const char *name);

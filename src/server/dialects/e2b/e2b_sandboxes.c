@@ -570,15 +570,14 @@ static int respond_page(struct request *request, const struct listing *listing, 
 			continue;
 		if (last && json_array_size(array) == (size_t)listing->limit) {
 			cleanup_free char *token = str_format("%lld.%s", (long long)last->created_ms, last->id);
-			if (!token || respond_header(request, "x-next-token", token, err) < 0)
-				return husk_fail_memory(err);
-			break;
+			return token ? e2b_respond_page(request, steal_pointer(array), token, err)
+				     : husk_fail_memory(err);
 		}
 		last = sandbox;
 		if (json_array_append_new(array, info_document(sandbox)) < 0)
 			return husk_fail_memory(err);
 	}
-	return respond_json(request, 200, json_incref(array), err);
+	return e2b_respond_page(request, steal_pointer(array), NULL, err);
 }
 
 static int handle_list(struct request *request, struct husk_error *err)

@@ -110,16 +110,13 @@ static int handle_list(struct request *request, struct husk_error *err)
 	for (size_t i = 0; list[i]; i++) {
 		if (token && strcmp(list[i]->id, token) <= 0)
 			continue;
-		if (json_array_size(array) == (size_t)limit) {
-			if (respond_header(request, "x-next-token", last, err) < 0)
-				return -1;
-			break;
-		}
+		if (json_array_size(array) == (size_t)limit)
+			return e2b_respond_page(request, steal_pointer(array), last, err);
 		last = list[i]->id;
 		if (json_array_append_new(array, secret_document(list[i])) < 0)
 			return husk_fail_memory(err);
 	}
-	return respond_json(request, 200, json_incref(array), err);
+	return e2b_respond_page(request, steal_pointer(array), NULL, err);
 }
 
 const struct route e2b_secret_routes[] = {
