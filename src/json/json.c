@@ -74,6 +74,25 @@ json_t *json_base64(const char *bytes, size_t size)
 	return text ? json_string_nocheck(text) : NULL;
 }
 
+int base64_decode(const char *field, const char *text, size_t size, struct buf *out, struct husk_error *err)
+{
+	static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	size_t padding = 0;
+
+	while (padding < 2 && padding < size && text[size - 1 - padding] == '=')
+		padding++;
+	if (!text || size % 4 != 0 || size > INT32_MAX || strspn(text, alphabet) < size - padding)
+		return husk_fail_field(
+			err, field, "'%s' is not base64; encode the bytes with padding and without line breaks", field);
+	if (buf_reserve(out, size + 1) < 0)
+		return husk_fail_memory(err);
+	if (size > 0)
+		EVP_DecodeBlock((unsigned char *)out->data + out->size, (const unsigned char *)text, (int)size);
+	out->size += size / 4 * 3 - padding;
+	out->data[out->size] = '\0';
+	return 0;
+}
+
 int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size)
 {
 	const char *data = bytes ? bytes : "";

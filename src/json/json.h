@@ -16,6 +16,8 @@ json_t *json_text0(const char *text); /* NULL: null */
 json_t *json_texts(char *const *list);
 json_t *json_time(int64_t wall_ms); /* RFC 3339; 0: null */
 json_t *json_base64(const char *bytes, size_t size);
+/* The other way: base64 with its padding and nothing else, added to `out`. INVALID names `field`. */
+int base64_decode(const char *field, const char *text, size_t size, struct buf *out, struct husk_error *err);
 /* Adds `key` as text, and `key`_base64 with the exact bytes when they were not UTF-8. */
 int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size);
 json_t *json_sandbox(const struct husk_sandbox *sandbox);

@@ -182,6 +182,15 @@ static bool was_taken(const struct fields *fields, const char *name)
 	return false;
 }
 
+int fields_done_open(const struct fields *fields, struct husk_error *err)
+{
+	if (fields->error.code == HUSK_OK)
+		return 0;
+	if (err)
+		*err = fields->error;
+	return -1;
+}
+
 int fields_done(struct fields *fields, struct husk_error *err)
 {
 	const char *name;
@@ -196,11 +205,7 @@ int fields_done(struct fields *fields, struct husk_error *err)
 			return husk_fail_field(err, name, "unknown field '%s'; did you mean '%s'?", name, near);
 		return husk_fail_field(err, name, "unknown field '%s'", name);
 	}
-	if (fields->error.code == HUSK_OK)
-		return 0;
-	if (err)
-		*err = fields->error;
-	return -1;
+	return fields_done_open(fields, err);
 }
 
 int64_t fields_timeout_ms(struct fields *fields)

@@ -52,7 +52,7 @@ static int failed(struct git *git, struct husk_error *err)
 		    (output->out.data && strstr(output->out.data, complaints[i].words)))
 			return daytona_fail(git->request, complaints[i].status, complaints[i].code, "%.800s", said);
 	if (output->exit_code == 127)
-		return daytona_unsupported(git->request, "git in a sandbox that has none", err);
+		return dialect_unsupported(git->request, "git in a sandbox that has none", err);
 	return daytona_fail(git->request, 400, "BAD_REQUEST", "%.800s", said && *said ? said : "git failed");
 }
 
@@ -162,7 +162,7 @@ const char *git_word(struct git *git, const char *name)
 
 int git_require(struct git *git, const char *name, const char *value, struct husk_error *err)
 {
-	if (daytona_fields_done(&git->fields, err) < 0)
+	if (fields_done_open(&git->fields, err) < 0)
 		return -1;
 	return value ? 0 : husk_fail_field(err, name, "%s is required", name);
 }

@@ -250,7 +250,7 @@ static int handle_credentials(struct request *request, struct husk_error *err)
 		return -1;
 	const char *host = fields_string(&fields, "host"), *protocol = fields_string(&fields, "protocol");
 	const char *username = fields_string(&fields, "username"), *password = fields_string(&fields, "password");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!username || !password || strpbrk(username, "\r\n") || strpbrk(password, "\r\n"))
 		return husk_fail_field(err, "username", "username and password are required");

@@ -115,7 +115,7 @@ static int set_network(struct request *request, struct daytona_box *box, struct 
 
 	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	if (daytona_network_take(&fields, box->settings, err) < 0 || daytona_fields_done(&fields, err) < 0)
+	if (daytona_network_take(&fields, box->settings, err) < 0 || fields_done_open(&fields, err) < 0)
 		return -1;
 	return daytona_network_apply(request, box, err);
 }

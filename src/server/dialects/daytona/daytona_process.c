@@ -39,7 +39,7 @@ static int handle_execute(struct request *request, struct husk_error *err)
 	const char *text = fields_string(&fields, "command"), *directory = fields_string(&fields, "cwd");
 	pairs = fields_pairs(&fields, "envs", &command.environment_count);
 	command.timeout_ms = 1000 * fields_int(&fields, "timeout", 0, 0, TIMEOUT_MAX);
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!text || !*text)
 		return husk_fail_field(err, "command", "command is required");
@@ -124,7 +124,7 @@ static int handle_code(struct request *request, struct husk_error *err)
 	arguments = fields_strings(&fields, "argv");
 	pairs = fields_pairs(&fields, "envs", &command.environment_count);
 	command.timeout_ms = 1000 * fields_int(&fields, "timeout", 0, 0, TIMEOUT_MAX);
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	const char *script = script_of(language && *language ? language : "python");
 	if (!code)

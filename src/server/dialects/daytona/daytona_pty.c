@@ -172,7 +172,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	wanted.columns = fields_int(&fields, "cols", 80, 1, 1000);
 	pairs = fields_pairs(&fields, "envs", &wanted.pair_count);
 	wanted.pairs = pairs;
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
 	    start(request, &box, &wanted, &process, &pid, err) < 0)
 		return -1;
 	return respond_json(request, 201, json_pack("{s:s}", "sessionId", wanted.id), err);
@@ -277,7 +277,7 @@ static int handle_create_connect(struct request *request, struct husk_error *err
 	fields_begin(&fields, holder);
 	cleanup_free struct husk_pair *pairs = fields_pairs(&fields, "envs", &wanted.pair_count);
 	wanted.pairs = pairs;
-	if (daytona_fields_done(&fields, err) < 0 || start(request, &box, &wanted, &terminal->process, &pid, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || start(request, &box, &wanted, &terminal->process, &pid, err) < 0)
 		return -1;
 	if (respond_upgrade(request, run, terminal, err) < 0) {
 		husk_process_kill(request_husk(request), box.sandbox->id, pid, SIGKILL,
@@ -347,7 +347,7 @@ static int handle_resize(struct request *request, struct husk_error *err)
 	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
 	int64_t rows = fields_int(&fields, "rows", 0, 1, 1000), columns = fields_int(&fields, "cols", 0, 1, 1000);
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!rows || !columns)
 		return husk_fail_field(err, "rows", "a terminal needs both rows and cols");

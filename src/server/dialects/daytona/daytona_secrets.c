@@ -51,7 +51,7 @@ static int read_body(struct request *request, struct body *out, struct husk_erro
 	cleanup_free const char **hosts = fields_strings(&fields, "hosts");
 	out->has_description = out->description != NULL;
 	out->has_hosts = hosts != NULL;
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	for (size_t i = 0; hosts && hosts[i]; i++) {
 		if (strchr(hosts[i], ',') || !*hosts[i])

@@ -189,7 +189,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
 	const char *id = fields_string(&fields, "sessionId");
-	if (daytona_fields_done(&fields, err) < 0 || find_or_not(request, id ? id : "", &session, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || find_or_not(request, id ? id : "", &session, err) < 0)
 		return -1;
 	struct husk_file file = { 0 };
 	if (session.running && husk_file_stat(request_husk(request), session.box.sandbox->id, session.directory, false,
@@ -383,7 +383,7 @@ static int handle_execute(struct request *request, struct husk_error *err)
 	bool later = fields_bool(&fields, "runAsync", false);
 	later |= fields_bool(&fields, "async", false);
 	bool quiet = fields_bool(&fields, "suppressInputEcho", false);
-	if (daytona_fields_done(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0)
 		return -1;
 	if (!text || !*text)
 		return husk_fail_field(err, "command", "command is required");
@@ -425,7 +425,7 @@ static int handle_input(struct request *request, struct husk_error *err)
 	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
 	const char *data = fields_string(&fields, "data");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0 ||
 	    daytona_session_command(request, &session, command, err) < 0)
 		return -1;
 	cleanup_free char *line = str_format("%s%s", data ? data : "", data && str_ends(data, "\n") ? "" : "\n");

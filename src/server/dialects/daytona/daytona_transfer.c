@@ -350,7 +350,7 @@ static int handle_downloads(struct request *request, struct husk_error *err)
 	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
 	cleanup_free const char **paths = fields_strings(&fields, "paths");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!paths || !paths[0])
 		return daytona_fail(request, 400, "BAD_REQUEST",

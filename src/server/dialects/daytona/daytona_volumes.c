@@ -33,7 +33,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
 	const char *name = fields_string(&fields, "name");
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!name || !*name)
 		return husk_fail_field(err, "name", "name is missing; give the volume's");

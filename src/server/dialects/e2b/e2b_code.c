@@ -265,7 +265,7 @@ static int handle_execute(struct request *request, struct husk_error *err)
 	const char *context = fields_string(&fields, "context_id");
 	const char *wanted = fields_string(&fields, "language");
 	pairs = fields_pairs(&fields, "env_vars", &count);
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!code)
 		return husk_fail_field(err, "code", "code is missing; give the source text to run");
@@ -322,7 +322,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 		return -1;
 	const char *language = language_of(fields_string(&fields, "language"));
 	const char *given = fields_string(&fields, "cwd");
-	if (e2b_fields_done(&fields, err) < 0 || e2b_path(request, E2B_USER, given ? given : "", &cwd, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || e2b_path(request, E2B_USER, given ? given : "", &cwd, err) < 0)
 		return -1;
 	if (random_id("ctx-", 16, name) < 0)
 		return husk_fail_errno(err, "cannot make a context's name");

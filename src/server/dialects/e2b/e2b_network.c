@@ -37,8 +37,8 @@ static int fill(struct request *request, const char *text, struct buf *out, stru
 		struct husk_error why = { 0 };
 
 		if (!str_starts(mark, STORED) || !mark[length])
-			return e2b_unsupported(request, "a header with a placeholder other than ${e2b.secrets.NAME}",
-					       err);
+			return dialect_unsupported(request,
+						   "a header with a placeholder other than ${e2b.secrets.NAME}", err);
 		cleanup_free char *name = strndup(mark + strlen(STORED), length - strlen(STORED));
 		for (char *at = name; at && *at; at++)
 			*at = (char)tolower((unsigned char)*at);
@@ -184,8 +184,8 @@ static int read_allowed(struct request *request, struct e2b_network *out, bool a
 	for (size_t i = 0; out->allow && out->allow[i]; i++) {
 		if (!all && is_name(out->allow[i])) {
 			if (out->egress.deny_count)
-				return e2b_unsupported(request, "a name in allowOut together with ranges in denyOut",
-						       err);
+				return dialect_unsupported(request,
+							   "a name in allowOut together with ranges in denyOut", err);
 			continue;
 		}
 		out->allow[out->egress.allow_count++] = out->allow[i];
@@ -220,7 +220,7 @@ int e2b_network_read(struct request *request, json_t *document, bool internet, s
 	out->host = fields_string(&fields, "maskRequestHost");
 	json_t *rules = fields_any(&fields, "rules");
 	bool all = !fields_bool(&fields, "allow_internet_access", internet);
-	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the network option", err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the network option", err) < 0 ||
 	    read_denied(out, &all, err) < 0 || read_allowed(request, out, all, err) < 0 ||
 	    read_rules(request, rules, out, err) < 0 || check_host(out->host, err) < 0)
 		return -1;
@@ -289,7 +289,7 @@ int e2b_network_update(struct request *request, struct husk_error *err)
 	if (!body || e2b_network_read(request, body, true, &network, err) < 0)
 		return -1;
 	if (network.closed || network.host)
-		return e2b_unsupported(
+		return dialect_unsupported(
 			request, network.host ? "a change of maskRequestHost" : "a change of allowPublicTraffic", err);
 	if (husk_egress_set(request_husk(request), request_path(request, "id"), &network.egress, err) < 0)
 		return -1;

@@ -37,7 +37,7 @@ static int read_body(struct request *request, const char **name, const char **va
 		*name = fields_string(&fields, "name");
 	*value = fields_string(&fields, "value");
 	*metadata = fields_pairs(&fields, "metadata", count);
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!*value || (name && !*name))
 		return husk_fail_field(err, *value ? "name" : "value", "%s is missing", *value ? "name" : "value");

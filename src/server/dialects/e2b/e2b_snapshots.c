@@ -28,8 +28,8 @@ static int handle_create(struct request *request, struct husk_error *err)
 		return -1;
 	const char *given = fields_string(&fields, "name");
 	if (!fields_bool(&fields, "memory", true))
-		return e2b_unsupported(request, "a snapshot of the disk alone (memory: false)", err);
-	if (e2b_fields_done(&fields, err) < 0 || (given && e2b_snapshot_name(given, &name, err) < 0) ||
+		return dialect_unsupported(request, "a snapshot of the disk alone (memory: false)", err);
+	if (fields_done_open(&fields, err) < 0 || (given && e2b_snapshot_name(given, &name, err) < 0) ||
 	    husk_inspect(request_husk(request), request_path(request, "id"), &sandbox, err) < 0 ||
 	    husk_snapshot_create(request_husk(request), sandbox->id, name, &snapshot, err) < 0)
 		return -1;

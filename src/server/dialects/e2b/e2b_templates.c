@@ -242,7 +242,8 @@ static int handle_publish(struct request *request, struct husk_error *err)
 		return -1;
 	bool given = json_is_boolean(json_object_get(fields.object, "public")),
 	     open = fields_bool(&fields, "public", false);
-	if (e2b_fields_done(&fields, err) < 0 || e2b_template_name(request_path(request, "template"), &name, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 ||
+	    e2b_template_name(request_path(request, "template"), &name, err) < 0 ||
 	    husk_snapshot_list(request_husk(request), &list, err) < 0)
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
@@ -335,7 +336,7 @@ static int read_tags(struct request *request, const char *what, const char **tem
 		return -1;
 	*template = fields_string(&fields, what);
 	*tags = fields_strings(&fields, "tags");
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!*template || !*tags || !**tags)
 		return husk_fail_field(err, *template ? "tags" : what, "%s and tags are both needed", what);

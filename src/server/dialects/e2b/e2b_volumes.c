@@ -29,7 +29,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
 	const char *name = fields_string(&fields, "name");
-	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
 	    husk_volume_create(request_husk(request), name, 0, &volume, err) < 0)
 		return -1;
 	return respond_volume(request, 201, volume, err);
@@ -206,7 +206,7 @@ static int handle_change(struct request *request, struct husk_error *err)
 	wanted.mode = (uint32_t)fields_int(&fields, "mode", HUSK_KEEP, 0, 07777);
 	wanted.uid = (uint32_t)fields_int(&fields, "uid", HUSK_KEEP, 0, INT32_MAX);
 	wanted.gid = (uint32_t)fields_int(&fields, "gid", HUSK_KEEP, 0, INT32_MAX);
-	if (e2b_fields_done(&fields, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 ||
 	    husk_volume_file_change(request_owner(request), id, path, &wanted, err) < 0)
 		return -1;
 	return respond_entry(request, 200, id, path, err);
