@@ -11,13 +11,12 @@
  */
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "agent/agent.h"
+#include "base/thread.h"
 
 #define VOLUMES_MAX 16
 #define REQUEST_MAX (132u * 1024u) /* of the kernel: 128 KiB of data, and what describes it */
@@ -365,8 +364,6 @@ void carrier_take_link(struct agent *agent)
 {
 	struct carrier *carrier = agent->carrier;
 	struct uplink *link = &agent->link;
-	sigset_t all, before;
-	pthread_t thread;
 	int pair[2];
 
 	link->wants_carrier = false;
@@ -387,12 +384,8 @@ void carrier_take_link(struct agent *agent)
 	    buf_append(&carrier->from_link, link->input, link->input_size) < 0)
 		agent_die("cannot start the carrier: %s", strerror(errno));
 	uplink_replace(agent, in, out);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (pthread_create(&thread, NULL, carrier_run, carrier) != 0)
+	if (thread_quiet(NULL, 0, carrier_run, carrier) != 0)
 		agent_die("cannot start the carrier");
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_detach(thread);
 }
 
 static int make_mount_point(char *path, struct husk_error *err)

@@ -175,7 +175,8 @@ ssize_t guest_scan(struct guest_process **out, struct husk_error *err)
 	return (ssize_t)count;
 }
 
-int guest_self(struct guest_process *out, struct husk_error *err)
+/* The agent's own line. */
+static int guest_self(struct guest_process *out, struct husk_error *err)
 {
 	return guest_find(getpid(), out) ? 0
 					 : husk_fail(err, HUSK_INTERNAL, "cannot read the agent's own '/proc' entry");

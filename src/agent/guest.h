@@ -20,7 +20,5 @@ struct guest_process {
 ssize_t guest_scan(struct guest_process **out, struct husk_error *err);
 /* One process by its number: whether it is there. */
 bool guest_find(pid_t pid, struct guest_process *out);
-/* The agent's own line. */
-int guest_self(struct guest_process *out, struct husk_error *err);
 
 #endif

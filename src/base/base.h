@@ -47,11 +47,13 @@ int husk_fail_memory(struct husk_error *err);
 #define cleanup_dir cleanup(base_cleanup_dir)
 #define cleanup_buf cleanup(buf_free)
 #define cleanup_strv cleanup(base_cleanup_strv)
+#define cleanup_wipe cleanup(base_cleanup_wipe)
 
 void base_cleanup_free(void *pointer_to_pointer);
 void base_cleanup_file(FILE **file);
 void base_cleanup_dir(DIR **dir);
 void base_cleanup_strv(char ***list);
+void base_cleanup_wipe(char **secret);
 
 /* Takes the value out of a cleanup variable so that it survives the scope. */
 #define steal_pointer(p)                                                                                               \
@@ -91,6 +93,7 @@ char *buf_steal(struct buf *b); /* the bytes as a string the caller frees; never
 /* ---- str.c: strings --------------------------------------------------------------------------------------------------- */
 
 char *str_format(const char *format, ...) __attribute__((format(printf, 1, 2))); /* caller frees; NULL: no memory */
+void str_wipe(char *secret); /* overwrites the text, then frees it; NULL is fine */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 static inline bool str_equal(const char *a, const char *b)
@@ -139,6 +142,9 @@ int dir_remove(const char *path, struct husk_error *err);
 uint64_t dir_bytes(const char *path);
 int fd_set_cloexec(int fd, bool on);
 int fd_set_nonblocking(int fd, bool on);
+/* TCP: small writes go out at once, and a peer that vanished is noticed: asked after `idle` silent seconds, `count` times
+ * with `interval` seconds between. Hints: a connection without them is still one, so failures are ignored. */
+void fd_set_keepalive(int fd, int idle, int interval, int count);
 
 /* ---- command.c: child processes ------------------------------------------------------------------------------------------- */
 

@@ -152,3 +152,8 @@ void base_cleanup_strv(char ***list)
 {
 	strv_free(*list);
 }
+
+void base_cleanup_wipe(char **secret)
+{
+	str_wipe(*secret);
+}

@@ -18,6 +18,13 @@ char *str_format(const char *format, ...)
 	return length < 0 ? NULL : text;
 }
 
+void str_wipe(char *secret)
+{
+	if (secret)
+		explicit_bzero(secret, strlen(secret));
+	free(secret);
+}
+
 bool str_starts(const char *s, const char *prefix)
 {
 	return strncmp(s, prefix, strlen(prefix)) == 0;

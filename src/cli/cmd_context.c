@@ -64,19 +64,14 @@ static int contexts_save(const json_t *document, struct husk_error *err)
 {
 	cleanup_free char *path = contexts_path(err);
 	cleanup_free char *directory = path ? strdup(path) : NULL;
-	char *text = json_dumps(document, JSON_INDENT(2));
+	cleanup_wipe char *text = json_dumps(document, JSON_INDENT(2));
 
-	if (!directory || !text) {
-		free(text);
+	if (!directory || !text)
 		return path ? husk_fail_memory(err) : -1;
-	}
 	*strrchr(directory, '/') = '\0';
-	int result = dir_make(directory, 0700, err);
-	if (result == 0)
-		result = file_write_atomic(path, text, strlen(text), 0600, err);
-	OPENSSL_cleanse(text, strlen(text));
-	free(text);
-	return result;
+	if (dir_make(directory, 0700, err) < 0)
+		return -1;
+	return file_write_atomic(path, text, strlen(text), 0600, err);
 }
 
 static json_t *find(const json_t *document, const char *name)
@@ -206,7 +201,7 @@ static int context_add_run(struct cli *cli, void *data, int argc, char **argv, s
 		return -1;
 	if (cli->ca && !ca)
 		return husk_fail_errno(err, "cannot read the certificate '%s'", cli->ca);
-	char *token = arguments->token_file ? read_token(arguments->token_file, err) : NULL;
+	cleanup_wipe char *token = arguments->token_file ? read_token(arguments->token_file, err) : NULL;
 	if (arguments->token_file && !token)
 		return -1;
 	cleanup_json json_t *document = contexts_load(err);
@@ -217,10 +212,6 @@ static int context_add_run(struct cli *cli, void *data, int argc, char **argv, s
 		if (json_object_set_new(json_object_get(document, "contexts"), argv[0], context) < 0 ||
 		    (arguments->use && json_object_set_new(document, "current", json_string(argv[0])) < 0))
 			result = husk_fail_memory(err);
-	}
-	if (token) {
-		OPENSSL_cleanse(token, strlen(token));
-		free(token);
 	}
 	if (result < 0 || contexts_save(document, err) < 0)
 		return -1;

@@ -84,11 +84,8 @@ void egress_given_free(struct egress_given *given)
 {
 	for (size_t i = 0; given->secrets && i < given->count; i++)
 		free((void *)given->secrets[i].hosts);
-	for (size_t i = 0; given->storage && i < given->count; i++) {
-		if (given->storage[i])
-			explicit_bzero(given->storage[i], strlen(given->storage[i]));
-		free(given->storage[i]);
-	}
+	for (size_t i = 0; given->storage && i < given->count; i++)
+		str_wipe(given->storage[i]);
 	free(given->secrets);
 	free(given->storage);
 	*given = (struct egress_given){ 0 };

@@ -6,10 +6,10 @@
  */
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
+#include "base/thread.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 #include "mcp/mcp.h"
@@ -395,17 +395,10 @@ static bool only_listening(const struct stdio *stdio)
 /* Waits for the calls under way, so long. */
 static void drain(struct stdio *stdio, int64_t ms)
 {
-	struct timespec until;
+	int64_t until = time_monotonic_ms() + ms;
 
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += ms / 1000;
-	until.tv_nsec += ms % 1000 * 1000000;
-	if (until.tv_nsec >= 1000000000) {
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
 	pthread_mutex_lock(&stdio->lock);
-	while (!only_listening(stdio) && pthread_cond_timedwait(&stdio->done, &stdio->lock, &until) == 0)
+	while (!only_listening(stdio) && cond_wait_until(&stdio->done, &stdio->lock, until) == 0)
 		;
 	pthread_mutex_unlock(&stdio->lock);
 }
@@ -467,17 +460,14 @@ static int finish(struct stdio *stdio, struct husk_error *err)
 
 static int setup(struct stdio *stdio, char *id, size_t size, struct husk_error *err)
 {
-	pthread_condattr_t attributes;
-
 	if (size < 26 || random_id("m", 24, id) < 0)
 		return husk_fail_errno(err, "no random bytes for a session");
 	stdio->over_fd = eventfd(0, EFD_CLOEXEC);
 	if (stdio->over_fd < 0)
 		return husk_fail_errno(err, "eventfd");
-	if (pthread_mutex_init(&stdio->lock, NULL) || pthread_mutex_init(&stdio->building, NULL) ||
-	    pthread_condattr_init(&attributes) || pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) ||
-	    pthread_cond_init(&stdio->done, &attributes))
+	if (pthread_mutex_init(&stdio->lock, NULL) || pthread_mutex_init(&stdio->building, NULL))
 		return husk_fail(err, HUSK_INTERNAL, "cannot make a lock");
+	cond_open(&stdio->done);
 	return 0;
 }
 

@@ -8,11 +8,11 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
+#include "base/thread.h"
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 
@@ -143,27 +143,19 @@ static void connection_start(struct ports *ports, uint16_t remote, int fd)
 {
 	cleanup_close int taken = fd;
 	struct connection *connection = calloc(1, sizeof(*connection));
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
 
-	if (!connection || atomic_load(&ports->connections) >= CONNECTIONS_MAX || pthread_attr_init(&attributes) != 0) {
+	if (!connection || atomic_load(&ports->connections) >= CONNECTIONS_MAX) {
 		free(connection);
 		return; /* and the close tells the client */
 	}
 	*connection = (struct connection){ .ports = ports, .remote = remote, .fd = fd };
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's */
 	atomic_fetch_add(&ports->connections, 1);
-	if (pthread_create(&thread, &attributes, connection_main, connection) == 0) {
+	if (thread_quiet(NULL, 0, connection_main, connection) == 0) {
 		steal_fd(&taken);
 	} else {
 		atomic_fetch_sub(&ports->connections, 1);
 		free(connection);
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
 }
 
 /* ---- listening ---- */

@@ -66,13 +66,7 @@ static int snapshot_ls_run(struct cli *cli, void *data, int argc, char **argv, s
 	(void)data, (void)argc, (void)argv;
 	if (husk_snapshot_list(cli->husk, &list, err) < 0)
 		return -1;
-	if (!cli->json)
-		return snapshot_table(list, err);
-	cleanup_json json_t *array = json_array();
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_snapshot(list[i])) < 0)
-			return husk_fail_memory(err);
-	return output_json(json_incref(array), err);
+	return cli->json ? output_json(json_snapshots(list), err) : snapshot_table(list, err);
 }
 
 /* What was named by name is shown by its id. */

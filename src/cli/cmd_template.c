@@ -324,11 +324,8 @@ static int unbuilt_names(struct husk_template *const *list, char ***out, struct 
 
 static json_t *templates_json(struct husk_template *const *list, char *const *unbuilt)
 {
-	cleanup_json json_t *array = json_array();
+	cleanup_json json_t *array = json_templates(list);
 
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_template(list[i])) < 0)
-			return NULL;
 	for (size_t i = 0; array && unbuilt && unbuilt[i]; i++)
 		if (json_array_append_new(array,
 					  json_pack("{s:o, s:b}", "name", json_text0(unbuilt[i]), "built", false)) < 0)

@@ -2,8 +2,6 @@
  * `husk token create|ls|rm`: who may use this instance over HTTP, as which tenant, and with which quotas. A token's secret
  * is shown once, when the token is created, and is not stored.
  */
-#include <openssl/crypto.h>
-
 #include "cli/cli.h"
 
 struct token_arguments {
@@ -34,19 +32,7 @@ static const struct option_spec token_options[] = {
 	{ 0 },
 };
 
-static void cleanup_token_list(struct husk_token ***list)
-{
-	husk_token_list_free(*list);
-}
-
 /* ---- create ---- */
-
-static void cleanup_secret(char **secret)
-{
-	if (*secret)
-		OPENSSL_cleanse(*secret, strlen(*secret));
-	free(*secret);
-}
 
 static int token_create_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
@@ -61,19 +47,19 @@ static int token_create_run(struct cli *cli, void *data, int argc, char **argv, 
 		.max_memory_bytes = arguments->max_memory_bytes,
 		.max_snapshot_bytes = arguments->max_snapshot_bytes,
 	};
-	struct husk_token *token = NULL;
-	cleanup(cleanup_secret) char *secret = NULL;
+	cleanup_token struct husk_token *token = NULL;
+	cleanup_wipe char *secret = NULL;
 
 	(void)argc;
 	if (husk_token_create(cli->husk, &options, &secret, &token, err) < 0)
 		return -1;
-	int status = 0;
 	if (cli->json) {
 		json_t *document = json_token(token);
 		if (document)
 			json_object_set_new(document, "token", json_string(secret));
-		status = output_json(document, err);
-	} else if (arguments->daytona) {
+		return output_json(document, err);
+	}
+	if (arguments->daytona) {
 		printf("DAYTONA_API_URL=http://127.0.0.1:7820/daytona\nDAYTONA_API_KEY=%s\n", secret);
 		output_note(
 			"keep it now: it is not shown again (put your server's address there; husk token rm %s revokes "
@@ -84,8 +70,7 @@ static int token_create_run(struct cli *cli, void *data, int argc, char **argv, 
 		output_note("keep it now: it is not shown again (%s=… for clients; husk token rm %s revokes it)",
 			    arguments->e2b ? "E2B_API_KEY" : "HUSK_TOKEN", token->name);
 	}
-	husk_token_free(token);
-	return status;
+	return 0;
 }
 
 /* ---- ls, rm ---- */
@@ -130,18 +115,12 @@ static int tokens_table(struct husk_token *const *list, struct husk_error *err)
 
 static int token_ls_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
-	cleanup(cleanup_token_list) struct husk_token **list = NULL;
+	cleanup_tokens struct husk_token **list = NULL;
 
 	(void)data, (void)argc, (void)argv;
 	if (husk_token_list(cli->husk, &list, err) < 0)
 		return -1;
-	if (!cli->json)
-		return tokens_table(list, err);
-	cleanup_json json_t *array = json_array();
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_token(list[i])) < 0)
-			return husk_fail_memory(err);
-	return output_json(json_incref(array), err);
+	return cli->json ? output_json(json_tokens(list), err) : tokens_table(list, err);
 }
 
 static int token_rm_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)

@@ -60,13 +60,7 @@ static int volume_ls_run(struct cli *cli, void *data, int argc, char **argv, str
 	(void)data, (void)argc, (void)argv;
 	if (husk_volume_list(cli->husk, &list, err) < 0)
 		return -1;
-	if (!cli->json)
-		return volume_table(list, err);
-	cleanup_json json_t *array = json_array();
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_volume(list[i])) < 0)
-			return husk_fail_memory(err);
-	return output_json(json_incref(array), err);
+	return cli->json ? output_json(json_volumes(list), err) : volume_table(list, err);
 }
 
 static int volume_inspect_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)

@@ -157,8 +157,9 @@ static int parse_choice(const char *what, const struct option_spec *spec, const 
 	return husk_fail(err, HUSK_INVALID, "%s: '%s' is not one of %s", what, text, words.data);
 }
 
-int options_pair(const char *what, const char *text, bool from_environment, struct pair_list *list,
-		 struct husk_error *err)
+/* Splits "K=V" and adds it to the list; with `from_environment`, K alone takes our own value of K. */
+static int options_pair(const char *what, const char *text, bool from_environment, struct pair_list *list,
+			struct husk_error *err)
 {
 	const char *equals = strchr(text, '=');
 	const char *value = equals ? equals + 1 : NULL;

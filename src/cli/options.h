@@ -72,8 +72,5 @@ void options_help(const struct option_group *groups, size_t group_count, FILE *o
 
 /* "2h", "90": for operands that are durations. `what` names the operand in the error. */
 int options_seconds(const char *what, const char *text, int64_t min, int64_t max, int64_t *out, struct husk_error *err);
-/* Splits "K=V" and adds it to the list; with `from_environment`, K alone takes our own value of K. */
-int options_pair(const char *what, const char *text, bool from_environment, struct pair_list *list,
-		 struct husk_error *err);
 
 #endif

@@ -3,11 +3,9 @@
  * half a second, only when stderr is a terminal, and is wiped when the call is over. It never touches stdout, and takes
  * no signals: those belong to the main thread.
  */
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 
+#include "base/thread.h"
 #include "cli/output.h"
 #include "cli/terminal.h"
 
@@ -51,13 +49,8 @@ static void *progress_main(void *data)
 
 	pthread_mutex_lock(&progress->lock);
 	for (size_t frame = 0; !progress->done; frame++) {
-		struct timespec until;
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		int64_t wait = frame ? PROGRESS_STEP_MS : PROGRESS_DELAY_MS;
-		until.tv_nsec += (long)wait * 1000000;
-		until.tv_sec += until.tv_nsec / 1000000000;
-		until.tv_nsec %= 1000000000;
-		if (pthread_cond_timedwait(&progress->over, &progress->lock, &until) == 0)
+		int64_t until = time_monotonic_ms() + (frame ? PROGRESS_STEP_MS : PROGRESS_DELAY_MS);
+		if (cond_wait_until(&progress->over, &progress->lock, until) == 0)
 			continue;
 		progress_draw(progress, frame);
 		drawn = true;
@@ -68,25 +61,12 @@ static void *progress_main(void *data)
 	return NULL;
 }
 
-/* The thread with every signal blocked; the caller's mask stays as it was. */
 static int progress_start(struct progress *progress)
 {
-	pthread_condattr_t attributes;
-	sigset_t all, before;
-
-	if (pthread_mutex_init(&progress->lock, NULL) != 0 || pthread_condattr_init(&attributes) != 0)
+	if (pthread_mutex_init(&progress->lock, NULL) != 0)
 		return -1;
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	int failed = pthread_cond_init(&progress->over, &attributes);
-	pthread_condattr_destroy(&attributes);
-	if (failed)
-		return -1;
-	sigfillset(&all);
-	if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0)
-		return -1;
-	failed = pthread_create(&progress->thread, NULL, progress_main, progress);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return failed ? -1 : 0;
+	cond_open(&progress->over);
+	return thread_quiet(&progress->thread, 0, progress_main, progress) ? -1 : 0;
 }
 
 struct progress *progress_begin(const char *format, ...)

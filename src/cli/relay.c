@@ -7,10 +7,10 @@
 
 #include <limits.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 
+#include "base/thread.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 
@@ -110,14 +110,8 @@ static void *feeder_main(void *data)
 
 static int feeder_start(struct relay *relay, pthread_t *thread, struct husk_error *err)
 {
-	sigset_t all, before;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the main thread's */
-	int failed = pthread_create(thread, NULL, feeder_main, relay);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	errno = failed;
-	return failed ? husk_fail_errno(err, "cannot start a thread for stdin") : 0;
+	errno = thread_quiet(thread, 0, feeder_main, relay);
+	return errno ? husk_fail_errno(err, "cannot start a thread for stdin") : 0;
 }
 
 /* True when it ended, so that what it uses may be freed. */

@@ -7,8 +7,6 @@
  * the guest still sends, the guest's connection is reset, as on a real network.
  */
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -132,24 +130,6 @@ static void *relay_to_caller(void *data)
 	return NULL;
 }
 
-static int start_thread(struct relay *relay)
-{
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
-
-	int code = pthread_attr_init(&attributes);
-	if (code != 0)
-		return code;
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before); /* inherited by both threads */
-	code = pthread_create(&thread, &attributes, relay_to_caller, relay);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-	return code;
-}
-
 int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
@@ -174,7 +154,7 @@ int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk
 		return husk_fail_memory(err);
 	steal_pointer(call);
 	steal_fd(&ours);
-	errno = start_thread(relay);
+	errno = thread_quiet(NULL, 0, relay_to_caller, relay); /* which starts the other one */
 	if (errno != 0) {
 		husk_fail_errno(err, "cannot start a thread for port %u", port);
 		relay_free(relay);

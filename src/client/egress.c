@@ -67,7 +67,7 @@ int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_eg
 		return remote_egress_set(husk->remote, sandbox, egress, err);
 	cleanup_row struct catalog_sandbox *row = NULL;
 	cleanup_policy struct policy *policy = NULL;
-	cleanup_secrets char *old = NULL, *secrets = NULL;
+	cleanup_wipe char *old = NULL, *secrets = NULL;
 	struct husk_error why = { 0 };
 
 	if (egress_check(egress, &policy, err) < 0 || catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)

@@ -87,6 +87,17 @@ static int check_token(const struct husk_token_options *o, struct husk_error *er
 	return 0;
 }
 
+/* A copy that the caller wipes; `secret` is wiped here. */
+static char *move_secret(char *secret, struct husk_error *err)
+{
+	char *out = strdup(secret);
+
+	OPENSSL_cleanse(secret, strlen(secret));
+	if (!out)
+		husk_fail_memory(err);
+	return out;
+}
+
 /* "husk_" and 40 characters of [0-9A-Za-z]: 238 bits. */
 static char *make_secret(struct husk_error *err)
 {
@@ -104,12 +115,8 @@ static char *make_secret(struct husk_error *err)
 			if (bytes[i] < 256 / 62 * 62) /* else the first digits would come up more often */
 				secret[at++] = digits[bytes[i] % 62];
 	}
-	char *out = strdup(secret);
-	OPENSSL_cleanse(secret, sizeof(secret));
 	OPENSSL_cleanse(bytes, sizeof(bytes));
-	if (!out)
-		husk_fail_memory(err);
-	return out;
+	return move_secret(secret, err);
 }
 
 /* "e2b_" and 40 hexadecimal digits, which is all that E2B's clients take: 160 bits. */
@@ -124,19 +131,8 @@ static char *make_e2b_secret(struct husk_error *err)
 	}
 	for (size_t i = 0; i < sizeof(bytes); i++)
 		snprintf(secret + strlen(E2B_PREFIX) + 2 * i, 3, "%02x", bytes[i]);
-	char *out = strdup(secret);
-	OPENSSL_cleanse(secret, sizeof(secret));
 	OPENSSL_cleanse(bytes, sizeof(bytes));
-	if (!out)
-		husk_fail_memory(err);
-	return out;
-}
-
-static void drop_secret(char **secret)
-{
-	if (*secret)
-		OPENSSL_cleanse(*secret, strlen(*secret));
-	free(*secret);
+	return move_secret(secret, err);
 }
 
 int husk_token_create(struct husk *husk, const struct husk_token_options *options, char **secret,
@@ -150,7 +146,7 @@ int husk_token_create(struct husk *husk, const struct husk_token_options *option
 
 	if (husk_owner_only(husk, "making tokens", err) < 0 || check_token(options, err) < 0)
 		return -1;
-	cleanup(drop_secret) char *made = options->e2b ? make_e2b_secret(err) : make_secret(err);
+	cleanup_wipe char *made = options->e2b ? make_e2b_secret(err) : make_secret(err);
 	if (!made || hash_secret(made, hash, err) < 0)
 		return -1;
 	if (random_id("tk-", 10, id) < 0)

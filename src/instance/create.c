@@ -139,7 +139,7 @@ static void plan_free(struct plan *plan)
 	free(plan->row.egress);
 	free(plan->row.volumes);
 	free(plan->image);
-	secrets_wipe(plan->secrets);
+	str_wipe(plan->secrets);
 }
 
 /* What a sandbox to be takes over from its template, snapshot or parent; NULL: nothing. */
@@ -631,7 +631,7 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 	if (!children)
 		return husk_fail_memory(err);
 	int lock = save_parent(husk, children, count, sandbox, snapshot, &parent, err);
-	cleanup_secrets char *secrets = NULL;
+	cleanup_wipe char *secrets = NULL;
 	int result = lock < 0 ? -1 : load_secrets(husk, parent, &secrets, err);
 	for (size_t i = 0; i < count && result == 0; i++)
 		result = plan_from_snapshot(husk, snapshot, parent, secrets, o, &children[i].plan, err);

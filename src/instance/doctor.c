@@ -385,43 +385,37 @@ static void sweep_removals(struct husk *husk, const char *kind, const char *belo
 	}
 }
 
-/* What a snapshot's removal that was killed left: the row goes first, and comes first. */
-static int collect_snapshots(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
+static bool snapshot_has_row(struct husk *husk, const char *name)
 {
-	cleanup_free char *directory = str_format("%s/snapshots", husk->paths.home);
-	cleanup_dir DIR *dir = directory ? opendir(directory) : NULL;
+	cleanup_free char *id = strndup(name, strcspn(name, ".")); /* it may be partial yet */
+	struct catalog_snapshot *row = NULL;
+	struct husk_error why = { 0 };
+	int found = id ? catalog_snapshot_get(husk->catalog, id, &row, &why) : 0;
 
-	for (struct dirent *entry; dir && (entry = readdir(dir));) {
-		struct catalog_snapshot *row = NULL;
-		struct husk_error why = { 0 };
-		if (entry->d_name[0] == '.')
-			continue;
-		cleanup_free char *id = strndup(entry->d_name, strcspn(entry->d_name, ".")); /* it may be partial yet */
-		int found = id ? catalog_snapshot_get(husk->catalog, id, &row, &why) : 0;
-		catalog_snapshot_free(row);
-		cleanup_free char *path =
-			found < 0 && why.code == HUSK_NOT_FOUND ? str_format("%s/%s", directory, entry->d_name) : NULL;
-		if (path && reclaim(path, &out->bytes, err) < 0)
-			return -1;
-	}
-	return 0;
+	catalog_snapshot_free(row);
+	return found == 0 || why.code != HUSK_NOT_FOUND;
 }
 
-/* What the removal of a volume that was killed left: the row goes first, and comes first. */
-static int collect_volumes(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
+static bool volume_has_row(struct husk *husk, const char *name)
 {
-	cleanup_free char *directory = str_format("%s/volumes", husk->paths.home);
+	struct catalog_volume *row = NULL;
+	struct husk_error why = { 0 };
+	int found = catalog_volume_get(husk->catalog, name, &row, &why);
+
+	catalog_volume_free(row);
+	return found == 0 || why.code != HUSK_NOT_FOUND;
+}
+
+/* What a removal that was killed left in this folder: the row goes first, and comes first. */
+static int collect_rowless(struct husk *husk, const char *folder, bool (*has_row)(struct husk *husk, const char *name),
+			   struct husk_gc_result *out, struct husk_error *err)
+{
+	cleanup_free char *directory = str_format("%s/%s", husk->paths.home, folder);
 	cleanup_dir DIR *dir = directory ? opendir(directory) : NULL;
 
 	for (struct dirent *entry; dir && (entry = readdir(dir));) {
-		struct catalog_volume *row = NULL;
-		struct husk_error why = { 0 };
-		if (entry->d_name[0] == '.')
-			continue;
-		int found = catalog_volume_get(husk->catalog, entry->d_name, &row, &why);
-		catalog_volume_free(row);
-		cleanup_free char *path =
-			found < 0 && why.code == HUSK_NOT_FOUND ? str_format("%s/%s", directory, entry->d_name) : NULL;
+		bool stays = entry->d_name[0] == '.' || has_row(husk, entry->d_name);
+		cleanup_free char *path = stays ? NULL : str_format("%s/%s", directory, entry->d_name);
 		if (path && reclaim(path, &out->bytes, err) < 0)
 			return -1;
 	}
@@ -439,23 +433,6 @@ static bool is_live(struct husk *husk, const char *id)
 		live = str_equal(list[i]->id, id);
 	catalog_sandbox_list_free(list);
 	return live;
-}
-
-/* A lock without a sandbox: who took it was killed before there was one. While it is held, one may still come. */
-static void collect_locks(struct husk *husk)
-{
-	cleanup_dir DIR *dir = opendir(husk->paths.run);
-	struct dirent *entry;
-
-	while (dir && (entry = readdir(dir))) {
-		size_t size = strcspn(entry->d_name, ".");
-		bool ours = str_starts(entry->d_name, "sb-") && str_equal(entry->d_name + size, ".lock");
-		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
-		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
-		cleanup_free char *path = lock >= 0 ? path_lock(&husk->paths, id) : NULL;
-		if (path && !is_live(husk, id))
-			unlink(path);
-	}
 }
 
 static int collect_expired(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
@@ -519,7 +496,8 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 		return -1;
 	out->snapshots = snapshots_recover(husk, &out->bytes);
 	out->sandboxes = husk_recover(husk, NULL);
-	collect_locks(husk);
+	/* A lock without a sandbox: who took it was killed before there was one. While it is held, one may still come. */
+	supervisor_locks_sweep(husk, "sb-", is_live);
 	if (catalog_values_sweep(husk->catalog, err) < 0 || collect_expired(husk, out, err) < 0)
 		return -1;
 	if (all) {
@@ -531,7 +509,8 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 	sweep_removals(husk, "sandboxes", "");
 	sweep_removals(husk, "sandboxes", "/points");
 	sweep_removals(husk, "templates", "/baked");
-	if (collect_snapshots(husk, out, err) < 0 || collect_volumes(husk, out, err) < 0 ||
+	if (collect_rowless(husk, "snapshots", snapshot_has_row, out, err) < 0 ||
+	    collect_rowless(husk, "volumes", volume_has_row, out, err) < 0 ||
 	    version_sweep(husk, &out->bytes, err) < 0 || template_collect(husk, &out->templates, &out->bytes, err) < 0)
 		return -1;
 	if (images_sweep(husk, &out->bytes, &why) < 0)

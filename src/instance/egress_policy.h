@@ -13,12 +13,7 @@ static inline void cleanup_policy_pointer(struct policy **policy)
 {
 	policy_free(*policy);
 }
-static inline void cleanup_secrets_pointer(char **text)
-{
-	secrets_wipe(*text);
-}
 #define cleanup_policy cleanup(cleanup_policy_pointer)
-#define cleanup_secrets cleanup(cleanup_secrets_pointer)
 
 /* What was asked for, checked: INVALID names the field. */
 int egress_check(const struct husk_egress *egress, struct policy **out, struct husk_error *err);

@@ -55,6 +55,16 @@ static int open_store(struct husk *husk, struct image_store *out, struct husk_er
 	return folder ? image_store_open(folder, out, err) : husk_fail_memory(err);
 }
 
+/* The store and what is in it, none of which is swept while the caller has the lock. */
+static int open_locked(struct husk *husk, struct image_store *store, int *lock, struct image_list *list,
+		       struct husk_error *err)
+{
+	if (open_store(husk, store, err) < 0)
+		return -1;
+	*lock = image_store_lock(store->path, LOCK_SH, err);
+	return *lock < 0 ? -1 : image_store_list(store, list, err);
+}
+
 /* The entry of a name; NOT_FOUND suggests one that is near. */
 static int find(const struct image_list *list, const char *name, struct image_entry **out, struct husk_error *err)
 {
@@ -253,12 +263,10 @@ int husk_image_build(struct husk *husk, const char *name, const struct husk_buil
 		return remote_refuse(husk->remote, "building an image", "do it on the server's host", err);
 	cleanup(image_store_close) struct image_store store = { 0 };
 	cleanup(image_list_free) struct image_list list = { 0 };
+	cleanup_close int lock = -1;
 	struct image_entry *entry = NULL;
 
-	if (open_store(husk, &store, err) < 0)
-		return -1;
-	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
-	if (lock < 0 || image_store_list(&store, &list, err) < 0 || find(&list, name, &entry, err) < 0)
+	if (open_locked(husk, &store, &lock, &list, err) < 0 || find(&list, name, &entry, err) < 0)
 		return -1;
 	struct husk_build_options all = options ? *options : (struct husk_build_options){ 0 };
 	all.name = entry->template;
@@ -275,11 +283,9 @@ int husk_image_list(struct husk *husk, struct husk_image ***out, struct husk_err
 		return remote_refuse(husk->remote, "listing images", "do it on the server's host", err);
 	cleanup(image_store_close) struct image_store store = { 0 };
 	cleanup(image_list_free) struct image_list list = { 0 };
+	cleanup_close int lock = -1;
 
-	if (open_store(husk, &store, err) < 0)
-		return -1;
-	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
-	if (lock < 0 || image_store_list(&store, &list, err) < 0)
+	if (open_locked(husk, &store, &lock, &list, err) < 0)
 		return -1;
 	struct husk_image **shown = calloc(list.count + 1, sizeof(*shown));
 	if (!shown)
@@ -301,12 +307,10 @@ int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **
 		return remote_refuse(husk->remote, "looking at images", "do it on the server's host", err);
 	cleanup(image_store_close) struct image_store store = { 0 };
 	cleanup(image_list_free) struct image_list list = { 0 };
+	cleanup_close int lock = -1;
 	struct image_entry *entry = NULL;
 
-	if (open_store(husk, &store, err) < 0)
-		return -1;
-	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
-	if (lock < 0 || image_store_list(&store, &list, err) < 0 || find(&list, name, &entry, err) < 0)
+	if (open_locked(husk, &store, &lock, &list, err) < 0 || find(&list, name, &entry, err) < 0)
 		return -1;
 	*out = show(husk, &store, entry, err);
 	return *out ? 0 : -1;

@@ -100,20 +100,6 @@ static bool is_abandoned(struct husk *husk, const char *id)
 	return lock >= 0;
 }
 
-static void sweep_locks(struct husk *husk)
-{
-	cleanup_dir DIR *dir = opendir(husk->paths.run);
-	struct dirent *entry;
-
-	while (dir && (entry = readdir(dir))) {
-		size_t size = strcspn(entry->d_name, ".");
-		bool ours = str_starts(entry->d_name, "sn-") && str_equal(entry->d_name + size, ".lock");
-		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
-		if (id)
-			is_abandoned(husk, id);
-	}
-}
-
 size_t snapshots_recover(struct husk *husk, uint64_t *bytes)
 {
 	struct catalog_snapshot **list = NULL;
@@ -131,7 +117,7 @@ size_t snapshots_recover(struct husk *husk, uint64_t *bytes)
 		dropped++;
 	}
 	catalog_snapshot_list_free(list);
-	sweep_locks(husk);
+	supervisor_locks_sweep(husk, "sn-", NULL);
 	return dropped;
 }
 

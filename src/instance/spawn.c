@@ -36,6 +36,22 @@ int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 	}
 }
 
+void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id))
+{
+	cleanup_dir DIR *dir = opendir(husk->paths.run);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		size_t size = strcspn(entry->d_name, ".");
+		bool ours = str_starts(entry->d_name, prefix) && str_equal(entry->d_name + size, ".lock");
+		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
+		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
+		cleanup_free char *path = lock >= 0 ? path_lock(&husk->paths, id) : NULL;
+		if (path && !(is_live && is_live(husk, id)))
+			unlink(path);
+	}
+}
+
 /* The husk binary: ourselves when we are it, else what an embedding program was told or what is installed. */
 char *husk_program(struct husk_error *err)
 {

@@ -14,6 +14,8 @@
 char *husk_program(struct husk_error *err);
 /* The lock of a sandbox, taken without waiting: a descriptor to hand to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
+/* Removes the locks that nobody holds, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
+void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id));
 /* Starts the supervisor of a sandbox whose row is in CREATING; waits until it is up. On failure nothing is left of it. */
 int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
 		     struct husk_error *err);

@@ -13,9 +13,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
+
+#include "base/thread.h"
 
 #define SAMPLE_MIN_MS 20
 #define SAMPLE_MAX_MS 1000
@@ -154,24 +154,6 @@ static void pressure_poke(struct pressure *pressure)
 	(void)!write(pressure->wake, &one, sizeof(one));
 }
 
-/* The thread takes no signals: they are for the supervisor's main loop. */
-static int pressure_start(struct pressure *pressure)
-{
-	pthread_attr_t attributes;
-	sigset_t all, old;
-	int failed;
-
-	if ((failed = pthread_attr_init(&attributes)) != 0)
-		return failed;
-	pthread_attr_setstacksize(&attributes, STACK_SIZE);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	failed = pthread_create(&pressure->thread, &attributes, pressure_run, pressure);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attributes);
-	return failed;
-}
-
 static int file_open(const char *directory, const char *name, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/%s", directory, name);
@@ -218,7 +200,7 @@ struct pressure *pressure_new(const char *directory, bool v2, const char *tasks,
 		pressure->stat = file_open(directory, "memory.stat", err);
 	if (pressure->stat >= 0 && tasks)
 		pressure->tasks = file_open(tasks, "pids.current", NULL);
-	if (pressure->stat >= 0 && (failed = pressure_start(pressure)) != 0)
+	if (pressure->stat >= 0 && (failed = thread_quiet(&pressure->thread, STACK_SIZE, pressure_run, pressure)) != 0)
 		husk_fail(err, HUSK_INTERNAL, "cannot start the memory watch: %s", strerror(failed));
 	if (failed != 0) {
 		pressure_release(pressure);

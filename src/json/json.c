@@ -74,6 +74,25 @@ json_t *json_base64(const char *bytes, size_t size)
 	return text ? json_string_nocheck(text) : NULL;
 }
 
+int base64_decode(const char *field, const char *text, size_t size, struct buf *out, struct husk_error *err)
+{
+	static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	size_t padding = 0;
+
+	while (padding < 2 && padding < size && text[size - 1 - padding] == '=')
+		padding++;
+	if (!text || size % 4 != 0 || size > INT32_MAX || strspn(text, alphabet) < size - padding)
+		return husk_fail_field(
+			err, field, "'%s' is not base64; encode the bytes with padding and without line breaks", field);
+	if (buf_reserve(out, size + 1) < 0)
+		return husk_fail_memory(err);
+	if (size > 0)
+		EVP_DecodeBlock((unsigned char *)out->data + out->size, (const unsigned char *)text, (int)size);
+	out->size += size / 4 * 3 - padding;
+	out->data[out->size] = '\0';
+	return 0;
+}
+
 int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size)
 {
 	const char *data = bytes ? bytes : "";
@@ -140,16 +159,6 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "egress", json_text0(sandbox->egress_mode),
 			 "volumes", json_mounts(sandbox->mounts, sandbox->mount_count));
 	/* clang-format on */
-}
-
-json_t *json_sandbox_list(struct husk_sandbox *const *list)
-{
-	cleanup_json json_t *array = json_array();
-
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_sandbox(list[i])) < 0)
-			return NULL;
-	return steal_pointer(array);
 }
 
 json_t *json_snapshot(const struct husk_snapshot *snapshot)
@@ -358,4 +367,48 @@ json_t *json_stats(const struct husk_stats *stats)
 			 "network_connections", (json_int_t)stats->network_connections,
 			 "network_denied", (json_int_t)stats->network_denied);
 	/* clang-format on */
+}
+
+/* ---- lists ---- */
+
+/* A NULL-terminated list as an array: `item` makes the document of one. A macro, since the items differ in their types. */
+#define array_of(list, item)                                                                                           \
+	({                                                                                                             \
+		json_t *array_ = json_array();                                                                         \
+		for (size_t i_ = 0; array_ && (list)[i_]; i_++)                                                        \
+			if (json_array_append_new(array_, item((list)[i_])) < 0) {                                     \
+				json_decref(array_);                                                                   \
+				array_ = NULL;                                                                         \
+			}                                                                                              \
+		array_;                                                                                                \
+	})
+
+json_t *json_sandbox_list(struct husk_sandbox *const *list)
+{
+	return array_of(list, json_sandbox);
+}
+
+json_t *json_snapshots(struct husk_snapshot *const *list)
+{
+	return array_of(list, json_snapshot);
+}
+
+json_t *json_volumes(struct husk_volume *const *list)
+{
+	return array_of(list, json_volume);
+}
+
+json_t *json_templates(struct husk_template *const *list)
+{
+	return array_of(list, json_template);
+}
+
+json_t *json_images(struct husk_image *const *list)
+{
+	return array_of(list, json_image);
+}
+
+json_t *json_tokens(struct husk_token *const *list)
+{
+	return array_of(list, json_token);
 }

@@ -16,11 +16,14 @@ json_t *json_text0(const char *text); /* NULL: null */
 json_t *json_texts(char *const *list);
 json_t *json_time(int64_t wall_ms); /* RFC 3339; 0: null */
 json_t *json_base64(const char *bytes, size_t size);
+/* The other way: base64 with its padding and nothing else, added to `out`. INVALID names `field`. */
+int base64_decode(const char *field, const char *text, size_t size, struct buf *out, struct husk_error *err);
 /* Adds `key` as text, and `key`_base64 with the exact bytes when they were not UTF-8. */
 int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size);
 json_t *json_sandbox(const struct husk_sandbox *sandbox);
 json_t *json_sandbox_list(struct husk_sandbox *const *list);
 json_t *json_snapshot(const struct husk_snapshot *snapshot);
+json_t *json_snapshots(struct husk_snapshot *const *list);
 json_t *json_checkpoint(const struct husk_checkpoint *checkpoint);
 json_t *json_checkpoints(struct husk_checkpoint *const *list);
 /* With one sentence for each thing that was not taken back, in "not_undone". */
@@ -32,10 +35,14 @@ json_t *json_file(const struct husk_file *file);
 /* Each a file, and what became of it in "change". */
 json_t *json_changes(struct husk_change *const *list);
 json_t *json_volume(const struct husk_volume *volume);
+json_t *json_volumes(struct husk_volume *const *list);
 json_t *json_stats(const struct husk_stats *stats);
 json_t *json_template(const struct husk_template *template);
+json_t *json_templates(struct husk_template *const *list);
 json_t *json_image(const struct husk_image *image);
+json_t *json_images(struct husk_image *const *list);
 json_t *json_token(const struct husk_token *token);
+json_t *json_tokens(struct husk_token *const *list);
 json_t *json_checks(const struct husk_check *list, size_t count);
 json_t *json_process_list(const struct husk_process_info *list, size_t count);
 json_t *json_code_contexts(const struct husk_code_context *list, size_t count);

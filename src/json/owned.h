@@ -91,6 +91,16 @@ static inline void owned_secrets(struct husk_stored_secret ***list)
 	husk_stored_secret_list_free(*list);
 }
 
+static inline void owned_token(struct husk_token **token)
+{
+	husk_token_free(*token);
+}
+
+static inline void owned_tokens(struct husk_token ***list)
+{
+	husk_token_list_free(*list);
+}
+
 #define cleanup_sandbox cleanup(owned_sandbox)
 #define cleanup_sandboxes cleanup(owned_sandboxes)
 #define cleanup_snapshot cleanup(owned_snapshot)
@@ -107,5 +117,7 @@ static inline void owned_secrets(struct husk_stored_secret ***list)
 #define cleanup_volumes cleanup(owned_volumes)
 #define cleanup_stored_secret cleanup(owned_secret)
 #define cleanup_stored_secrets cleanup(owned_secrets)
+#define cleanup_token cleanup(owned_token)
+#define cleanup_tokens cleanup(owned_tokens)
 
 #endif

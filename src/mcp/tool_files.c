@@ -2,8 +2,6 @@
  * read_file, write_file and list_files. Paths are the sandbox's and are resolved there, by the agent; nothing here
  * opens a file of the host. What is read is bounded before it is asked for, since a model's memory is small.
  */
-#include <openssl/evp.h>
-
 #include "mcp/tools.h"
 
 #define READ_DEFAULT 65536
@@ -170,30 +168,12 @@ static ssize_t give_bytes(void *data, void *bytes, size_t size)
 	return (ssize_t)count;
 }
 
-static char *decode_base64(const json_t *value, size_t *size, struct husk_error *err)
-{
-	const char *text = json_string_value(value);
-	size_t length = json_string_length(value);
-	cleanup_free char *bytes = malloc(length / 4 * 3 + 4);
-
-	if (!bytes)
-		return husk_fail_memory(err), NULL;
-	int count = length % 4 ? -1 : EVP_DecodeBlock((unsigned char *)bytes, (const unsigned char *)text, (int)length);
-	if (count < 0)
-		return husk_fail_field(err, "content_base64", "'content_base64' is not base64"), NULL;
-	/* It counts the padding as bytes. */
-	for (size_t i = length; i > 0 && i + 2 > length && text[i - 1] == '='; i--)
-		count--;
-	*size = (size_t)MAX(count, 0);
-	return steal_pointer(bytes);
-}
-
 int tool_write_file(struct tool_call *call, struct husk_error *err)
 {
 	const char *path = tool_string(call, "path");
 	const json_t *content = json_object_get(call->arguments, "content");
 	const json_t *encoded = json_object_get(call->arguments, "content_base64");
-	cleanup_free char *decoded = NULL;
+	cleanup_buf struct buf decoded = { 0 };
 	struct writing writing = { json_string_value(content), json_string_length(content) };
 
 	if (check_path(path, err) < 0)
@@ -201,10 +181,10 @@ int tool_write_file(struct tool_call *call, struct husk_error *err)
 	if (!content == !encoded)
 		return husk_fail_field(err, "content", "give either 'content' or 'content_base64'");
 	if (encoded) {
-		decoded = decode_base64(encoded, &writing.size, err);
-		writing.bytes = decoded;
-		if (!decoded)
+		if (base64_decode("content_base64", json_string_value(encoded), json_string_length(encoded), &decoded,
+				  err) < 0)
 			return -1;
+		writing = (struct writing){ decoded.data, decoded.size };
 	}
 	size_t size = writing.size;
 	if (session_sandbox(call, NEED_ANY, 0, err) < 0 ||

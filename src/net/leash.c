@@ -186,7 +186,7 @@ static void tell_again(struct leash *leash)
 	char *text = policy_message(leash, leash->serial, leash->policy, leash->secrets, &err);
 	if (!text || tell(leash, text) < 0)
 		log_line(LOG_ERROR, "the new leash has no policy and lets nothing through: %s", err.message);
-	secrets_wipe(text);
+	str_wipe(text);
 }
 
 /* ---- what it tells ---- */
@@ -321,7 +321,7 @@ static void leash_free(struct leash *leash)
 	leash_record_free(leash->record);
 	free(leash->program);
 	free(leash->policy);
-	secrets_wipe(leash->secrets);
+	str_wipe(leash->secrets);
 	pthread_mutex_destroy(&leash->lock);
 	pthread_mutex_destroy(&leash->setting);
 	pthread_cond_destroy(&leash->changed);
@@ -416,7 +416,7 @@ static int apply(struct leash *leash, const char *policy, const char *secrets, s
 		return -1;
 	leash->failure[0] = '\0';
 	int told = tell(leash, text);
-	secrets_wipe(text);
+	str_wipe(text);
 	if (told < 0)
 		return 1;
 	while (leash->applied != serial) {
@@ -454,7 +454,7 @@ int leash_set(struct leash *leash, const struct policy *policy, const char *secr
 
 	if (!text || (secrets && !values)) {
 		free(text);
-		secrets_wipe(values);
+		str_wipe(values);
 		return husk_fail_memory(err);
 	}
 	pthread_mutex_lock(&leash->setting);
@@ -471,7 +471,7 @@ int leash_set(struct leash *leash, const struct policy *policy, const char *secr
 	pthread_mutex_unlock(&leash->lock);
 	pthread_mutex_unlock(&leash->setting);
 	free(text);
-	secrets_wipe(values);
+	str_wipe(values);
 	return result;
 }
 

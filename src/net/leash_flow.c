@@ -5,7 +5,6 @@
  * The first bytes are only peeked at, so the carrier still finds them all. Nothing is sent anywhere before the verdict.
  */
 #include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 
 #include "net/hello.h"
@@ -168,14 +167,7 @@ void flow_revoke(struct flow *flow)
 
 static void tune(int fd)
 {
-	int on = 1, idle = 120, interval = 30, count = 4;
-
-	/* Hints only: a connection without them is still one. */
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+	fd_set_keepalive(fd, 120, 30, 4);
 }
 
 /* Connects `fd`; 0 or the reason as errno. */

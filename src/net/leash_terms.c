@@ -17,7 +17,7 @@ void terms_drop(struct terms *terms)
 	if (!terms || atomic_fetch_sub(&terms->references, 1) != 1)
 		return;
 	for (size_t i = 0; terms->values && i < terms->policy->secret_count; i++) {
-		secrets_wipe(terms->values[i]);
+		str_wipe(terms->values[i]);
 		free(terms->placeholders ? terms->placeholders[i] : NULL);
 	}
 	free(terms->values);

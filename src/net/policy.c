@@ -151,7 +151,8 @@ static int parse_name(const char *text, const char *whole, const char *field, st
 	return rule->name ? 0 : husk_fail_memory(err);
 }
 
-int policy_rule_parse(const char *text, const char *field, struct policy_rule *out, struct husk_error *err)
+/* A rule as one writes it: "*.example.com:8443", "10.1.2.0/24". `field` names it in the error. */
+static int policy_rule_parse(const char *text, const char *field, struct policy_rule *out, struct husk_error *err)
 {
 	struct policy_rule rule = { 0 };
 

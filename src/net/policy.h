@@ -69,8 +69,6 @@ int policy_parse(const char *json, struct policy **out, struct husk_error *err);
 char *policy_text(const struct policy *policy);
 void policy_free(struct policy *policy); /* NULL is fine */
 
-/* A rule as one writes it: "*.example.com:8443", "10.1.2.0/24". `field` names it in the error. */
-int policy_rule_parse(const char *text, const char *field, struct policy_rule *out, struct husk_error *err);
 /* Back to text; caller frees. */
 char *policy_rule_text(const struct policy_rule *rule);
 

@@ -85,7 +85,8 @@ static int library_load(struct husk_error *err)
 	return 0;
 }
 
-int rules_available(struct husk_error *err)
+/* Can they be loaded on this host at all? */
+static int rules_available(struct husk_error *err)
 {
 	pthread_mutex_lock(&library_lock);
 	int result = library.handle ? 0 : library_load(err);

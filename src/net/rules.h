@@ -8,7 +8,5 @@
 
 /* Loads them into the calling thread's network namespace, for guest frames that arrive on `device`. */
 int rules_load(const char *device, const struct address_link *link, struct husk_error *err);
-/* Can they be loaded on this host at all? For `husk doctor`. */
-int rules_available(struct husk_error *err);
 
 #endif

@@ -6,17 +6,8 @@
  */
 #include "net/secrets.h"
 
-#include <openssl/crypto.h>
-
 #include "base/jansson.h"
 #include "net/authority.h"
-
-void secrets_wipe(char *text)
-{
-	if (text)
-		OPENSSL_cleanse(text, strlen(text));
-	free(text);
-}
 
 static json_t *parse(const char *text, struct husk_error *err)
 {
@@ -111,7 +102,7 @@ static int add_authority(json_t *root, json_t *old, struct husk_error *err)
 		  json_object_set_new(root, "key", json_string(key));
 
 	free(certificate);
-	secrets_wipe(key);
+	str_wipe(key);
 	return bad ? husk_fail_memory(err) : 0;
 }
 
@@ -135,7 +126,7 @@ char *secrets_make(const struct policy *policy, const struct husk_pair *values, 
 	if (!text)
 		husk_fail_memory(err);
 	if (text && strlen(text) > SECRETS_TEXT_MAX) {
-		secrets_wipe(text);
+		str_wipe(text);
 		husk_fail(err, HUSK_INVALID, "the secrets are longer than %u bytes together", SECRETS_TEXT_MAX);
 		return NULL;
 	}

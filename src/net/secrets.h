@@ -16,15 +16,13 @@
 
 /* The text of the file: values, and an authority, which is kept from `old` (may be NULL) so that the guest goes on
  * trusting it. Values of `old` that the policy still names stay. Every secret of the policy must have a value: INVALID
- * names the one that has none. Caller frees with secrets_wipe. NULL when the policy has no secrets (err->code 0) or on
+ * names the one that has none. Caller frees with str_wipe. NULL when the policy has no secrets (err->code 0) or on
  * failure. */
 char *secrets_make(const struct policy *policy, const struct husk_pair *values, size_t count, const char *old,
 		   struct husk_error *err);
-/* Overwrites and frees. */
-void secrets_wipe(char *text);
 
 int secrets_save(const char *path, const char *text, struct husk_error *err); /* 0600, replaced whole */
-/* The text; NULL with err->code 0 when there is no such file. secrets_wipe. */
+/* The text; NULL with err->code 0 when there is no such file. Caller frees with str_wipe. */
 char *secrets_load(const char *path, struct husk_error *err);
 
 /* The authority's certificate (PEM), for the guest's trust store. Caller frees. */

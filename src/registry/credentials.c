@@ -20,17 +20,10 @@
 
 extern char **environ;
 
-static void wipe(char *text)
-{
-	if (text)
-		explicit_bzero(text, strlen(text));
-	free(text);
-}
-
 void credentials_free(struct credentials *credentials)
 {
 	free(credentials->user);
-	wipe(credentials->secret);
+	str_wipe(credentials->secret);
 	*credentials = (struct credentials){ 0 };
 }
 
@@ -45,8 +38,8 @@ char *credentials_basic(const struct credentials *credentials)
 		EVP_EncodeBlock((unsigned char *)encoded, (const unsigned char *)pair, (int)size);
 		header = str_format("Basic %s", encoded);
 	}
-	wipe(pair);
-	wipe(encoded);
+	str_wipe(pair);
+	str_wipe(encoded);
 	return header;
 }
 
@@ -128,7 +121,7 @@ static int take_auth(const char *encoded, const char *host, struct credentials *
 				   "docker's config.json has a login for '%.80s' that cannot be read; log in again",
 				   host);
 	}
-	wipe(plain);
+	str_wipe(plain);
 	return result;
 }
 
@@ -234,7 +227,7 @@ int credentials_find(const char *host, struct credentials *out, struct husk_erro
 	if (!text)
 		return !path || why.code == HUSK_NOT_FOUND ? 0 : husk_fail(err, why.code, "%s", why.message);
 	int result = credentials_read(text, host, out, &helper, &server, err);
-	wipe(text);
+	str_wipe(text);
 	if (result < 0)
 		return husk_wrap(err, "%s", path);
 	return helper ? ask_helper(helper, server, out, err) : 0;

@@ -104,13 +104,9 @@ static int connect_unix(const struct remote *remote, struct husk_error *err)
 /* A server that vanished without a word is noticed within a minute, also while it is only listened to. */
 static void set_options(int fd)
 {
-	int on = 1, idle = 30, interval = 10, count = 3, timeout = 60000;
+	int timeout = 60000;
 
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	fd_set_keepalive(fd, 30, 10, 3);
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof(timeout));
 }
 

@@ -110,7 +110,7 @@ int http_put_head(struct remote *remote, struct buf *out, const char *method, co
 /* The head, and the body when it is a document. */
 static int send_request(struct remote *remote, int fd, const struct exchange *x, struct husk_error *err)
 {
-	cleanup_free char *text = x->body ? json_dumps(x->body, JSON_COMPACT) : NULL;
+	cleanup_wipe char *text = x->body ? json_dumps(x->body, JSON_COMPACT) : NULL;
 	cleanup_buf struct buf out = { 0 };
 
 	if (x->body && !text)
@@ -129,8 +129,6 @@ static int send_request(struct remote *remote, int fd, const struct exchange *x,
 	int result = bad ? husk_fail_memory(err) : http_send(remote, fd, out.data, out.size, err);
 	if (out.data)
 		explicit_bzero(out.data, out.size); /* the token, and values of secrets */
-	if (text)
-		explicit_bzero(text, strlen(text));
 	return result;
 }
 
@@ -175,7 +173,8 @@ static ssize_t receive(struct remote *remote, int fd, struct buf *in, struct hus
 	return count;
 }
 
-int http_read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
+/* The head. `in` keeps what was read past it. Answers 1xx but 101 are skipped. */
+static int read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
 {
 	for (;;) {
 		ssize_t used = in->size ? http1_head_parse(in->data, in->size, head, err) : 0;
@@ -331,7 +330,7 @@ static int take_answer(struct remote *remote, int fd, struct exchange *x, json_t
 	struct gathering text = { .limit = ANSWER_MAX };
 	struct http1_head head = { 0 };
 
-	if (http_read_head(remote, fd, &in, &head, err) < 0)
+	if (read_head(remote, fd, &in, &head, err) < 0)
 		return -1;
 	int result = 0;
 	const char *value = x->wanted_header ? http1_head_find(&head, x->wanted_header) : NULL;

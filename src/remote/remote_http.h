@@ -69,9 +69,7 @@ char *target_make(const char *format, ...);
 char *target_add(char *target, const char *name, const char *value);
 char *target_add_int(char *target, const char *name, int64_t value);
 
-/* The head and the beginning of what follows it. `in` keeps what was read past the head. Answers 1xx but 101 are skipped. */
 int http_send(struct remote *remote, int fd, const char *bytes, size_t size, struct husk_error *err);
-int http_read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err);
 /* Puts the request line and the headers that every request has; the caller adds the rest and the empty line. */
 int http_put_head(struct remote *remote, struct buf *out, const char *method, const char *target);
 /* An answer with an error: reads the rest of it, fills err, -1. */

@@ -3,8 +3,6 @@
  * when a handle is opened; each request makes a connection of its own, as each local call does. The token is kept for
  * as long as the handle, is sent to this server only, and never shown.
  */
-#include <openssl/crypto.h>
-
 #include "base/thread.h"
 #include "remote/remote_http.h"
 
@@ -113,8 +111,6 @@ void remote_close(struct remote *remote)
 	pthread_mutex_unlock(&remote->lock);
 	if (!quiet) /* a socket of husk_dial that is open still: its thread goes on, with what it needs */
 		return;
-	if (remote->token)
-		OPENSSL_cleanse(remote->token, strlen(remote->token));
 	SSL_CTX_free(remote->tls);
 	pthread_mutex_destroy(&remote->lock);
 	pthread_cond_destroy(&remote->changed);
@@ -122,7 +118,7 @@ void remote_close(struct remote *remote)
 	free(remote->path);
 	free(remote->host);
 	free(remote->port);
-	free(remote->token);
+	str_wipe(remote->token);
 	free(remote);
 }
 

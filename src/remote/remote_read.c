@@ -64,7 +64,7 @@ uint64_t read_count(struct reading *reading, const char *key)
 	return value < 0 ? 0 : (uint64_t)value;
 }
 
-bool read_bool(struct reading *reading, const char *key)
+static bool read_bool(struct reading *reading, const char *key)
 {
 	return json_is_true(find(reading, key));
 }
@@ -114,6 +114,15 @@ int read_done(const struct reading *reading, const char *what, struct husk_error
 				 "the server described %s without a good '%s'; is it of another version?", what,
 				 reading->wrong);
 	return 0;
+}
+
+static void *allocate(size_t size, struct husk_error *err)
+{
+	void *zeroed = calloc(1, size);
+
+	if (!zeroed)
+		husk_fail_memory(err);
+	return zeroed;
 }
 
 static struct husk_pair *read_pairs(struct reading *reading, const char *key, size_t *count)
@@ -188,12 +197,10 @@ static uint32_t read_milli(struct reading *reading, const char *key)
 struct husk_sandbox *read_sandbox(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
-	struct husk_sandbox *out = calloc(1, sizeof(*out));
+	struct husk_sandbox *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_sandbox){
 		.id = read_needed(&r, "id"),
 		.name = read_text(&r, "name"),
@@ -230,12 +237,10 @@ struct husk_sandbox *read_sandbox(const json_t *document, struct husk_error *err
 struct husk_snapshot *read_snapshot(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
-	struct husk_snapshot *out = calloc(1, sizeof(*out));
+	struct husk_snapshot *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_snapshot){
 		.id = read_needed(&r, "id"),
 		.name = read_text(&r, "name"),
@@ -265,12 +270,10 @@ struct husk_snapshot *read_snapshot(const json_t *document, struct husk_error *e
 struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
-	struct husk_checkpoint *out = calloc(1, sizeof(*out));
+	struct husk_checkpoint *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_checkpoint){
 		.number = (int64_t)read_count(&r, "number"),
 		.label = read_text(&r, "label"),
@@ -288,12 +291,10 @@ struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_erro
 struct husk_template *read_template(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
-	struct husk_template *out = calloc(1, sizeof(*out));
+	struct husk_template *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_template){
 		.name = read_needed(&r, "name"),
 		.description = read_text(&r, "description"),
@@ -314,12 +315,10 @@ struct husk_template *read_template(const json_t *document, struct husk_error *e
 struct husk_volume *read_volume(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
-	struct husk_volume *out = calloc(1, sizeof(*out));
+	struct husk_volume *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_volume){
 		.id = read_needed(&r, "id"),
 		.name = read_needed(&r, "name"),
@@ -338,12 +337,10 @@ struct husk_volume *read_volume(const json_t *document, struct husk_error *err)
 struct husk_token *read_token(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
-	struct husk_token *out = calloc(1, sizeof(*out));
+	struct husk_token *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_token){
 		.id = read_needed(&r, "id"),
 		.name = read_needed(&r, "name"),
@@ -395,12 +392,10 @@ static struct husk_secret *read_secrets(struct reading *reading, size_t *count)
 struct husk_egress *read_egress(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document }, limits = { .from = json_object_get(document, "limits") };
-	struct husk_egress *out = calloc(1, sizeof(*out));
+	struct husk_egress *out = allocate(sizeof(*out), err);
 
-	if (!out) {
-		husk_fail_memory(err);
+	if (!out)
 		return NULL;
-	}
 	*out = (struct husk_egress){
 		.mode = read_needed(&r, "mode"),
 		.limit_bytes = read_count(&limits, "bytes"),

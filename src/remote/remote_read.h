@@ -18,9 +18,8 @@ char *read_text(struct reading *reading, const char *key); /* NULL: missing, or 
 char *read_needed(struct reading *reading, const char *key);
 int64_t read_number(struct reading *reading, const char *key); /* 0: missing */
 uint64_t read_count(struct reading *reading, const char *key); /* never negative */
-bool read_bool(struct reading *reading, const char *key);
-int64_t read_time(struct reading *reading, const char *key); /* RFC 3339 in UTC to wall clock milliseconds; 0: null */
-char **read_texts(struct reading *reading, const char *key); /* NULL-terminated, never NULL unless out of memory */
+int64_t read_time(struct reading *reading, const char *key);   /* RFC 3339 in UTC to wall clock milliseconds; 0: null */
+char **read_texts(struct reading *reading, const char *key);   /* NULL-terminated, never NULL unless out of memory */
 int read_done(const struct reading *reading, const char *what, struct husk_error *err);
 
 /* Each NULL with err. */

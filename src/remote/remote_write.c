@@ -46,7 +46,7 @@ void write_bool(struct writing *writing, const char *key, bool value)
 		write_json(writing, key, json_true());
 }
 
-void write_pairs(struct writing *writing, const char *key, const struct husk_pair *pairs, size_t count)
+static void write_pairs(struct writing *writing, const char *key, const struct husk_pair *pairs, size_t count)
 {
 	if (!count)
 		return;

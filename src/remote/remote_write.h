@@ -19,7 +19,6 @@ void write_text(struct writing *writing, const char *key, const char *value);
 void write_number(struct writing *writing, const char *key, int64_t value);
 void write_size(struct writing *writing, const char *key, uint64_t value);
 void write_bool(struct writing *writing, const char *key, bool value);
-void write_pairs(struct writing *writing, const char *key, const struct husk_pair *pairs, size_t count);
 void write_json(struct writing *writing, const char *key, json_t *value); /* takes it; NULL: no memory */
 json_t *write_done(struct writing *writing, struct husk_error *err);
 

@@ -6,9 +6,9 @@
 
 #include <openssl/err.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
+
+#include "base/thread.h"
 
 #define PIECE (32u << 10)
 #define STACK (256u << 10)
@@ -153,24 +153,6 @@ static void *stream_main(void *data)
 	return NULL;
 }
 
-/* The thread takes no signals: they are the program's, and SIGPIPE is ours to ignore. */
-static int start_thread(struct stream *stream)
-{
-	pthread_attr_t attributes;
-	pthread_t thread;
-	sigset_t all, before;
-
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attributes, STACK);
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before);
-	int code = pthread_create(&thread, &attributes, stream_main, stream);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-	return code;
-}
-
 int tls_stream(SSL *tls, int socket, void (*over)(void *data), void *data, struct husk_error *err)
 {
 	struct stream *stream = calloc(1, sizeof(*stream));
@@ -186,7 +168,7 @@ int tls_stream(SSL *tls, int socket, void (*over)(void *data), void *data, struc
 		return -1;
 	}
 	*stream = (struct stream){ .tls = tls, .socket = socket, .plain = pair[0], .over = over, .data = data };
-	errno = start_thread(stream);
+	errno = thread_quiet(NULL, STACK, stream_main, stream);
 	if (errno == 0)
 		return pair[1];
 	husk_fail_errno(err, "cannot start a thread");

@@ -198,11 +198,9 @@ static int read_code(struct run *run, struct husk_code_options *options, struct 
 	static const char *const known[] = { NULL };
 	struct request *request = run->request;
 	struct fields fields;
-	json_t *body = request_query_known(request, known, err) < 0 ? NULL : request_json(request, err);
 
-	if (!body)
+	if (request_query_known(request, known, err) < 0 || fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	options->code = fields_string(&fields, "code");
 	options->language = fields_string(&fields, "language");
 	options->context = fields_string(&fields, "context");

@@ -3,7 +3,6 @@
  * belongs to its sandbox: a client that disconnects leaves the process running, unless it asked for "kill_on_disconnect".
  * The table also has the routes of api_process.c. Command lines, input and environments are never logged here.
  */
-#include <openssl/evp.h>
 #include <signal.h>
 
 #include "server/api_process.h"
@@ -31,29 +30,11 @@ static void exec_cleanup(struct exec *exec)
 
 /* ---- what is asked for ---- */
 
-/* Base64 with its padding and without anything else. */
-static int decode_base64(const char *text, struct buf *out, struct husk_error *err)
-{
-	static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-	size_t size = strlen(text), body = strspn(text, alphabet), padding = strspn(text + body, "=");
-
-	if (body + padding != size || size % 4 != 0 || padding > 2 || size > INT32_MAX)
-		return husk_fail_field(
-			err, "stdin_base64",
-			"stdin_base64 is not base64; encode the bytes with padding and without line breaks");
-	if (buf_reserve(out, size) < 0)
-		return husk_fail_memory(err);
-	if (size > 0)
-		EVP_DecodeBlock((unsigned char *)out->data, (const unsigned char *)text, (int)size);
-	out->size = size / 4 * 3 - padding;
-	return 0;
-}
-
 static int read_input(struct exec *exec, const char *text, const char *encoded, struct husk_error *err)
 {
 	if (text && encoded)
 		return husk_fail_field(err, "stdin_base64", "stdin and stdin_base64 are both given; give one");
-	if (encoded && decode_base64(encoded, &exec->decoded, err) < 0)
+	if (encoded && base64_decode("stdin_base64", encoded, strlen(encoded), &exec->decoded, err) < 0)
 		return -1;
 	exec->has_input = text || encoded;
 	exec->input = text ? text : exec->decoded.data;
@@ -90,12 +71,10 @@ static int check_exec(const struct exec *exec, struct husk_error *err)
 static int read_exec(struct request *request, struct exec *exec, struct husk_error *err)
 {
 	struct husk_exec_options *options = &exec->options;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	options->shell = fields_string(&fields, "cmd");
 	exec->argv = fields_strings(&fields, "argv");
 	options->argv = exec->argv;

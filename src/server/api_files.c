@@ -42,18 +42,16 @@ int files_mode(const char *text, uint32_t *mode, struct husk_error *err)
 static int respond_entry(struct request *request, unsigned status, const char *path, bool follow,
 			 struct husk_error *err)
 {
-	struct husk_file file = { 0 };
+	cleanup(husk_file_free) struct husk_file file = { 0 };
 
 	if (husk_file_stat(request_husk(request), request_path(request, "id"), path, follow, &file, err) < 0)
 		return -1;
-	json_t *document = json_file(&file);
-	husk_file_free(&file);
-	return respond_json(request, status, document, err);
+	return respond_json(request, status, json_file(&file), err);
 }
 
 /* ---- streams ---- */
 
-int files_download_begin(struct files_download *download, struct husk_error *err)
+static int download_begin(struct files_download *download, struct husk_error *err)
 {
 	if (download->begun)
 		return 0;
@@ -65,7 +63,7 @@ int files_sink(void *data, const void *bytes, size_t size)
 {
 	struct files_download *download = data;
 
-	if (files_download_begin(download, &download->failure) < 0)
+	if (download_begin(download, &download->failure) < 0)
 		return -1;
 	return stream_write(download->request, bytes, size, &download->failure);
 }
@@ -74,7 +72,7 @@ int files_download_end(struct files_download *download, int result, struct husk_
 {
 	if (result < 0 && download->failure.code != HUSK_OK && err)
 		*err = download->failure;
-	return result < 0 ? -1 : files_download_begin(download, err);
+	return result < 0 ? -1 : download_begin(download, err);
 }
 
 ssize_t files_source(void *data, void *bytes, size_t size)
@@ -135,7 +133,7 @@ int files_send(struct request *request, const char *path, struct husk_error *err
 	if (chosen != 0)
 		return chosen < 0 ? -1 : 0;
 	if (str_equal(request_method(request), "HEAD"))
-		return files_download_begin(&download, err);
+		return download_begin(&download, err);
 	int result = husk_file_read(husk, sandbox, path, offset, (uint64_t)MAX(download.length, 0), files_sink,
 				    &download, err);
 	return files_download_end(&download, result, err);
@@ -190,13 +188,11 @@ static int handle_stat(struct request *request, struct husk_error *err)
 
 static int handle_mkdir(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 	uint32_t mode;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *path = fields_string(&fields, "path");
 	const char *mode_text = fields_string(&fields, "mode");
 	const char *user = fields_string(&fields, "user");
@@ -208,12 +204,10 @@ static int handle_mkdir(struct request *request, struct husk_error *err)
 
 static int handle_move(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *path = fields_string(&fields, "path");
 	const char *target = fields_string(&fields, "target");
 	if (fields_done(&fields, err) < 0 ||
@@ -224,13 +218,11 @@ static int handle_move(struct request *request, struct husk_error *err)
 
 static int handle_chmod(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 	uint32_t mode;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *path = fields_string(&fields, "path");
 	const char *mode_text = fields_string(&fields, "mode");
 	if (fields_done(&fields, err) < 0)
@@ -246,7 +238,7 @@ static int handle_chmod(struct request *request, struct husk_error *err)
 /* ---- directories ---- */
 
 /* A listing may be long: each entry is written out as it is made, none is kept. */
-int files_entries(struct request *request, const struct husk_file *list, size_t count, struct husk_error *err)
+static int send_entries(struct request *request, const struct husk_file *list, size_t count, struct husk_error *err)
 {
 	cleanup_buf struct buf text = { 0 };
 
@@ -270,6 +262,14 @@ int files_entries(struct request *request, const struct husk_file *list, size_t 
 	return stream_write(request, text.data, text.size, err);
 }
 
+int files_entries(struct request *request, struct husk_file *list, size_t count, struct husk_error *err)
+{
+	int result = send_entries(request, list, count, err);
+
+	husk_file_list_free(list, count);
+	return result;
+}
+
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	static const char *const known[] = { "path", "depth", NULL };
@@ -283,9 +283,7 @@ static int handle_list(struct request *request, struct husk_error *err)
 	    husk_file_list(request_husk(request), request_path(request, "id"), path, (uint32_t)depth, &list, &count,
 			   err) < 0)
 		return -1;
-	int result = files_entries(request, list, count, err);
-	husk_file_list_free(list, count);
-	return result;
+	return files_entries(request, list, count, err);
 }
 
 static int handle_tar_read(struct request *request, struct husk_error *err)

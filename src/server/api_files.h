@@ -30,12 +30,11 @@ struct files_download {
 	struct husk_error failure; /* of the client's side */
 };
 
-int files_download_begin(struct files_download *download, struct husk_error *err);
 int files_sink(void *download, const void *bytes, size_t size); /* a husk_sink */
 /* `result`: of the call that used the sink. */
 int files_download_end(struct files_download *download, int result, struct husk_error *err);
 ssize_t files_source(void *request, void *bytes, size_t size); /* a husk_source: the body */
-/* Answers with the list. */
-int files_entries(struct request *request, const struct husk_file *list, size_t count, struct husk_error *err);
+/* Answers with the list, and frees it. */
+int files_entries(struct request *request, struct husk_file *list, size_t count, struct husk_error *err);
 
 #endif

@@ -3,8 +3,6 @@
  * may ask, what the headers of each era must say, and what GET, POST and DELETE do. mcp_exchange.c has answers and
  * sessions. A message must never be acted on before its origin, headers and session are checked.
  */
-#include <openssl/evp.h>
-
 #include "server/mcp_exchange.h"
 
 /* ---- refusals ---- */
@@ -88,16 +86,12 @@ static int check_caller(struct request *request, struct husk_error *err)
 /* A name that no header can hold comes as "=?base64?…?=". Caller frees. */
 static char *header_text(const char *value)
 {
+	cleanup_buf struct buf text = { 0 };
 	size_t size = strlen(value);
 
 	if (!str_starts(value, "=?base64?") || !str_ends(value, "?=") || size < 11)
 		return strdup(value);
-	size_t length = size - 11;
-	cleanup_free char *text = calloc(1, length / 4 * 3 + 4);
-	int count = !text || length % 4
-			    ? -1
-			    : EVP_DecodeBlock((unsigned char *)text, (const unsigned char *)value + 9, (int)length);
-	return count < 0 ? NULL : steal_pointer(text); /* padding decodes to zero bytes: the end of the text */
+	return base64_decode("Mcp-Name", value + 9, size - 11, &text, NULL) < 0 ? NULL : buf_steal(&text);
 }
 
 static const char *header_problem(struct request *request, const struct mcp_message *message)

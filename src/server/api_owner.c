@@ -2,43 +2,20 @@
  * What the instance's owner does with it over HTTP, beside using it: tokens, clearing up, what was left behind. A token's
  * secret is in the answer to its create, and nowhere else.
  */
-#include <openssl/crypto.h>
-
 #include "server/server.h"
 
 #define TTL_MAX (INT64_C(3650) * 86400)
-
-static void drop_token(struct husk_token **token)
-{
-	if (*token)
-		husk_token_free(*token);
-}
-
-static void drop_tokens(struct husk_token ***list)
-{
-	if (*list)
-		husk_token_list_free(*list);
-}
-
-static void drop_secret(char **secret)
-{
-	if (*secret)
-		OPENSSL_cleanse(*secret, strlen(*secret));
-	free(*secret);
-}
 
 /* ---- tokens ---- */
 
 static int handle_token_create(struct request *request, struct husk_error *err)
 {
-	cleanup(drop_token) struct husk_token *token = NULL;
-	cleanup(drop_secret) char *secret = NULL;
-	json_t *body = request_json(request, err);
+	cleanup_token struct husk_token *token = NULL;
+	cleanup_wipe char *secret = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	struct husk_token_options options = {
 		.name = fields_string(&fields, "name"),
 		.tenant = fields_string(&fields, "tenant"),
@@ -60,15 +37,11 @@ static int handle_token_create(struct request *request, struct husk_error *err)
 
 static int handle_token_list(struct request *request, struct husk_error *err)
 {
-	cleanup(drop_tokens) struct husk_token **list = NULL;
-	cleanup_json json_t *array = json_array();
+	cleanup_tokens struct husk_token **list = NULL;
 
 	if (husk_token_list(request_husk(request), &list, err) < 0)
 		return -1;
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_token(list[i])) < 0)
-			return husk_fail_memory(err);
-	return respond_json(request, 200, json_pack("{s:O}", "tokens", array), err);
+	return respond_json(request, 200, json_pack("{s:o}", "tokens", json_tokens(list)), err);
 }
 
 static int handle_token_revoke(struct request *request, struct husk_error *err)
@@ -95,12 +68,10 @@ static int handle_leaks(struct request *request, struct husk_error *err)
 static int handle_gc(struct request *request, struct husk_error *err)
 {
 	struct husk_gc_result result = { 0 };
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	bool all = fields_bool(&fields, "all", false);
 	if (fields_done(&fields, err) < 0 || husk_gc(request_husk(request), all, &result, err) < 0)
 		return -1;

@@ -7,12 +7,10 @@
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_checkpoint struct husk_checkpoint *checkpoint = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *label = fields_string(&fields, "label");
 	if (fields_done(&fields, err) < 0 ||
 	    husk_checkpoint(request_husk(request), request_path(request, "id"), label, &checkpoint, err) < 0)
@@ -40,12 +38,10 @@ static int handle_delete(struct request *request, struct husk_error *err)
 static int handle_rewind(struct request *request, struct husk_error *err)
 {
 	cleanup_rewound struct husk_rewound *rewound = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *point = fields_string(&fields, "checkpoint");
 	bool drop_later = fields_bool(&fields, "drop_later", false);
 	if (fields_done(&fields, err) < 0 ||

@@ -285,14 +285,12 @@ static int respond_link(struct request *request, const char *id, uint16_t port, 
 
 static int handle_link(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 	uint16_t port;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t seconds = fields_int(&fields, "expires_seconds", LINK_SECONDS, 1, LINK_SECONDS_MAX);
 	if (fields_done(&fields, err) < 0 || route_port(request, &port, err) < 0 ||
 	    husk_inspect(request_husk(request), request_path(request, "id"), &sandbox, err) < 0)

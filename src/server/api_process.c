@@ -130,14 +130,12 @@ int process_signal_number(const json_t *value, int *out, struct husk_error *err)
 
 int processes_signal(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 	int64_t pid = 0;
 	int number = 0;
 
-	if (!body || path_pid(request, &pid, err) < 0)
+	if (fields_begin(&fields, request_json(request, err)) < 0 || path_pid(request, &pid, err) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const json_t *signal = fields_any(&fields, "signal");
 	if (fields_done(&fields, err) < 0)
 		return -1;

@@ -95,12 +95,11 @@ static int handle_create(struct request *request, struct husk_error *err)
 	cleanup_egress struct egress_request egress = { 0 };
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct husk_create_options options = { .idempotency_key = request_header(request, "Idempotency-Key") };
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body || request_query_known(request, (const char *const[]){ NULL }, err) < 0)
+	if (fields_begin(&fields, request_json(request, err)) < 0 ||
+	    request_query_known(request, (const char *const[]){ NULL }, err) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	options.template_name = fields_string(&fields, "template");
 	options.snapshot = fields_string(&fields, "snapshot");
 	options.isolation = fields_string(&fields, "isolation");
@@ -119,12 +118,10 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	cleanup_egress struct egress_request egress = { 0 };
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
 	struct husk_create_options options = { 0 };
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t count = fields_int(&fields, "count", 1, 1, FORKS_MAX);
 	take_limits(&fields, &options, &metadata, &environment);
 	if (take_egress(&fields, &options, &egress, err) < 0 ||
@@ -251,12 +248,10 @@ static int handle_delete(struct request *request, struct husk_error *err)
 static int act(struct request *request, int (*action)(struct husk *husk, const char *sandbox, struct husk_error *err),
 	       struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	if (fields_done(&fields, err) < 0 || action(request_husk(request), sandbox_of(request), err) < 0)
 		return -1;
 	return show(request, err);
@@ -308,14 +303,12 @@ static int check_lifetime(const struct lifetime *lifetime, struct husk_error *er
 
 static int handle_ttl(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct lifetime lifetime;
 	struct fields fields;
 	int64_t expires_ms = 0;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	take_lifetime(&fields, &lifetime);
 	if (fields_done(&fields, err) < 0 || check_lifetime(&lifetime, err) < 0)
 		return -1;
@@ -349,14 +342,12 @@ static int handle_metadata(struct request *request, struct husk_error *err)
 static int handle_patch(struct request *request, struct husk_error *err)
 {
 	cleanup_free struct husk_pair *pairs = NULL;
-	json_t *body = request_json(request, err);
 	struct lifetime lifetime;
 	struct fields fields;
 	size_t count = 0;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	take_lifetime(&fields, &lifetime);
 	pairs = fields_pairs(&fields, "metadata", &count);
 	int64_t idle = fields_int(&fields, "idle_seconds", -1, 0, SECONDS_MAX);

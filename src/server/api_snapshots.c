@@ -6,12 +6,10 @@
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_snapshot struct husk_snapshot *snapshot = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	if (fields_done(&fields, err) < 0 ||
 	    husk_snapshot_create(request_husk(request), request_path(request, "id"), name, &snapshot, err) < 0)
@@ -22,14 +20,10 @@ static int handle_create(struct request *request, struct husk_error *err)
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_snapshots struct husk_snapshot **list = NULL;
-	cleanup_json json_t *array = json_array();
 
 	if (husk_snapshot_list(request_husk(request), &list, err) < 0)
 		return -1;
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_snapshot(list[i])) < 0)
-			return husk_fail_memory(err);
-	return respond_json(request, 200, json_pack("{s:O}", "snapshots", array), err);
+	return respond_json(request, 200, json_pack("{s:o}", "snapshots", json_snapshots(list)), err);
 }
 
 static int handle_get(struct request *request, struct husk_error *err)

@@ -44,14 +44,11 @@ static json_t *unbuilt_json(const char *name)
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_templates struct husk_template **list = NULL;
-	cleanup_json json_t *array = json_array();
 	cleanup_strv char **shipped = template_shipped(err);
 
 	if (husk_template_list(request_husk(request), &list, err) < 0)
 		return -1;
-	for (size_t i = 0; list[i]; i++)
-		if (json_array_append_new(array, json_template(list[i])) < 0)
-			return husk_fail_memory(err);
+	cleanup_json json_t *array = json_templates(list);
 	for (size_t i = 0; shipped && shipped[i]; i++)
 		if (!is_built(list, shipped[i]) && json_array_append_new(array, unbuilt_json(shipped[i])) < 0)
 			return husk_fail_memory(err);
@@ -184,12 +181,11 @@ static int build_tar(struct request *request, struct husk_error *err)
 
 static int build_bundled(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	struct fields fields;
 
-	if (!body || request_query_known(request, (const char *const[]){ NULL }, err) < 0)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0 ||
+	    request_query_known(request, (const char *const[]){ NULL }, err) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	const char *bundled = fields_string(&fields, "bundled");
 	const char *isolation = fields_string(&fields, "isolation");

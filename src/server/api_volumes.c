@@ -12,12 +12,10 @@ static const char *volume_of(struct request *request)
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_volume struct husk_volume *volume = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	uint64_t size = fields_size(&fields, "size");
 	if (fields_done(&fields, err) < 0 || husk_volume_create(request_husk(request), name, size, &volume, err) < 0)
@@ -28,14 +26,10 @@ static int handle_create(struct request *request, struct husk_error *err)
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_volumes struct husk_volume **list = NULL;
-	cleanup_json json_t *array = json_array();
 
 	if (husk_volume_list(request_husk(request), &list, err) < 0)
 		return -1;
-	for (size_t i = 0; array && list[i]; i++)
-		if (json_array_append_new(array, json_volume(list[i])) < 0)
-			return husk_fail_memory(err);
-	return respond_json(request, 200, json_pack("{s:O}", "volumes", array), err);
+	return respond_json(request, 200, json_pack("{s:o}", "volumes", json_volumes(list)), err);
 }
 
 static int handle_get(struct request *request, struct husk_error *err)
@@ -58,13 +52,11 @@ static int handle_delete(struct request *request, struct husk_error *err)
 
 static int respond_entry(struct request *request, unsigned status, const char *path, struct husk_error *err)
 {
-	struct husk_file file = { 0 };
+	cleanup(husk_file_free) struct husk_file file = { 0 };
 
 	if (husk_volume_file_stat(request_husk(request), volume_of(request), path, &file, err) < 0)
 		return -1;
-	json_t *document = json_file(&file);
-	husk_file_free(&file);
-	return respond_json(request, status, document, err);
+	return respond_json(request, status, json_file(&file), err);
 }
 
 static int handle_read(struct request *request, struct husk_error *err)
@@ -145,21 +137,17 @@ static int handle_files(struct request *request, struct husk_error *err)
 	    husk_volume_file_list(request_husk(request), volume_of(request), path, (uint32_t)depth, &list, &count,
 				  err) < 0)
 		return -1;
-	int result = files_entries(request, list, count, err);
-	husk_file_list_free(list, count);
-	return result;
+	return files_entries(request, list, count, err);
 }
 
 /* mkdir, and change: a path and attributes. */
 static int take_attributes(struct request *request, const char **path, struct husk_file_attributes *wanted,
 			   bool *parents, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	*path = fields_string(&fields, "path");
 	const char *mode = fields_string(&fields, "mode");
 	wanted->uid = (uint32_t)fields_int(&fields, "uid", HUSK_KEEP, 0, INT32_MAX);

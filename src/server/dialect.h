@@ -48,4 +48,12 @@ bool dialects_port_open(struct request *request, const char *sandbox, struct hus
 const struct dialect *dialects_answering(const struct request *request, uint16_t port); /* NULL: none */
 bool dialects_private(const char *header); /* one of them keeps it from guests */
 
+/* ---- for the dialects themselves ---- */
+
+/* Fails with 501: `what` names the thing. */
+int dialect_unsupported(struct request *request, const char *what, struct husk_error *err);
+/* The stats of a sandbox, and how many percent of one CPU it uses, measured over a tenth of a second. */
+int dialect_usage(struct husk *husk, const char *sandbox, struct husk_stats *out, double *cpu_percent,
+		  struct husk_error *err);
+
 #endif

@@ -9,11 +9,12 @@
 
 #define SECONDS_MAX (365.0 * 86400)
 
-void fields_begin(struct fields *fields, json_t *object)
+int fields_begin(struct fields *fields, json_t *object)
 {
 	fields->object = object;
 	fields->count = 0;
 	fields->error = (struct husk_error){ 0 };
+	return object ? 0 : -1;
 }
 
 /* The first thing wrong is the one that is told. */
@@ -181,6 +182,15 @@ static bool was_taken(const struct fields *fields, const char *name)
 	return false;
 }
 
+int fields_done_open(const struct fields *fields, struct husk_error *err)
+{
+	if (fields->error.code == HUSK_OK)
+		return 0;
+	if (err)
+		*err = fields->error;
+	return -1;
+}
+
 int fields_done(struct fields *fields, struct husk_error *err)
 {
 	const char *name;
@@ -195,11 +205,7 @@ int fields_done(struct fields *fields, struct husk_error *err)
 			return husk_fail_field(err, name, "unknown field '%s'; did you mean '%s'?", name, near);
 		return husk_fail_field(err, name, "unknown field '%s'", name);
 	}
-	if (fields->error.code == HUSK_OK)
-		return 0;
-	if (err)
-		*err = fields->error;
-	return -1;
+	return fields_done_open(fields, err);
 }
 
 int64_t fields_timeout_ms(struct fields *fields)

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <netdb.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -72,14 +71,10 @@ static bool has_token(struct husk *husk)
 /* A dead peer must not hold its connection for ever. */
 static void set_socket_options(int fd)
 {
-	int on = 1, idle = 60, interval = 15, count = 4;
+	int on = 1;
 
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	fd_set_keepalive(fd, 60, 15, 4);
 }
 
 static int listen_tcp(struct server *server, struct husk_error *err)

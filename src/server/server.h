@@ -113,7 +113,7 @@ struct fields {
 	size_t count;
 	struct husk_error error;
 };
-void fields_begin(struct fields *fields, json_t *object);
+int fields_begin(struct fields *fields, json_t *object); /* -1: `object` is NULL, a body that could not be read */
 const char *fields_string(struct fields *fields, const char *name); /* NULL: absent */
 int64_t fields_int(struct fields *fields, const char *name, int64_t fallback, int64_t min, int64_t max);
 double fields_number(struct fields *fields, const char *name, double fallback, double min, double max);
@@ -127,6 +127,8 @@ const char **fields_strings(struct fields *fields, const char *name);
 int64_t fields_timeout_ms(struct fields *fields);            /* timeout_seconds; 0: none */
 json_t *fields_any(struct fields *fields, const char *name); /* borrowed; NULL: absent */
 int fields_done(struct fields *fields, struct husk_error *err);
+/* The same for dialects, but fields that nobody asked for are left alone: newer clients send more. */
+int fields_done_open(const struct fields *fields, struct husk_error *err);
 
 /* ---- respond.c, stream.c: the answer ---- */
 

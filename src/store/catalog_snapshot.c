@@ -117,6 +117,18 @@ int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk
 	return 0;
 }
 
+/* The row that was found, with the values of its environment; the row is freed if that fails or `result` is a failure. */
+static int hand_out(struct catalog *catalog, int result, struct catalog_snapshot *row, struct catalog_snapshot **out,
+		    struct husk_error *err)
+{
+	if (result < 0 || values_get(catalog, row->id, &row->environment, err) < 0) {
+		catalog_snapshot_free(row);
+		return -1;
+	}
+	*out = row;
+	return 0;
+}
+
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
 			 struct husk_error *err)
 {
@@ -135,15 +147,7 @@ int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);
-	result = catalog_finish(catalog, result, err);
-	struct catalog_snapshot *found = row;
-
-	if (result < 0 || values_get(catalog, found->id, &found->environment, err) < 0) {
-		catalog_snapshot_free(row);
-		return -1;
-	}
-	*out = row;
-	return 0;
+	return hand_out(catalog, catalog_finish(catalog, result, err), row, out, err);
 }
 
 int catalog_snapshot_get_shared(struct catalog *catalog, const char *tenant, const char *name,
@@ -160,15 +164,7 @@ int catalog_snapshot_get_shared(struct catalog *catalog, const char *tenant, con
 
 	if (result == 0)
 		result = husk_fail(err, HUSK_NOT_FOUND, "snapshot '%.80s' not found among those that are shared", name);
-	result = catalog_finish(catalog, result, err);
-	struct catalog_snapshot *found = row;
-
-	if (result < 0 || values_get(catalog, found->id, &found->environment, err) < 0) {
-		catalog_snapshot_free(row);
-		return -1;
-	}
-	*out = row;
-	return 0;
+	return hand_out(catalog, catalog_finish(catalog, result, err), row, out, err);
 }
 
 int catalog_snapshot_share(struct catalog *catalog, const char *id, bool shared, struct husk_error *err)

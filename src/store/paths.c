@@ -151,11 +151,6 @@ char *path_rootfs(const struct paths *paths, const char *digest)
 	return str_format("%s/templates/%s/rootfs.img", paths->home, digest);
 }
 
-char *path_cache(const struct paths *paths)
-{
-	return str_format("%s/cache", paths->home);
-}
-
 char *path_images(const struct paths *paths)
 {
 	return str_format("%s/images", paths->home);

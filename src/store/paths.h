@@ -35,7 +35,6 @@ char *path_catalog(const struct paths *paths);
 char *path_signing_key(const struct paths *paths);
 char *path_template(const struct paths *paths, const char *digest);
 char *path_rootfs(const struct paths *paths, const char *digest);
-char *path_cache(const struct paths *paths);
 char *path_images(const struct paths *paths);
 char *path_snapshot(const struct paths *paths, const char *id);
 char *path_sandbox(const struct paths *paths, const char *id);

@@ -208,7 +208,7 @@ int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struc
 int network_hold(struct supervisor *s, struct husk_error *err)
 {
 	struct husk_error why = { 0 };
-	cleanup_secrets char *secrets = NULL;
+	cleanup_wipe char *secrets = NULL;
 
 	if (s->network.policy->mode == POLICY_OFF) {
 		await_drop(s);
@@ -230,7 +230,7 @@ int network_hold(struct supervisor *s, struct husk_error *err)
 /* OpenSSL's name for a certificate in a directory of them. */
 static int put_certificate(struct supervisor *s, struct buf *out, struct husk_error *err)
 {
-	cleanup_secrets char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
+	cleanup_wipe char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
 	cleanup_free char *certificate = secrets ? secrets_certificate(secrets, err) : NULL;
 	char hash[24];
 
@@ -373,7 +373,7 @@ int network_set(struct supervisor *s, const char *text, const char *secrets, str
 
 	if (policy_parse(text, &policy, err) < 0)
 		return -1;
-	cleanup_secrets char *before = egress_secrets_load(&s->husk, life_id(&s->life), &why);
+	cleanup_wipe char *before = egress_secrets_load(&s->husk, life_id(&s->life), &why);
 	int result = apply(s, policy, secrets, err);
 	if (result == 0)
 		result = egress_secrets_save(&s->husk, life_id(&s->life), secrets, err);

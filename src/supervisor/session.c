@@ -316,7 +316,7 @@ static int serve(struct session *session, int64_t method, const char *payload, s
 	}
 	case METHOD_SANDBOX_EGRESS: {
 		cleanup_free char *policy = wire_get_string(payload, size, TAG_JSON);
-		cleanup_secrets char *secrets = wire_get_string(payload, size, TAG_SECRETS);
+		cleanup_wipe char *secrets = wire_get_string(payload, size, TAG_SECRETS);
 		return machine_egress(s, policy, secrets, err);
 	}
 	case METHOD_SANDBOX_EGRESS_VIEW: {

@@ -54,7 +54,7 @@ static int note_page(void *data, uint64_t page, bool written)
 static int add_middle(struct window *window, uint64_t from, uint64_t to)
 {
 	const struct memory *memory = window->memory;
-	struct memory_list middle = { 0 }, both = { 0 };
+	struct memory_list middle = { 0 };
 	int result = 0;
 
 	for (size_t i = 0; result == 0 && i < memory->run_count; i++) {
@@ -65,16 +65,9 @@ static int add_middle(struct window *window, uint64_t from, uint64_t to)
 			result = memory_list_add(&middle, start, end - start, window->layer, 0);
 	}
 	if (result == 0)
-		result = memory_list_overlay(middle.runs, middle.count, window->changed.runs, window->changed.count,
-					     &both);
+		result = memory_list_put_under(&window->changed, &middle);
 	free(middle.runs);
-	if (result < 0) {
-		free(both.runs);
-		return -1;
-	}
-	free(window->changed.runs);
-	window->changed = both;
-	return 0;
+	return result;
 }
 
 /* As much of the runs, which are in order, as there is room for. The page after the last one taken. */

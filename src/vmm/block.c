@@ -256,10 +256,3 @@ int block_create(struct block *block, const struct memory *memory, struct loop *
 		return -1;
 	return virtio_create(&block->device, &block_ops, memory, loop, err);
 }
-
-void block_close(struct block *block)
-{
-	virtio_close(&block->device);
-	fd_close(&block->timer);
-	disk_close(&block->disk);
-}

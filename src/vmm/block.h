@@ -21,7 +21,6 @@ struct block {
 int block_create(struct block *block, const struct memory *memory, struct loop *loop, struct husk_error *err);
 /* The disk is there: its size and abilities become the device's. */
 void block_describe(struct block *block);
-void block_close(struct block *block);
 /* Carries out one request; returns how many bytes of the chain were written to (with the status), 0 when there was no
  * room for a status. */
 uint32_t block_request(struct block *block, const struct chain *chain);

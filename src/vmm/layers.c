@@ -141,6 +141,19 @@ int memory_list_overlay(const struct memory_run *under, size_t under_count, cons
 	return 0;
 }
 
+int memory_list_put_under(struct memory_list *list, const struct memory_list *under)
+{
+	struct memory_list both = { 0 };
+
+	if (memory_list_overlay(under->runs, under->count, list->runs, list->count, &both) < 0) {
+		free(both.runs);
+		return -1;
+	}
+	free(list->runs);
+	*list = both;
+	return 0;
+}
+
 /* ---- what has changed ---- */
 
 bool memory_page_is_zero(const struct memory *memory, uint64_t page)
@@ -226,7 +239,7 @@ static int note_changed(void *data, uint64_t page, bool written)
 static int add_middle_layers(struct search *search)
 {
 	const struct memory *memory = search->memory;
-	struct memory_list middle = { 0 }, both = { 0 };
+	struct memory_list middle = { 0 };
 	int result = 0;
 
 	for (size_t i = 0; result == 0 && i < memory->run_count; i++)
@@ -234,16 +247,9 @@ static int add_middle_layers(struct search *search)
 			result =
 				memory_list_add(&middle, memory->runs[i].page, memory->runs[i].count, search->layer, 0);
 	if (result == 0)
-		result = memory_list_overlay(middle.runs, middle.count, search->changed.runs, search->changed.count,
-					     &both);
+		result = memory_list_put_under(&search->changed, &middle);
 	free(middle.runs);
-	if (result < 0) {
-		free(both.runs);
-		return -1;
-	}
-	free(search->changed.runs);
-	search->changed = both;
-	return 0;
+	return result;
 }
 
 /* Memory's runs with the changed ones on top. An open layer goes by the number that the written one will have. */

@@ -121,6 +121,8 @@ int memory_list_add(struct memory_list *list, uint64_t page, uint64_t count, uin
 /* `over` lies on top of `under`: of that only what it leaves uncovered is kept. */
 int memory_list_overlay(const struct memory_run *under, size_t under_count, const struct memory_run *over,
 			size_t over_count, struct memory_list *out);
+/* The same where `list` is the one on top, and becomes both. */
+int memory_list_put_under(struct memory_list *list, const struct memory_list *under);
 bool memory_page_is_zero(const struct memory *memory, uint64_t page);
 /* Is the page one of a layer? *at is a cursor in memory's runs: 0 at first, for pages in order. */
 bool memory_in_layer(const struct memory *memory, uint64_t page, size_t *at);

@@ -270,13 +270,3 @@ int net_attach(struct net *net, int tap, uint64_t mac, struct husk_error *err)
 	pthread_mutex_unlock(&net->device.lock);
 	return result;
 }
-
-void net_close(struct net *net)
-{
-	int tap = net->tap.fd;
-
-	virtio_close(&net->device);
-	fd_close(&tap);
-	fd_close(&net->timer);
-	free(net->frame);
-}

@@ -24,7 +24,6 @@ struct net {
 };
 
 int net_create(struct net *net, const struct memory *memory, struct loop *loop, struct husk_error *err);
-void net_close(struct net *net);
 /* Takes the tap over (-1: link down); tells the guest that the link went up or down. `mac` in the low 48 bits, first byte lowest. */
 int net_attach(struct net *net, int tap, uint64_t mac, struct husk_error *err);
 

@@ -25,13 +25,6 @@ int serial_create(struct serial *serial, struct husk_error *err)
 	return serial->interrupt_fd < 0 ? husk_fail_errno(err, "cannot make the serial port's interrupt") : 0;
 }
 
-void serial_close(struct serial *serial)
-{
-	fd_close(&serial->log);
-	fd_close(&serial->interrupt_fd);
-	pthread_mutex_destroy(&serial->lock);
-}
-
 static void put_byte(struct serial *serial, uint8_t byte)
 {
 	if (serial->log < 0 || serial->room == 0)

@@ -21,7 +21,6 @@ struct serial {
 };
 
 int serial_create(struct serial *serial, struct husk_error *err);
-void serial_close(struct serial *serial);
 void serial_write(struct serial *serial, uint16_t port, uint8_t value);
 uint8_t serial_read(struct serial *serial, uint16_t port);
 

@@ -146,16 +146,6 @@ int virtio_create(struct virtio_device *device, const struct virtio_ops *ops, co
 	return 0;
 }
 
-void virtio_close(struct virtio_device *device)
-{
-	if (!device->ops)
-		return;
-	fd_close(&device->interrupt_fd);
-	for (size_t i = 0; i < device->ops->queue_count; i++)
-		fd_close(&device->notify_fds[i]);
-	pthread_mutex_destroy(&device->lock);
-}
-
 int virtio_load(struct virtio_device *device, const struct virtio_state *state, struct husk_error *err)
 {
 	for (size_t i = 0; i < device->ops->queue_count; i++) {

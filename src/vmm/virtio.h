@@ -69,7 +69,6 @@ struct virtio_device {
 /* Sets it up without a virtual machine behind it; `features` and `config` may be filled in before the driver looks. */
 int virtio_create(struct virtio_device *device, const struct virtio_ops *ops, const struct memory *memory,
 		  struct loop *loop, struct husk_error *err);
-void virtio_close(struct virtio_device *device);
 /* A vCPU touched the registers: `size` 1, 2, 4 or 8 bytes at `offset`. */
 void virtio_read(struct virtio_device *device, uint64_t offset, void *data, size_t size);
 void virtio_write(struct virtio_device *device, uint64_t offset, const void *data, size_t size);

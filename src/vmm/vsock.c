@@ -455,10 +455,3 @@ int vsock_create(struct vsock *vsock, const struct memory *memory, struct loop *
 	vsock->device.config_size = sizeof(cid);
 	return virtio_create(&vsock->device, &vsock_ops, memory, loop, err);
 }
-
-void vsock_close(struct vsock *vsock)
-{
-	for (size_t i = 0; i < VSOCK_CONNECTIONS; i++)
-		drop(&vsock->connections[i]);
-	virtio_close(&vsock->device);
-}

@@ -52,7 +52,6 @@ struct vsock {
 };
 
 int vsock_create(struct vsock *vsock, const struct memory *memory, struct loop *loop, struct husk_error *err);
-void vsock_close(struct vsock *vsock);
 /* The guest's next connection to `port` gets this socket, which is taken over. One that waits there already is closed. */
 int vsock_offer(struct vsock *vsock, uint32_t port, int fd, struct husk_error *err);
 /* One packet of the guest's: exposed for tests and fuzzing. */

@@ -5,16 +5,24 @@
 
 #include "volume/serve_call.h"
 
+/* The directory that is to get a file: its name stands at `at` in the request. NULL with errno. */
+static struct node *new_path(struct call *call, size_t at, const char **name, char path[static VOLUME_PATH_MAX])
+{
+	*name = call_name(call, &at);
+	struct node *parent = *name ? call_node(call, call->header.nodeid) : NULL;
+
+	return parent && nodes_path(parent, *name, path) == 0 ? parent : NULL;
+}
+
 ssize_t serve_create(struct call *call)
 {
 	struct fuse_create_in in;
 	char path[VOLUME_PATH_MAX];
-	size_t at = sizeof(in);
+	const char *name;
 
 	memcpy(&in, call->data, sizeof(in));
-	const char *name = call_name(call, &at);
-	struct node *parent = name ? call_node(call, call->header.nodeid) : NULL;
-	if (!parent || nodes_path(parent, name, path) < 0)
+	struct node *parent = new_path(call, sizeof(in), &name, path);
+	if (!parent)
 		return -errno;
 	struct volume *volume = &call->server->volume;
 	bool append = in.flags & O_APPEND;
@@ -39,12 +47,11 @@ ssize_t serve_mknod(struct call *call)
 {
 	struct fuse_mknod_in in;
 	char path[VOLUME_PATH_MAX];
-	size_t at = sizeof(in);
+	const char *name;
 
 	memcpy(&in, call->data, sizeof(in));
-	const char *name = call_name(call, &at);
-	struct node *parent = name ? call_node(call, call->header.nodeid) : NULL;
-	if (!parent || nodes_path(parent, name, path) < 0)
+	struct node *parent = new_path(call, sizeof(in), &name, path);
+	if (!parent)
 		return -errno;
 	if (in.mode & S_IFMT && !S_ISREG(in.mode))
 		return -EPERM;

@@ -259,7 +259,7 @@ static void takes_long_policies_with_secrets(void **state)
 	/* A policy that needs secrets and gets none changes nothing. */
 	assert_int_equal(leash_set(w->leash, policy, NULL, &w->err), -1);
 	assert_null(strstr(w->err.message, "hunter2"));
-	secrets_wipe(secrets);
+	str_wipe(secrets);
 	policy_free(policy);
 }
 

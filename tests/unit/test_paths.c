@@ -77,7 +77,6 @@ static void spells_every_path(void **state)
 	is(path_catalog(&w->paths), home, "catalog.db");
 	is(path_template(&w->paths, "d1"), home, "templates/d1");
 	is(path_rootfs(&w->paths, "d1"), home, "templates/d1/rootfs.img");
-	is(path_cache(&w->paths), home, "cache");
 	is(path_snapshot(&w->paths, "sn-1"), home, "snapshots/sn-1");
 	is(path_sandbox(&w->paths, "sb-1"), home, "sandboxes/sb-1");
 	is(path_machine(&w->paths, 7), home, "machines/7");

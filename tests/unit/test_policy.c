@@ -279,9 +279,9 @@ static void keeps_secrets(void **state)
 	assert_string_equal(placeholder, "husk-secret-A-hidden");
 	assert_null(secrets_load(at("none"), &err));
 	assert_int_equal(err.code, HUSK_OK);
-	secrets_wipe(text);
-	secrets_wipe(loaded);
-	secrets_wipe(changed);
+	str_wipe(text);
+	str_wipe(loaded);
+	str_wipe(changed);
 	policy_free(policy);
 }
 
@@ -328,7 +328,7 @@ static void mints_certificates(void **state)
 	authority_free(authority);
 	assert_int_equal(authority_open(certificate, certificate, &authority, &err), -1);
 	free(certificate);
-	secrets_wipe(key);
+	str_wipe(key);
 }
 
 static void sets_headers_of_the_closest_host(void **state)

@@ -79,22 +79,6 @@ static json_t *error_of(struct request *request, unsigned *status, const struct 
 	return document;
 }
 
-int daytona_unsupported(struct request *request, const char *what, struct husk_error *err)
-{
-	request->fault = (struct fault){ 501, "unimplemented" };
-	return husk_fail(err, HUSK_UNAVAILABLE, "%s is not something Husk has (docs/compat.md lists what it has)",
-			 what);
-}
-
-int daytona_fields_done(const struct fields *fields, struct husk_error *err)
-{
-	if (fields->error.code == HUSK_OK)
-		return 0;
-	if (err)
-		*err = fields->error;
-	return -1;
-}
-
 bool daytona_same(const char *a, const char *b)
 {
 	return a && b && strlen(a) == strlen(b) && CRYPTO_memcmp(a, b, strlen(a)) == 0;
@@ -130,32 +114,32 @@ static int handle_config(struct request *request, struct husk_error *err)
 
 static int handle_storage(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "storage for local files of an image (add_local_file, add_local_dir)", err);
+	return dialect_unsupported(request, "storage for local files of an image (add_local_file, add_local_dir)", err);
 }
 
 static int handle_ssh(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "SSH access", err);
+	return dialect_unsupported(request, "SSH access", err);
 }
 
 static int handle_warm_pool(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "a warm pool of one's own (Husk keeps machines ready by itself)", err);
+	return dialect_unsupported(request, "a warm pool of one's own (Husk keeps machines ready by itself)", err);
 }
 
 static int handle_telemetry(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "recorded telemetry (system/metrics tells how it is now)", err);
+	return dialect_unsupported(request, "recorded telemetry (system/metrics tells how it is now)", err);
 }
 
 static int handle_computer(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "computer use", err);
+	return dialect_unsupported(request, "computer use", err);
 }
 
 static int handle_language(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "a language server", err);
+	return dialect_unsupported(request, "a language server", err);
 }
 
 static int handle_unknown(struct request *request, struct husk_error *err)

@@ -32,13 +32,9 @@ extern const struct route daytona_volume_routes[], daytona_secret_routes[], dayt
 
 /* ---- daytona.c: errors, and bodies ---- */
 
-/* Answers 501: `what` names the thing. */
-int daytona_unsupported(struct request *request, const char *what, struct husk_error *err);
 /* The error with this status and, for the toolbox, this code of Daytona's. */
 #define daytona_fail(request, number, word, ...)                                                                       \
 	((request)->fault = (struct fault){ (number), (word) }, husk_fail(err, HUSK_INVALID, __VA_ARGS__))
-/* As fields_done, but names that nobody asked for are left alone: newer clients send more. */
-int daytona_fields_done(const struct fields *fields, struct husk_error *err);
 /* A text that is compared in constant time; false also when one is NULL. */
 bool daytona_same(const char *a, const char *b);
 

@@ -71,7 +71,7 @@ static int from(struct builder *builder, const char *image, struct husk_error *e
 	struct husk_sandbox *sandbox = NULL;
 
 	if (builder->sandbox)
-		return daytona_unsupported(builder->request, "a Dockerfile with more than one FROM", err);
+		return dialect_unsupported(builder->request, "a Dockerfile with more than one FROM", err);
 	if (!plain)
 		return husk_fail_memory(err);
 	if (image_template(builder->request, plain, &template, err) < 0)
@@ -215,7 +215,7 @@ static int nothing(struct builder *builder, const char *rest, struct husk_error 
 static int copy(struct builder *builder, const char *rest, struct husk_error *err)
 {
 	(void)rest;
-	return daytona_unsupported(builder->request, "COPY and ADD in a Dockerfile (files of the client's disk)", err);
+	return dialect_unsupported(builder->request, "COPY and ADD in a Dockerfile (files of the client's disk)", err);
 }
 
 static int step(struct builder *builder, const char *line, struct husk_error *err)
@@ -244,7 +244,7 @@ static int step(struct builder *builder, const char *line, struct husk_error *er
 	}
 	cleanup_free char *name = strndup(line, MIN(size, 40u));
 	cleanup_free char *what = str_format("%s in a Dockerfile", name ? name : "this");
-	return daytona_unsupported(builder->request, what ? what : "this step", err);
+	return dialect_unsupported(builder->request, what ? what : "this step", err);
 }
 
 /* A line that ends in a backslash goes on; comments do not count. */
@@ -305,7 +305,7 @@ int daytona_build_named(struct request *request, json_t *info, const char *name,
 		return husk_fail_field(err, "dockerfileContent",
 				       "dockerfileContent is missing, or longer than %u bytes", TEXT_MAX);
 	if (json_array_size(json_object_get(info, "contextHashes")))
-		return daytona_unsupported(request, "local files of an image (contextHashes)", err);
+		return dialect_unsupported(request, "local files of an image (contextHashes)", err);
 	if (steps(&builder, text, err) < 0)
 		return -1;
 	if (!builder.sandbox)

@@ -52,7 +52,7 @@ static int failed(struct git *git, struct husk_error *err)
 		    (output->out.data && strstr(output->out.data, complaints[i].words)))
 			return daytona_fail(git->request, complaints[i].status, complaints[i].code, "%.800s", said);
 	if (output->exit_code == 127)
-		return daytona_unsupported(git->request, "git in a sandbox that has none", err);
+		return dialect_unsupported(git->request, "git in a sandbox that has none", err);
 	return daytona_fail(git->request, 400, "BAD_REQUEST", "%.800s", said && *said ? said : "git failed");
 }
 
@@ -129,10 +129,9 @@ static int open_path(struct git *git, const char *given, struct husk_error *err)
 int git_open_body(struct git *git, struct request *request, struct husk_error *err)
 {
 	git->request = request;
-	git->body = request_read_json(request, err);
-	if (!git->body || daytona_enter(request, &git->box, err) < 0)
+	if (fields_begin(&git->fields, request_read_json(request, err)) < 0 ||
+	    daytona_enter(request, &git->box, err) < 0)
 		return -1;
-	fields_begin(&git->fields, git->body);
 	return open_path(git, fields_string(&git->fields, "path"), err);
 }
 
@@ -163,7 +162,7 @@ const char *git_word(struct git *git, const char *name)
 
 int git_require(struct git *git, const char *name, const char *value, struct husk_error *err)
 {
-	if (daytona_fields_done(&git->fields, err) < 0)
+	if (fields_done_open(&git->fields, err) < 0)
 		return -1;
 	return value ? 0 : husk_fail_field(err, name, "%s is required", name);
 }

@@ -20,7 +20,6 @@
 struct git {
 	struct request *request;
 	struct daytona_box box;
-	json_t *body; /* NULL: the request has none */
 	struct fields fields;
 	char *path; /* of the repository */
 	const char *argv[GIT_ARGUMENTS_MAX + 1];

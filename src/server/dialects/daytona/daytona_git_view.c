@@ -162,10 +162,9 @@ static int scope_of(const char *scope, const char **option, struct husk_error *e
 static int open_config(struct git *git, struct request *request, const char **option, struct husk_error *err)
 {
 	git->request = request;
-	git->body = request_read_json(request, err);
-	if (!git->body || daytona_enter(request, &git->box, err) < 0)
+	if (fields_begin(&git->fields, request_read_json(request, err)) < 0 ||
+	    daytona_enter(request, &git->box, err) < 0)
 		return -1;
-	fields_begin(&git->fields, git->body);
 	const char *path = git_text(git, "path");
 	if (scope_of(git_text(git, "scope"), option, err) < 0)
 		return -1;
@@ -243,29 +242,25 @@ static int handle_credentials(struct request *request, struct husk_error *err)
 {
 	static const char script[] = "git config --global credential.helper store && git credential approve";
 	const char *argv[] = { "/bin/sh", "-c", script, NULL };
-	json_t *body = request_read_json(request, err);
 	cleanup_output struct daytona_output output = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *host = fields_string(&fields, "host"), *protocol = fields_string(&fields, "protocol");
 	const char *username = fields_string(&fields, "username"), *password = fields_string(&fields, "password");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!username || !password || strpbrk(username, "\r\n") || strpbrk(password, "\r\n"))
 		return husk_fail_field(err, "username", "username and password are required");
-	cleanup_free char *text = str_format("protocol=%s\nhost=%s\nusername=%s\npassword=%s\n\n",
+	cleanup_wipe char *text = str_format("protocol=%s\nhost=%s\nusername=%s\npassword=%s\n\n",
 					     protocol && *protocol ? protocol : "https",
 					     host && *host ? host : "github.com", username, password);
 	struct daytona_command command = { .argv = argv, .input = text, .input_size = text ? strlen(text) : 0 };
 	if (!text)
 		return husk_fail_memory(err);
-	int result = daytona_run(request, &box, &command, &output, err);
-	explicit_bzero(text, strlen(text));
-	if (result < 0)
+	if (daytona_run(request, &box, &command, &output, err) < 0)
 		return -1;
 	return output.exit_code ? husk_fail(err, HUSK_INVALID, "%s", daytona_complaint(&output))
 				: respond_empty(request, 200, err);

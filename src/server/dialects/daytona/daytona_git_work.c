@@ -55,7 +55,7 @@ static int handle_init(struct request *request, struct husk_error *err)
 		return -1;
 	bool bare = fields_bool(&git.fields, "bare", false);
 	const char *branch = git_word(&git, "initial_branch");
-	if (daytona_fields_done(&git.fields, err) < 0)
+	if (fields_done_open(&git.fields, err) < 0)
 		return -1;
 	git_add(&git, "git");
 	git_add(&git, "init");
@@ -133,7 +133,7 @@ static int with_remote(struct request *request, const char *what, struct husk_er
 	const char *username = git_text(&git, "username"), *password = git_text(&git, "password");
 	const char *remote = git_word(&git, "remote"), *branch = git_word(&git, "branch");
 	bool upstream = fields_bool(&git.fields, "set_upstream", false);
-	if (daytona_fields_done(&git.fields, err) < 0)
+	if (fields_done_open(&git.fields, err) < 0)
 		return -1;
 	git_begin(&git, password);
 	git_add(&git, what);
@@ -292,7 +292,7 @@ static int handle_reset(struct request *request, struct husk_error *err)
 	bool known = !mode;
 	for (size_t i = 0; i < ARRAY_SIZE(modes); i++)
 		known |= str_equal(mode, modes[i]);
-	if (daytona_fields_done(&git.fields, err) < 0 || git_check_count(files, err) < 0)
+	if (fields_done_open(&git.fields, err) < 0 || git_check_count(files, err) < 0)
 		return -1;
 	if (!known)
 		return husk_fail_field(err, "mode", "'%.20s' is not soft, mixed, hard, merge or keep", mode);

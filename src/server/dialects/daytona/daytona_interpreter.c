@@ -182,7 +182,7 @@ static uint16_t execute(struct run *run, struct husk_error *err)
 	size_t count = 0;
 	cleanup_free struct husk_pair *pairs = fields_pairs(&fields, "envs", &count);
 	json_t *variables = count ? json_object_get(run->message, "envs") : NULL;
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return CLOSE_INVALID;
 	if (!code || (context && *context && !has_context(run->request, run->box.sandbox->id, context, NULL))) {
 		husk_fail(err, HUSK_NOT_FOUND, code ? "there is no such context" : "code is required");
@@ -292,17 +292,15 @@ static int handle_contexts(struct request *request, struct husk_error *err)
 
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free char *cwd = NULL;
 	struct fields fields;
 	char name[32];
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "cwd"), *language = fields_string(&fields, "language");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
 	    daytona_path(&box, given ? given : "", &cwd, err) < 0)
 		return -1;
 	if (language && *language && !str_equal(language, "python"))

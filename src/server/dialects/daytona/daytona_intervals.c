@@ -111,13 +111,11 @@ static int set_public(struct request *request, struct daytona_box *box, struct h
 
 static int set_network(struct request *request, struct daytona_box *box, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
-	if (daytona_network_take(&fields, box->settings, err) < 0 || daytona_fields_done(&fields, err) < 0)
+	if (daytona_network_take(&fields, box->settings, err) < 0 || fields_done_open(&fields, err) < 0)
 		return -1;
 	return daytona_network_apply(request, box, err);
 }

@@ -130,7 +130,6 @@ static int handle_recover(struct request *request, struct husk_error *err)
 
 static int handle_fork(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free struct husk_pair *pairs = NULL;
@@ -138,11 +137,10 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	struct fields fields;
 	size_t count = 0;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	cleanup_json json_t *labels = daytona_labels(&box);
 	cleanup_json json_t *settings = json_deep_copy(box.settings);
@@ -164,17 +162,15 @@ static int handle_fork(struct request *request, struct husk_error *err)
 
 static int handle_snapshot(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	struct husk_snapshot *snapshot = NULL;
 	cleanup_free char *name = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "name");
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!given || !*given)
 		return husk_fail_field(err, "name", "name is missing; give the snapshot's");
@@ -232,7 +228,7 @@ static int handle_forks(struct request *request, struct husk_error *err)
 /* A machine's memory and processors are part of its image: they cannot change while it lives. */
 static int handle_resize(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(
+	return dialect_unsupported(
 		request, "a change of a sandbox's size (create one with these resources, from a snapshot of this one)",
 		err);
 }

@@ -9,10 +9,7 @@
 void daytona_network_free(struct daytona_network *network)
 {
 	for (size_t i = 0; i < network->secret_count; i++) {
-		char *value = (char *)network->secrets[i].value;
-		if (value)
-			explicit_bzero(value, strlen(value));
-		free(value);
+		str_wipe((char *)network->secrets[i].value);
 		free((char *)network->secrets[i].name);
 		strv_free((char **)network->secrets[i].hosts);
 	}

@@ -27,7 +27,6 @@ static json_t *result_document(const struct daytona_output *output)
 static int handle_execute(struct request *request, struct husk_error *err)
 {
 	static const char *const shell[] = { "/bin/sh", "-c", SHELL, NULL };
-	json_t *body = request_read_json(request, err);
 	cleanup_output struct daytona_output output = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free struct husk_pair *pairs = NULL;
@@ -35,13 +34,12 @@ static int handle_execute(struct request *request, struct husk_error *err)
 	struct daytona_command command = { .argv = shell };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *text = fields_string(&fields, "command"), *directory = fields_string(&fields, "cwd");
 	pairs = fields_pairs(&fields, "envs", &command.environment_count);
 	command.timeout_ms = 1000 * fields_int(&fields, "timeout", 0, 0, TIMEOUT_MAX);
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!text || !*text)
 		return husk_fail_field(err, "command", "command is required");
@@ -113,7 +111,6 @@ static const char **argv_of(const char *script, const char *code, const char **a
 
 static int handle_code(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	cleanup_output struct daytona_output output = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free struct husk_pair *pairs = NULL;
@@ -121,14 +118,13 @@ static int handle_code(struct request *request, struct husk_error *err)
 	struct daytona_command command = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *code = fields_string(&fields, "code"), *language = fields_string(&fields, "language");
 	arguments = fields_strings(&fields, "argv");
 	pairs = fields_pairs(&fields, "envs", &command.environment_count);
 	command.timeout_ms = 1000 * fields_int(&fields, "timeout", 0, 0, TIMEOUT_MAX);
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	const char *script = script_of(language && *language ? language : "python");
 	if (!code)

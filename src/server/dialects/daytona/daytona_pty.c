@@ -157,7 +157,6 @@ static int start(struct request *request, const struct daytona_box *box, const s
 
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_process struct husk_process *process = NULL;
 	cleanup_free struct husk_pair *pairs = NULL;
 	cleanup_box struct daytona_box box = { 0 };
@@ -165,16 +164,15 @@ static int handle_create(struct request *request, struct husk_error *err)
 	struct fields fields;
 	int64_t pid;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	wanted.id = fields_string(&fields, "id");
 	wanted.cwd = fields_string(&fields, "cwd");
 	wanted.rows = fields_int(&fields, "rows", 24, 1, 1000);
 	wanted.columns = fields_int(&fields, "cols", 80, 1, 1000);
 	pairs = fields_pairs(&fields, "envs", &wanted.pair_count);
 	wanted.pairs = pairs;
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0 ||
 	    start(request, &box, &wanted, &process, &pid, err) < 0)
 		return -1;
 	return respond_json(request, 201, json_pack("{s:s}", "sessionId", wanted.id), err);
@@ -279,7 +277,7 @@ static int handle_create_connect(struct request *request, struct husk_error *err
 	fields_begin(&fields, holder);
 	cleanup_free struct husk_pair *pairs = fields_pairs(&fields, "envs", &wanted.pair_count);
 	wanted.pairs = pairs;
-	if (daytona_fields_done(&fields, err) < 0 || start(request, &box, &wanted, &terminal->process, &pid, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || start(request, &box, &wanted, &terminal->process, &pid, err) < 0)
 		return -1;
 	if (respond_upgrade(request, run, terminal, err) < 0) {
 		husk_process_kill(request_husk(request), box.sandbox->id, pid, SIGKILL,
@@ -341,17 +339,15 @@ static int keep_size(struct request *request, const struct pty *pty, struct husk
 
 static int handle_resize(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_process struct husk_process *process = NULL;
 	cleanup(pty_cleanup) struct pty pty = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t rows = fields_int(&fields, "rows", 0, 1, 1000), columns = fields_int(&fields, "cols", 0, 1, 1000);
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!rows || !columns)
 		return husk_fail_field(err, "rows", "a terminal needs both rows and cols");

@@ -49,7 +49,7 @@ static int read_mounts(struct request *request, struct create *create, const jso
 		if (!create->mounts[i].volume || !create->mounts[i].path)
 			return husk_fail_field(err, "volumes", "volumes[%zu] needs volumeId and mountPath", i);
 		if (subpath && *subpath)
-			return daytona_unsupported(request, "a volume's subpath", err);
+			return dialect_unsupported(request, "a volume's subpath", err);
 	}
 	create->options.mounts = create->mounts;
 	create->options.mount_count = json_array_size(list);
@@ -102,13 +102,13 @@ static int refuse(struct request *request, struct fields *fields, struct husk_er
 	for (size_t i = 0; i < ARRAY_SIZE(texts); i++) {
 		const char *value = fields_string(fields, texts[i]);
 		if (value && *value)
-			return daytona_unsupported(request, texts[i], err);
+			return dialect_unsupported(request, texts[i], err);
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(flags); i++)
 		if (fields_bool(fields, flags[i], false))
-			return daytona_unsupported(request, flags[i], err);
+			return dialect_unsupported(request, flags[i], err);
 	if (fields_int(fields, "gpu", 0, 0, 1024) > 0)
-		return daytona_unsupported(request, "a GPU", err);
+		return dialect_unsupported(request, "a GPU", err);
 	return 0;
 }
 
@@ -139,25 +139,25 @@ static int read_labels(struct fields *fields, struct create *create, struct husk
 
 static int read_create(struct request *request, struct create *create, json_t **build, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
+	if (fields_begin(&fields, request_json(request, err)) < 0)
+		return -1;
 	create->settings = json_object();
-	if (!body || !create->settings)
-		return body ? husk_fail_memory(err) : -1;
-	fields_begin(&fields, body);
+	if (!create->settings)
+		return husk_fail_memory(err);
 	const char *name = fields_string(&fields, "name"), *snapshot = fields_string(&fields, "snapshot");
 	const char *user = fields_string(&fields, "user"), *target = fields_string(&fields, "target");
 	bool public = fields_bool(&fields, "public", false);
 	json_t *volumes = fields_any(&fields, "volumes"), *secrets = fields_any(&fields, "secrets");
-	json_t *environment = json_object_get(body, "env");
+	json_t *environment = json_object_get(fields.object, "env");
 	create->environment = fields_pairs(&fields, "env", &create->options.environment_count);
 	create->options.environment = create->environment;
 	*build = fields_any(&fields, "buildInfo");
 	read_resources(&fields, &create->options);
 	if (refuse(request, &fields, err) < 0 || read_labels(&fields, create, err) < 0 ||
 	    read_intervals(&fields, create, err) < 0 || daytona_network_take(&fields, create->settings, err) < 0 ||
-	    daytona_fields_done(&fields, err) < 0 || daytona_secrets_take(secrets, create->settings, err) < 0 ||
+	    fields_done_open(&fields, err) < 0 || daytona_secrets_take(secrets, create->settings, err) < 0 ||
 	    read_mounts(request, create, volumes, err) < 0)
 		return -1;
 	create->user = user && *user ? user : DAYTONA_USER;

@@ -53,7 +53,7 @@ static int handle_find(struct request *request, struct husk_error *err)
 	if (daytona_run(request, &box, &command, &output, err) < 0)
 		return -1;
 	if (output.exit_code == 127)
-		return daytona_unsupported(request, "a search in a sandbox without grep", err);
+		return dialect_unsupported(request, "a search in a sandbox without grep", err);
 	return respond_json(request, 200, read_matches(&output.out), err);
 }
 
@@ -178,17 +178,15 @@ static int replace(struct request *request, const struct daytona_box *box, const
 
 static int handle_replace(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_json json_t *array = json_array();
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	cleanup_free const char **files = fields_strings(&fields, "files");
 	const char *pattern = fields_string(&fields, "pattern"), *value = fields_string(&fields, "newValue");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!files || !pattern || !*pattern || !value)
 		return husk_fail_field(err, "pattern", "files, pattern and newValue are required");

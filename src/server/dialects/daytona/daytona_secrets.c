@@ -40,20 +40,18 @@ struct body {
 
 static int read_body(struct request *request, struct body *out, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_buf struct buf joined = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	out->name = fields_string(&fields, "name");
 	out->value = fields_string(&fields, "value");
 	out->description = fields_string(&fields, "description");
 	cleanup_free const char **hosts = fields_strings(&fields, "hosts");
 	out->has_description = out->description != NULL;
 	out->has_hosts = hosts != NULL;
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	for (size_t i = 0; hosts && hosts[i]; i++) {
 		if (strchr(hosts[i], ',') || !*hosts[i])
@@ -99,7 +97,7 @@ static int handle_update(struct request *request, struct husk_error *err)
 	cleanup_stored_secret struct husk_stored_secret *before = NULL, *secret = NULL;
 	const char *id = request_path(request, "secret");
 	struct husk *husk = request_husk(request);
-	cleanup_free char *kept = NULL;
+	cleanup_wipe char *kept = NULL;
 	struct husk_pair pairs[3];
 	struct body body = { 0 };
 
@@ -114,10 +112,9 @@ static int handle_update(struct request *request, struct husk_error *err)
 				  body.has_description ? body.description
 						       : json_string_value(json_object_get(metadata, "description")),
 				  body.has_hosts ? hosts : json_string_value(json_object_get(metadata, "hosts")));
-	int result = husk_secret_change(husk, id, body.value ? body.value : kept, pairs, count, &secret, err);
-	if (kept)
-		explicit_bzero(kept, strlen(kept));
-	return result < 0 ? -1 : respond_json(request, 200, secret_document(secret), err);
+	if (husk_secret_change(husk, id, body.value ? body.value : kept, pairs, count, &secret, err) < 0)
+		return -1;
+	return respond_json(request, 200, secret_document(secret), err);
 }
 
 static int handle_get(struct request *request, struct husk_error *err)

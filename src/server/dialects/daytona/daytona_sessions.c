@@ -183,15 +183,13 @@ static int start_shell(struct request *request, const struct daytona_session *se
 
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	cleanup_session struct daytona_session session = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *id = fields_string(&fields, "sessionId");
-	if (daytona_fields_done(&fields, err) < 0 || find_or_not(request, id ? id : "", &session, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || find_or_not(request, id ? id : "", &session, err) < 0)
 		return -1;
 	struct husk_file file = { 0 };
 	if (session.running && husk_file_stat(request_husk(request), session.box.sandbox->id, session.directory, false,
@@ -375,19 +373,17 @@ static int execute(struct request *request, const struct daytona_session *sessio
 
 static int handle_execute(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	cleanup_session struct daytona_session session = { 0 };
 	struct fields fields;
 	char prefix[32], command[64];
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *text = fields_string(&fields, "command");
 	bool later = fields_bool(&fields, "runAsync", false);
 	later |= fields_bool(&fields, "async", false);
 	bool quiet = fields_bool(&fields, "suppressInputEcho", false);
-	if (daytona_fields_done(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0)
 		return -1;
 	if (!text || !*text)
 		return husk_fail_field(err, "command", "command is required");
@@ -421,17 +417,15 @@ static int handle_input(struct request *request, struct husk_error *err)
 {
 	static const char script[] = "cd \"$1\" || exit 1; [ ! -e code ] || exit 9; d=$(cat; echo x); d=${d%x};"
 				     " [ -e quiet ] || printf '%s' \"$d\" >>stdout; printf '%s' \"$d\" 1<>input";
-	json_t *body = request_read_json(request, err);
 	const char *command = request_path(request, "command");
 	cleanup_session struct daytona_session session = { 0 };
 	cleanup_output struct daytona_output output = { 0 };
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *data = fields_string(&fields, "data");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || daytona_session_find(request, &session, err) < 0 ||
 	    daytona_session_command(request, &session, command, err) < 0)
 		return -1;
 	cleanup_free char *line = str_format("%s%s", data ? data : "", data && str_ends(data, "\n") ? "" : "\n");

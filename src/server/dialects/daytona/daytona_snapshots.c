@@ -229,23 +229,21 @@ static int handle_delete(struct request *request, struct husk_error *err)
 /* name and imageName, or buildInfo */
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_free char *name = NULL;
 	cleanup_json json_t *info = NULL, *all = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "name"), *image = fields_string(&fields, "imageName");
 	json_t *build = fields_any(&fields, "buildInfo");
 	int64_t gpu = fields_int(&fields, "gpu", 0, 0, 1024);
-	if (daytona_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!given || !*given)
 		return husk_fail_field(err, "name", "name is missing; give the snapshot's");
 	if (gpu)
-		return daytona_unsupported(request, "a GPU", err);
+		return dialect_unsupported(request, "a GPU", err);
 	if (!build && (!image || !*image))
 		return husk_fail_field(err, "imageName", "imageName or buildInfo is missing");
 	if (daytona_name("name", given, &name, err) < 0)
@@ -263,15 +261,18 @@ static int handle_create(struct request *request, struct husk_error *err)
 	return found ? respond_json(request, 200, json_incref(found), err) : -1;
 }
 
-static int handle_logs_url(struct request *request, struct husk_error *err)
+static int respond_logs_url(struct request *request, const char *kind, const char *id, struct husk_error *err)
 {
 	cleanup_free char *address = daytona_address(request);
 
-	return respond_json(request, 200,
-			    json_pack("{s:o}", "url",
-				      json_sprintf("%s/snapshots/%s/build-logs", address ? address : "",
-						   request_path(request, "snapshot"))),
-			    err);
+	return respond_json(
+		request, 200,
+		json_pack("{s:o}", "url", json_sprintf("%s/%s/%s/build-logs", address ? address : "", kind, id)), err);
+}
+
+static int handle_logs_url(struct request *request, struct husk_error *err)
+{
+	return respond_logs_url(request, "snapshots", request_path(request, "snapshot"), err);
 }
 
 /* A build has ended when its request is answered, and an error of it tells what it said last. */
@@ -282,13 +283,7 @@ static int handle_logs(struct request *request, struct husk_error *err)
 
 static int handle_sandbox_logs_url(struct request *request, struct husk_error *err)
 {
-	cleanup_free char *address = daytona_address(request);
-
-	return respond_json(request, 200,
-			    json_pack("{s:o}", "url",
-				      json_sprintf("%s/sandbox/%s/build-logs", address ? address : "",
-						   request_path(request, "id"))),
-			    err);
+	return respond_logs_url(request, "sandbox", request_path(request, "id"), err);
 }
 
 const struct route daytona_snapshot_routes[] = {

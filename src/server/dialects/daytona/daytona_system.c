@@ -5,7 +5,6 @@
  */
 #include "server/dialects/daytona/daytona.h"
 
-#define SAMPLE_US 100000
 #define TABLE_MAX (1u << 20)
 
 static int respond_directory(struct request *request, struct husk_error *err)
@@ -26,19 +25,14 @@ static int handle_version(struct request *request, struct husk_error *err)
 static int handle_metrics(struct request *request, struct husk_error *err)
 {
 	cleanup_box struct daytona_box box = { 0 };
-	struct husk *husk = request_husk(request);
-	struct husk_stats before, now;
+	struct husk_stats now;
+	double used;
 
 	if (daytona_enter(request, &box, err) < 0)
 		return -1;
-	int64_t at = time_wall_ms(), started = time_monotonic_us();
-	if (husk_stats(husk, box.sandbox->id, &before, err) < 0)
+	int64_t at = time_wall_ms();
+	if (dialect_usage(request_husk(request), box.sandbox->id, &now, &used, err) < 0)
 		return -1;
-	usleep(SAMPLE_US);
-	if (husk_stats(husk, box.sandbox->id, &now, err) < 0)
-		return -1;
-	double used =
-		100.0 * (double)(now.cpu_us - MIN(before.cpu_us, now.cpu_us)) / (double)(time_monotonic_us() - started);
 	/* clang-format off */
 	return respond_json(request, 200, json_pack(
 		"{s:o, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I}",

@@ -343,16 +343,14 @@ static int send_part(struct request *request, const struct daytona_box *box, con
 
 static int handle_downloads(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	cleanup_box struct daytona_box box = { 0 };
 	char boundary[48], type[128], end[64];
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	cleanup_free const char **paths = fields_strings(&fields, "paths");
-	if (daytona_fields_done(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || daytona_enter(request, &box, err) < 0)
 		return -1;
 	if (!paths || !paths[0])
 		return daytona_fail(request, 400, "BAD_REQUEST",

@@ -92,22 +92,6 @@ static bool answers(const struct request *request, uint16_t port)
 	       (request_header(request, "X-Access-Token") || request_header(request, E2B_TRAFFIC_HEADER));
 }
 
-int e2b_unsupported(struct request *request, const char *what, struct husk_error *err)
-{
-	request->fault = (struct fault){ 501, "unimplemented" };
-	return husk_fail(err, HUSK_UNAVAILABLE, "%s is not something Husk has (docs/compat.md lists what it has)",
-			 what);
-}
-
-int e2b_fields_done(const struct fields *fields, struct husk_error *err)
-{
-	if (fields->error.code == HUSK_OK)
-		return 0;
-	if (err)
-		*err = fields->error;
-	return -1;
-}
-
 static bool says_nothing(const json_t *value)
 {
 	return json_is_null(value) || (json_is_object(value) && json_object_size(value) == 0) ||
@@ -128,9 +112,18 @@ int e2b_refuse_rest(struct request *request, const struct fields *fields, const 
 		if (taken)
 			continue;
 		snprintf(text, sizeof(text), "%s '%.40s'", what, name);
-		return e2b_unsupported(request, text, err);
+		return dialect_unsupported(request, text, err);
 	}
 	return 0;
+}
+
+int e2b_respond_page(struct request *request, json_t *page, const char *next, struct husk_error *err)
+{
+	if (next && respond_header(request, "x-next-token", next, err) < 0) {
+		json_decref(page);
+		return -1;
+	}
+	return respond_json(request, 200, page, err);
 }
 
 /* ---- names ---- */

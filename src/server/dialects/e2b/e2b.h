@@ -34,13 +34,12 @@ extern const struct dialect e2b_dialect;
 extern const struct route e2b_sandbox_routes[], e2b_snapshot_routes[], e2b_template_routes[], e2b_build_routes[];
 extern const struct route e2b_process_routes[], e2b_file_routes[], e2b_filesystem_routes[], e2b_code_routes[];
 extern const struct route e2b_log_routes[], e2b_secret_routes[], e2b_volume_routes[], e2b_watcher_routes[];
-/* Answers 501: `what` names the thing. */
-int e2b_unsupported(struct request *request, const char *what, struct husk_error *err);
-/* As fields_done, but names that nobody asked for are left alone: newer clients send more. */
-int e2b_fields_done(const struct fields *fields, struct husk_error *err);
 
 /* 501 when the object has something that nobody took, and that says something; `what` it is an option of. */
 int e2b_refuse_rest(struct request *request, const struct fields *fields, const char *what, struct husk_error *err);
+
+/* One page of a list (taken). `next`: the token of the page after it; NULL: it is the last one. */
+int e2b_respond_page(struct request *request, json_t *page, const char *next, struct husk_error *err);
 
 /* Their name of a template to ours and back; the result may be the argument. */
 const char *e2b_template(const char *name);

@@ -187,12 +187,10 @@ static int make_uuid(char out[static 37], struct husk_error *err)
 
 static struct build *build_new(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return NULL;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
 	const char *alias = fields_string(&fields, "alias");
 	cleanup_free const char **tags = fields_strings(&fields, "tags");
@@ -201,7 +199,7 @@ static struct build *build_new(struct request *request, struct husk_error *err)
 	fields_int(&fields, "minFreeDiskMb", 0, 0,
 		   INT64_MAX); /* a template's disk has room for more than any asks for */
 	name = name ? name : alias;
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return NULL;
 	if (!name || e2b_template_exists(request_husk(request), e2b_template(name))) {
 		husk_fail_field(err, "name",
@@ -397,7 +395,7 @@ static int fail_missing(struct request *request, const char *image, const char *
 		 "host in "
 		 "HUSK_PULL_REGISTRIES, runs husk pull, or husk template build %s --image PATH)",
 		 image, name);
-	return e2b_unsupported(request, text, err);
+	return dialect_unsupported(request, text, err);
 }
 
 /* "python:3.12" is a template python-3.12, an image among those of the instance, a template python, or an image of a
@@ -474,7 +472,7 @@ static int handle_start(struct request *request, struct husk_error *err)
 	if (!definition)
 		return husk_fail_memory(err);
 	if (json_object_get(definition, "fromImageRegistry"))
-		return e2b_unsupported(request, "an image from a registry with credentials", err);
+		return dialect_unsupported(request, "an image from a registry with credentials", err);
 	if (find_image(request, definition, err) < 0 || auth_view(request, &view, err) < 0)
 		return -1;
 	/* A bundled template that nobody has used is built now; that there is none of the name is told by the build. */

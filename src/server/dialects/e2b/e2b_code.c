@@ -252,7 +252,6 @@ static int execute(struct run *run, const char *code, const char *cwd, struct hu
 
 static int handle_execute(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
 	struct run run = { .request = request, .context = "default" };
 	cleanup_free char *language = NULL, *name = NULL, *home = NULL;
 	cleanup_free struct husk_pair *pairs = NULL;
@@ -260,14 +259,13 @@ static int handle_execute(struct request *request, struct husk_error *err)
 	size_t count = 0;
 	int64_t pid;
 
-	if (!body)
+	if (fields_begin(&fields, request_read_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *code = fields_string(&fields, "code");
 	const char *context = fields_string(&fields, "context_id");
 	const char *wanted = fields_string(&fields, "language");
 	pairs = fields_pairs(&fields, "env_vars", &count);
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!code)
 		return husk_fail_field(err, "code", "code is missing; give the source text to run");
@@ -316,17 +314,15 @@ static void ignore_event(void *data, const struct husk_code_event *event)
 
 static int handle_create(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_free char *cwd = NULL;
 	struct fields fields;
 	char name[32];
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *language = language_of(fields_string(&fields, "language"));
 	const char *given = fields_string(&fields, "cwd");
-	if (e2b_fields_done(&fields, err) < 0 || e2b_path(request, E2B_USER, given ? given : "", &cwd, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || e2b_path(request, E2B_USER, given ? given : "", &cwd, err) < 0)
 		return -1;
 	if (random_id("ctx-", 16, name) < 0)
 		return husk_fail_errno(err, "cannot make a context's name");

@@ -17,10 +17,7 @@
 void e2b_network_free(struct e2b_network *network)
 {
 	for (size_t i = 0; i < network->header_count; i++) {
-		char *value = (char *)network->headers[i].value;
-		if (value)
-			explicit_bzero(value, strlen(value));
-		free(value);
+		str_wipe((char *)network->headers[i].value);
 		free((char *)network->headers[i].name);
 		free((void *)network->headers[i].hosts);
 	}
@@ -36,12 +33,12 @@ static int fill(struct request *request, const char *text, struct buf *out, stru
 {
 	for (const char *mark; (mark = strstr(text, PLACEHOLDER)); text = strchr(mark, '}') + 1) {
 		size_t length = strcspn(mark, "}");
-		cleanup_free char *value = NULL;
+		cleanup_wipe char *value = NULL;
 		struct husk_error why = { 0 };
 
 		if (!str_starts(mark, STORED) || !mark[length])
-			return e2b_unsupported(request, "a header with a placeholder other than ${e2b.secrets.NAME}",
-					       err);
+			return dialect_unsupported(request,
+						   "a header with a placeholder other than ${e2b.secrets.NAME}", err);
 		cleanup_free char *name = strndup(mark + strlen(STORED), length - strlen(STORED));
 		for (char *at = name; at && *at; at++)
 			*at = (char)tolower((unsigned char)*at);
@@ -49,9 +46,7 @@ static int fill(struct request *request, const char *text, struct buf *out, stru
 			return husk_fail_memory(err);
 		if (husk_secret_value(request_husk(request), name, &value, &why) < 0)
 			return husk_fail_field(err, "network.rules", "%s", why.message);
-		int bad = buf_append(out, text, (size_t)(mark - text)) | buf_append_string(out, value);
-		explicit_bzero(value, strlen(value));
-		if (bad)
+		if (buf_append(out, text, (size_t)(mark - text)) < 0 || buf_append_string(out, value) < 0)
 			return husk_fail_memory(err);
 	}
 	return buf_append_string(out, text) < 0 ? husk_fail_memory(err) : 0;
@@ -189,8 +184,8 @@ static int read_allowed(struct request *request, struct e2b_network *out, bool a
 	for (size_t i = 0; out->allow && out->allow[i]; i++) {
 		if (!all && is_name(out->allow[i])) {
 			if (out->egress.deny_count)
-				return e2b_unsupported(request, "a name in allowOut together with ranges in denyOut",
-						       err);
+				return dialect_unsupported(request,
+							   "a name in allowOut together with ranges in denyOut", err);
 			continue;
 		}
 		out->allow[out->egress.allow_count++] = out->allow[i];
@@ -225,7 +220,7 @@ int e2b_network_read(struct request *request, json_t *document, bool internet, s
 	out->host = fields_string(&fields, "maskRequestHost");
 	json_t *rules = fields_any(&fields, "rules");
 	bool all = !fields_bool(&fields, "allow_internet_access", internet);
-	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the network option", err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the network option", err) < 0 ||
 	    read_denied(out, &all, err) < 0 || read_allowed(request, out, all, err) < 0 ||
 	    read_rules(request, rules, out, err) < 0 || check_host(out->host, err) < 0)
 		return -1;
@@ -294,7 +289,7 @@ int e2b_network_update(struct request *request, struct husk_error *err)
 	if (!body || e2b_network_read(request, body, true, &network, err) < 0)
 		return -1;
 	if (network.closed || network.host)
-		return e2b_unsupported(
+		return dialect_unsupported(
 			request, network.host ? "a change of maskRequestHost" : "a change of allowPublicTraffic", err);
 	if (husk_egress_set(request_husk(request), request_path(request, "id"), &network.egress, err) < 0)
 		return -1;

@@ -4,7 +4,6 @@
  * lines, input and environments are never logged.
  */
 #include <inttypes.h>
-#include <openssl/evp.h>
 #include <signal.h>
 
 #include "server/api_process.h"
@@ -113,7 +112,7 @@ static int read_process(struct start *start, json_t *process, struct husk_error 
 	start->environment = fields_pairs(&fields, "envs", &start->options.environment_count);
 	start->options.environment = start->environment;
 	start->options.cwd = fields_string(&fields, "cwd");
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!command || !*command)
 		return husk_fail_field(err, "cmd", "cmd is missing; give the program to run");
@@ -140,7 +139,7 @@ static int read_size(json_t *pty, uint16_t *rows, uint16_t *columns, struct husk
 	fields_begin(&fields, size);
 	*rows = (uint16_t)fields_int(&fields, "rows", 24, 1, UINT16_MAX);
 	*columns = (uint16_t)fields_int(&fields, "cols", 80, 1, UINT16_MAX);
-	return e2b_fields_done(&fields, err);
+	return fields_done_open(&fields, err);
 }
 
 static int read_start(struct connect *connect, struct start *start, json_t *message, struct husk_error *err)
@@ -279,18 +278,10 @@ static int read_input(json_t *message, struct buf *out, struct husk_error *err)
 	json_t *input = json_object_get(message, "input");
 	json_t *bytes = json_object_get(input, "stdin");
 	const char *text = json_string_value(bytes ? bytes : json_object_get(input, "pty"));
-	size_t size = text ? strlen(text) : 0, padding = 0;
 
-	if (!text || size % 4 != 0 || size > BODY_MAX)
-		return husk_fail_field(err, "input", "input is missing or not base64; give {stdin} or {pty}");
-	while (padding < 2 && padding < size && text[size - 1 - padding] == '=')
-		padding++;
-	if (buf_reserve(out, size + 1) < 0)
-		return husk_fail_memory(err);
-	if (size && EVP_DecodeBlock((unsigned char *)out->data, (const unsigned char *)text, (int)size) < 0)
-		return husk_fail_field(err, "input", "input is not base64");
-	out->size = size / 4 * 3 - padding;
-	return 0;
+	if (!text)
+		return husk_fail_field(err, "input", "input is missing; give {stdin} or {pty}");
+	return base64_decode("input", text, strlen(text), out, err);
 }
 
 static int handle_input(struct request *request, struct husk_error *err)

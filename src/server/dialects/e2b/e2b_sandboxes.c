@@ -10,7 +10,6 @@
 #define PAGE_MAX 100
 #define FORKS_MAX 256
 #define NEVER_MS INT64_C(253402300799000) /* the year 9999: clients want a date */
-#define SAMPLE_US 100000
 
 /* The sandbox that the path names, one that has not ended. */
 static int find(struct request *request, struct husk_sandbox **out, struct husk_error *err)
@@ -142,12 +141,10 @@ static int add_settings(struct create *create, struct husk_error *err)
 
 static int read_create(struct request *request, struct create *create, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	create->template = fields_string(&fields, "templateID");
 	int64_t timeout = fields_int(&fields, "timeout", E2B_TIMEOUT_SECONDS, 0, E2B_TIMEOUT_MAX);
 	create->metadata = fields_pairs(&fields, "metadata", &create->options.metadata_count);
@@ -158,7 +155,7 @@ static int read_create(struct request *request, struct create *create, struct hu
 	json_t *resume = fields_any(&fields, "autoResume"), *network = fields_any(&fields, "network");
 	json_t *mounts = fields_any(&fields, "volumeMounts");
 	fields_bool(&fields, "secure", true); /* every sandbox is */
-	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
 	    e2b_network_read(request, network, internet, &create->network, err) < 0)
 		return -1;
 	if (!memory && json_is_true(json_object_get(resume, "enabled")))
@@ -250,16 +247,14 @@ static int wake(struct request *request, const struct husk_sandbox *sandbox, int
 /* A running one is given more time, never less. */
 static int handle_connect(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t timeout = fields_int(&fields, "timeout", -1, 0, E2B_TIMEOUT_MAX);
 	bool memory = fields_bool(&fields, "memory", true);
-	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
 	bool cold = !memory || e2b_settings_of(sandbox).cold;
 	bool paused = is_paused(sandbox);
@@ -286,15 +281,13 @@ static int handle_resume(struct request *request, struct husk_error *err)
 /* {duration}: more time, never less; the default is E2B's. */
 static int handle_refresh(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t seconds = fields_int(&fields, "duration", 15, 0, E2B_TIMEOUT_MAX);
-	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
 	if (is_paused(sandbox))
 		return husk_fail(err, HUSK_NOT_FOUND, "sandbox %s is paused; connect to it first", sandbox->id);
@@ -306,15 +299,13 @@ static int handle_refresh(struct request *request, struct husk_error *err)
 
 static int handle_timeout(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t timeout = fields_int(&fields, "timeout", -1, 0, E2B_TIMEOUT_MAX);
-	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
 	if (timeout < 0)
 		return husk_fail_field(err, "timeout", "timeout is missing; give seconds");
@@ -327,16 +318,14 @@ static int handle_timeout(struct request *request, struct husk_error *err)
 
 static int handle_pause(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	struct husk *husk = request_husk(request);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	bool memory = fields_bool(&fields, "memory", true);
-	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0)
+	if (fields_done_open(&fields, err) < 0 || find(request, &sandbox, err) < 0)
 		return -1;
 	if (!memory && sandbox->state != HUSK_HIBERNATED && e2b_reboot(husk, sandbox->id, err) < 0)
 		return -1;
@@ -362,16 +351,14 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	cleanup_sandboxes struct husk_sandbox **children = NULL;
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	cleanup_json json_t *array = json_array();
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	int64_t count = fields_int(&fields, "count", 1, 1, FORKS_MAX);
 	int64_t timeout = fields_int(&fields, "timeout", E2B_TIMEOUT_SECONDS, 0, E2B_TIMEOUT_MAX);
 	struct husk_create_options options = { .ttl_seconds = MAX(timeout, 1) };
-	if (e2b_fields_done(&fields, err) < 0 || find(request, &sandbox, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || find(request, &sandbox, err) < 0 ||
 	    husk_fork(request_husk(request), sandbox->id, (size_t)count, &options, &children, err) < 0)
 		return -1;
 	for (size_t i = 0; children[i]; i++)
@@ -387,9 +374,9 @@ static int handle_fork(struct request *request, struct husk_error *err)
 static int handle_metrics(struct request *request, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-	struct husk *husk = request_husk(request);
-	struct husk_stats before, now;
+	struct husk_stats now;
 	int64_t start, end;
+	double used;
 
 	if (request_query_int(request, "start", 0, 0, INT64_MAX / 1000, &start, err) < 0 ||
 	    request_query_int(request, "end", INT64_MAX / 1000, 0, INT64_MAX / 1000, &end, err) < 0 ||
@@ -398,14 +385,8 @@ static int handle_metrics(struct request *request, struct husk_error *err)
 	int64_t at = time_wall_ms() / 1000;
 	if (is_paused(sandbox) || at < start || at > end)
 		return respond_json(request, 200, json_array(), err);
-	int64_t started = time_monotonic_us();
-	if (husk_stats(husk, sandbox->id, &before, err) < 0)
+	if (dialect_usage(request_husk(request), sandbox->id, &now, &used, err) < 0)
 		return -1;
-	usleep(SAMPLE_US);
-	if (husk_stats(husk, sandbox->id, &now, err) < 0)
-		return -1;
-	double used =
-		100.0 * (double)(now.cpu_us - MIN(before.cpu_us, now.cpu_us)) / (double)(time_monotonic_us() - started);
 	/* clang-format off */
 	return respond_json(request, 200, json_pack(
 		"[{s:o, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I}]",
@@ -582,15 +563,14 @@ static int respond_page(struct request *request, const struct listing *listing, 
 			continue;
 		if (last && json_array_size(array) == (size_t)listing->limit) {
 			cleanup_free char *token = str_format("%lld.%s", (long long)last->created_ms, last->id);
-			if (!token || respond_header(request, "x-next-token", token, err) < 0)
-				return husk_fail_memory(err);
-			break;
+			return token ? e2b_respond_page(request, steal_pointer(array), token, err)
+				     : husk_fail_memory(err);
 		}
 		last = sandbox;
 		if (json_array_append_new(array, info_document(sandbox)) < 0)
 			return husk_fail_memory(err);
 	}
-	return respond_json(request, 200, json_incref(array), err);
+	return e2b_respond_page(request, steal_pointer(array), NULL, err);
 }
 
 static int handle_list(struct request *request, struct husk_error *err)

@@ -29,17 +29,15 @@ static char *lower(const char *name)
 static int read_body(struct request *request, const char **name, const char **value, struct husk_pair **metadata,
 		     size_t *count, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	if (name)
 		*name = fields_string(&fields, "name");
 	*value = fields_string(&fields, "value");
 	*metadata = fields_pairs(&fields, "metadata", count);
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!*value || (name && !*name))
 		return husk_fail_field(err, *value ? "name" : "value", "%s is missing", *value ? "name" : "value");
@@ -112,16 +110,13 @@ static int handle_list(struct request *request, struct husk_error *err)
 	for (size_t i = 0; list[i]; i++) {
 		if (token && strcmp(list[i]->id, token) <= 0)
 			continue;
-		if (json_array_size(array) == (size_t)limit) {
-			if (respond_header(request, "x-next-token", last, err) < 0)
-				return -1;
-			break;
-		}
+		if (json_array_size(array) == (size_t)limit)
+			return e2b_respond_page(request, steal_pointer(array), last, err);
 		last = list[i]->id;
 		if (json_array_append_new(array, secret_document(list[i])) < 0)
 			return husk_fail_memory(err);
 	}
-	return respond_json(request, 200, json_incref(array), err);
+	return e2b_respond_page(request, steal_pointer(array), NULL, err);
 }
 
 const struct route e2b_secret_routes[] = {

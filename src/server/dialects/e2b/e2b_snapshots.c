@@ -20,18 +20,16 @@ static json_t *snapshot_document(const struct husk_snapshot *snapshot)
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-	json_t *body = request_json(request, err);
 	cleanup_free char *name = NULL;
 	struct husk_snapshot *snapshot = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *given = fields_string(&fields, "name");
 	if (!fields_bool(&fields, "memory", true))
-		return e2b_unsupported(request, "a snapshot of the disk alone (memory: false)", err);
-	if (e2b_fields_done(&fields, err) < 0 || (given && e2b_snapshot_name(given, &name, err) < 0) ||
+		return dialect_unsupported(request, "a snapshot of the disk alone (memory: false)", err);
+	if (fields_done_open(&fields, err) < 0 || (given && e2b_snapshot_name(given, &name, err) < 0) ||
 	    husk_inspect(request_husk(request), request_path(request, "id"), &sandbox, err) < 0 ||
 	    husk_snapshot_create(request_husk(request), sandbox->id, name, &snapshot, err) < 0)
 		return -1;
@@ -65,16 +63,13 @@ static int handle_list(struct request *request, struct husk_error *err)
 			past |= str_equal(list[i]->id, token);
 			continue;
 		}
-		if (json_array_size(array) == (size_t)limit) {
-			if (respond_header(request, "x-next-token", last, err) < 0)
-				return -1;
-			break;
-		}
+		if (json_array_size(array) == (size_t)limit)
+			return e2b_respond_page(request, steal_pointer(array), last, err);
 		last = list[i]->id;
 		if (json_array_append_new(array, snapshot_document(list[i])) < 0)
 			return husk_fail_memory(err);
 	}
-	return respond_json(request, 200, json_incref(array), err);
+	return e2b_respond_page(request, steal_pointer(array), NULL, err);
 }
 
 const struct route e2b_snapshot_routes[] = {

@@ -234,16 +234,16 @@ static int handle_get(struct request *request, struct husk_error *err)
 static int handle_publish(struct request *request, struct husk_error *err)
 {
 	cleanup_snapshots struct husk_snapshot **list = NULL;
-	json_t *body = request_json(request, err);
 	cleanup_json json_t *names = json_array();
 	cleanup_free char *name = NULL;
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
-	bool given = json_is_boolean(json_object_get(body, "public")), open = fields_bool(&fields, "public", false);
-	if (e2b_fields_done(&fields, err) < 0 || e2b_template_name(request_path(request, "template"), &name, err) < 0 ||
+	bool given = json_is_boolean(json_object_get(fields.object, "public")),
+	     open = fields_bool(&fields, "public", false);
+	if (fields_done_open(&fields, err) < 0 ||
+	    e2b_template_name(request_path(request, "template"), &name, err) < 0 ||
 	    husk_snapshot_list(request_husk(request), &list, err) < 0)
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
@@ -330,15 +330,13 @@ static int tag_names(const char *template, const char **tags, char ***out, struc
 static int read_tags(struct request *request, const char *what, const char **template, const char ***tags,
 		     char ***names, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	*template = fields_string(&fields, what);
 	*tags = fields_strings(&fields, "tags");
-	if (e2b_fields_done(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0)
 		return -1;
 	if (!*template || !*tags || !**tags)
 		return husk_fail_field(err, *template ? "tags" : what, "%s and tags are both needed", what);

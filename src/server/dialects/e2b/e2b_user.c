@@ -4,7 +4,6 @@
  * where the image supports that. The guest's /etc/passwd is the guest's claim: it decides only where inside the guest a
  * path leads.
  */
-#include <openssl/evp.h>
 #include <pthread.h>
 
 #include "server/core.h"
@@ -53,16 +52,14 @@ int e2b_directory(struct request *request, char **out, struct husk_error *err)
 /* The name in "Basic base64(name:password)". */
 static int basic_name(const char *encoded, char name[static 33], struct husk_error *err)
 {
-	unsigned char decoded[129];
-	size_t size = strlen(encoded);
+	cleanup_buf struct buf decoded = { 0 };
 
-	if (size > 160 || size % 4 != 0 || EVP_DecodeBlock(decoded, (const unsigned char *)encoded, (int)size) < 0)
+	if (base64_decode("Authorization", encoded, strlen(encoded), &decoded, NULL) < 0)
 		return husk_fail(err, HUSK_INVALID, "the Authorization header is not Basic with a user's name");
-	decoded[size / 4 * 3] = '\0';
-	size_t length = strcspn((const char *)decoded, ":");
+	size_t length = strcspn(decoded.data, ":");
 	if (length > 32)
 		return husk_fail(err, HUSK_INVALID, "the user's name has more than 32 characters");
-	memcpy(name, decoded, length);
+	memcpy(name, decoded.data, length);
 	name[length] = '\0';
 	return 0;
 }

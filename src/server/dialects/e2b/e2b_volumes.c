@@ -24,14 +24,12 @@ static int respond_volume(struct request *request, unsigned status, const struct
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_volume struct husk_volume *volume = NULL;
-	json_t *body = request_json(request, err);
 	struct fields fields;
 
-	if (!body)
+	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	const char *name = fields_string(&fields, "name");
-	if (e2b_fields_done(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
 	    husk_volume_create(request_husk(request), name, 0, &volume, err) < 0)
 		return -1;
 	return respond_volume(request, 201, volume, err);
@@ -199,18 +197,16 @@ static int handle_stat(struct request *request, struct husk_error *err)
 
 static int handle_change(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_json(request, err);
 	struct husk_file_attributes wanted = { 0 };
 	const char *id, *path;
 	struct fields fields;
 
-	if (!body || admit(request, &id, &path, err) < 0)
+	if (fields_begin(&fields, request_json(request, err)) < 0 || admit(request, &id, &path, err) < 0)
 		return -1;
-	fields_begin(&fields, body);
 	wanted.mode = (uint32_t)fields_int(&fields, "mode", HUSK_KEEP, 0, 07777);
 	wanted.uid = (uint32_t)fields_int(&fields, "uid", HUSK_KEEP, 0, INT32_MAX);
 	wanted.gid = (uint32_t)fields_int(&fields, "gid", HUSK_KEEP, 0, INT32_MAX);
-	if (e2b_fields_done(&fields, err) < 0 ||
+	if (fields_done_open(&fields, err) < 0 ||
 	    husk_volume_file_change(request_owner(request), id, path, &wanted, err) < 0)
 		return -1;
 	return respond_entry(request, 200, id, path, err);
