@@ -1,7 +1,7 @@
 /*
- * The network of a supervised machine: the link to its gateway, the leash that carries what the policy allows, and what the
- * guest is told about both. Called by machine.c, by the thread that has the turn. A machine without a leash reaches
- * nothing, and every failure here leaves it that way. No secret may get into a log, an event or the guest.
+ * The network of a supervised machine: the wire to its gateway, the leash that carries the allowed traffic, and what
+ * the guest is told about both. Called by machine.c, on the thread that has the turn. A machine without a leash reaches
+ * nothing, and every failure here leaves the machine without one. No secret may get into a log, an event or the guest.
  */
 #include "supervisor/network.h"
 
@@ -16,14 +16,14 @@
 
 #define AGENT_TIMEOUT_MS 30000
 #define RECORD_MAX (4u << 20)
-#define VIEW_MAX (192u << 10) /* of a view that must fit one frame */
-/* Denials told as events: a burst, then one in a while. All of them are in the log of the leash. */
+#define VIEW_MAX (192u << 10) /* largest view that fits in one frame */
+/* Denials become events: a burst, then one in a while. The log of the leash has all of them. */
 #define EVENTS_BURST 50
 #define EVENTS_PAUSE_MS 10000
 
-/* ---- what the leash saw ---- */
+/* ---- records of the leash ---- */
 
-/* May this denial be told as an event? Its own lock: the leash's thread asks. */
+/* May this denial become an event? It has its own lock, because the thread of the leash asks. */
 static bool take_event(struct network *network, uint64_t *missed)
 {
 	int64_t now = time_monotonic_ms();
@@ -61,7 +61,7 @@ static void on_event(void *data, const struct leash_event *event)
 		catalog_event(s->husk.catalog, life_id(&s->life), "egress", text, NULL);
 }
 
-/* {"traffic":{…},"log":[…],"saved":"what the leash goes on from"} */
+/* {"traffic":{…},"log":[…],"saved":"the state that the leash continues from"} */
 static char *record_text(struct leash *leash)
 {
 	cleanup_free char *traffic = leash_traffic(leash), *log = leash_log(leash, 0), *saved = leash_save(leash);
@@ -100,7 +100,7 @@ static void save_record(struct supervisor *s)
 		log_line(LOG_WARN, "%s", err.message);
 }
 
-/* Exchanges the leash; the old one is the caller's. */
+/* Exchanges the leash; the caller owns the old one. */
 static struct leash *swap_leash(struct supervisor *s, struct leash *leash)
 {
 	pthread_mutex_lock(&s->network.lock);
@@ -143,7 +143,7 @@ static int start_leash(struct supervisor *s, struct husk_error *err)
 	return 0;
 }
 
-/* Only the mode counts here; a policy that cannot be read is refused when the machine becomes a sandbox. */
+/* Only the mode counts here. A policy that cannot be read is refused later, when the machine becomes a sandbox. */
 static bool wants_leash(const struct catalog_sandbox *row)
 {
 	cleanup_policy struct policy *policy = NULL;
@@ -171,7 +171,7 @@ int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struc
 		return husk_wrap(err, "egress of %s", row->id);
 	if (s->network.policy->mode == POLICY_OFF)
 		return 0;
-	/* Started in the pool, for nobody: a sandbox that wakes goes on from its own counters. */
+	/* The leash was started in the pool, for no sandbox yet. A sandbox that wakes continues its own counters. */
 	cleanup_free char *saved = s->network.leash && !s->network.resumed ? record_saved(s) : NULL;
 	if (saved)
 		leash_stop(swap_leash(s, NULL));
@@ -215,9 +215,9 @@ void network_settle(struct supervisor *s)
 		leash_stop(leash);
 }
 
-/* ---- what the guest is told ---- */
+/* ---- arguments for the guest ---- */
 
-/* OpenSSL's name for a certificate in a directory of them. */
+/* OpenSSL's file name for a certificate in a directory. */
 static int put_certificate(struct supervisor *s, struct buf *out, struct husk_error *err)
 {
 	cleanup_secrets char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
@@ -241,7 +241,7 @@ static int put_certificate(struct supervisor *s, struct buf *out, struct husk_er
 	return bad ? husk_fail_memory(err) : 0;
 }
 
-/* Programs that do not look into the system's trust store, and where they do look. */
+/* Variables of programs that do not read the system's trust store. */
 static const char *const trust_variables[] = {
 	"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
 	"REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt",
@@ -265,7 +265,7 @@ static int put_secret_variables(const struct policy *policy, struct buf *out)
 	return bad;
 }
 
-/* The sandbox's own variables come last: they may replace those of trust. */
+/* The sandbox's own variables come last, so that they can replace the variables of trust. */
 static int put_variables(const char *environment, const struct policy *policy, struct buf *out, struct husk_error *err)
 {
 	json_t *own = environment ? json_loads(environment, 0, NULL) : NULL, *value;
@@ -281,7 +281,7 @@ static int put_variables(const char *environment, const struct policy *policy, s
 	return bad ? husk_fail(err, HUSK_LIMIT, "the environment is too large; keep it under 200 KiB") : 0;
 }
 
-/* Where there is no engine inside that knows it already. */
+/* For engines that do not configure the interface inside. */
 static int put_interface(const struct gateway *gateway, struct buf *out)
 {
 	struct wire_interface interface = { .prefix = ADDRESS_PREFIX };
@@ -329,7 +329,7 @@ int network_tell(struct supervisor *s, struct husk_error *err)
 
 /* ---- another policy ---- */
 
-/* Brings the leash to `policy`: started, changed or, when nothing may leave, ended. */
+/* Applies `policy` to the leash: starts it, changes it or, if nothing may be reached, ends it. */
 static int apply(struct supervisor *s, const struct policy *policy, const char *secrets, struct husk_error *err)
 {
 	if (policy->mode == POLICY_OFF) {
@@ -345,7 +345,7 @@ static int apply(struct supervisor *s, const struct policy *policy, const char *
 	return result;
 }
 
-/* Back to what held before, as far as that can be; nothing more than that may leave in any case. */
+/* Restores the previous policy as far as possible. In no case is more reachable than before. */
 static void revert(struct supervisor *s, const char *secrets)
 {
 	struct husk_error err = { 0 };
@@ -374,7 +374,7 @@ int network_set(struct supervisor *s, const char *text, const char *secrets, str
 		revert(s, before);
 		return -1;
 	}
-	/* Of rules alone the guest knows nothing. */
+	/* The guest does not know rules, so a change of rules alone need not be sent. */
 	s->network.untold |=
 		s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
 	policy_free(s->network.policy);
@@ -414,7 +414,7 @@ char *network_view(struct supervisor *s, size_t limit)
 	}
 }
 
-/* Without a leash it is what the last one left. */
+/* Without a leash, the record of the last one is used. */
 static json_t *record_traffic(struct supervisor *s)
 {
 	cleanup_free char *path = egress_record_path(&s->husk, life_id(&s->life));
