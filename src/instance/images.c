@@ -1,7 +1,7 @@
 /*
- * Images of registries: pulled (src/registry/) into the store of images, made templates of, listed and removed. The template
- * of an image is named after it and its digest, so a tag that moves on gets another one, and what was made from the old
- * one is not touched.
+ * Images of registries: pulls them (src/registry/) into the image store, builds templates from them, lists and removes
+ * them. The template of an image is named after the image and its digest. A tag that moves therefore gets another
+ * template, and sandboxes of the old one do not change.
  */
 #include "instance/images.h"
 
@@ -55,7 +55,7 @@ static int open_store(struct husk *husk, struct image_store *out, struct husk_er
 	return folder ? image_store_open(folder, out, err) : husk_fail_memory(err);
 }
 
-/* The entry of a name; NOT_FOUND suggests one that is near. */
+/* The entry with this name; NOT_FOUND suggests a similar one. */
 static int find(const struct image_list *list, const char *name, struct image_entry **out, struct husk_error *err)
 {
 	cleanup(reference_free) struct reference reference = { 0 };
@@ -96,7 +96,7 @@ int images_sweep(struct husk *husk, uint64_t *bytes, struct husk_error *err)
 	return open_store(husk, &store, err) < 0 ? -1 : image_store_sweep(&store, bytes, err);
 }
 
-/* ---- what husk.h shows of one ---- */
+/* ---- the view of an image in husk.h ---- */
 
 void husk_image_free(struct husk_image *image)
 {
@@ -138,7 +138,7 @@ static int show_layers(const struct oci_image *from, struct husk_image *image, s
 	return 0;
 }
 
-/* Which sandboxes and snapshots of it there are. */
+/* Counts the sandboxes and snapshots that were made from the image. */
 static int count_users(struct husk *husk, struct husk_image *image, struct husk_error *err)
 {
 	struct catalog_sandbox **sandboxes = NULL;
@@ -312,7 +312,7 @@ int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **
 	return *out ? 0 : -1;
 }
 
-/* Takes the name off, and the template when no other name has it. Images that are not whole go as well: by name. */
+/* Removes the name, and the template if no other name uses it. Incomplete images can also be removed, by name. */
 static int forget(struct husk *husk, const struct image_store *store, const struct image_list *list,
 		  const struct image_entry *entry, struct husk_error *err)
 {
@@ -370,7 +370,7 @@ int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct h
 		if (result < 0)
 			continue;
 		++*count;
-		image_entry_free(&list.entries[i]); /* its name is nobody's reason to keep a template any more */
+		image_entry_free(&list.entries[i]); /* its name does not keep a template any more */
 	}
 	return image_store_sweep(&store, bytes, err);
 }

@@ -8,13 +8,14 @@
 
 #define SUPERVISOR_NAME "husk-supervise" /* of its process */
 #define SUPERVISOR_LOCK_FD 3   /* where a supervisor holds the lock of its sandbox, from its start to its end */
-#define SUPERVISOR_STATUS_FD 4 /* where it says "ok", or "<code> <message>", once */
+#define SUPERVISOR_STATUS_FD 4 /* where a supervisor writes "ok", or "<code> <message>", once */
 
-/* The husk binary, for the processes libhusk starts; caller frees. */
+/* The husk binary, for processes that libhusk starts; caller frees. */
 char *husk_program(struct husk_error *err);
-/* The lock of a sandbox, taken without waiting: a descriptor to hand to its supervisor, or -1 with CONFLICT. */
+/* Takes the lock of a sandbox without waiting: returns a descriptor to pass to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
-/* Starts the supervisor of a sandbox whose row is in CREATING; waits until it is up. On failure nothing is left of it. */
+/* Starts the supervisor of a sandbox whose row is in CREATING, and waits until it is ready. On failure nothing is left
+ * of it. */
 int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
 		     struct husk_error *err);
 
