@@ -1,6 +1,5 @@
 /*
- * Checkpoints of a sandbox over HTTP: take, list, remove, and go back to one; and families of sandboxes. A thin layer over
- * libhusk.
+ * Checkpoints of a sandbox over HTTP: take, list, remove, rewind; and families of sandboxes. A thin layer over libhusk.
  */
 #include "server/server.h"
 
