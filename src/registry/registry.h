@@ -36,7 +36,7 @@ struct registry_request {
  * repeated. */
 int registry_get(struct registry *registry, const struct registry_request *request, struct transport_reply *reply,
 		 struct husk_error *err);
-/* Waits until `stop` returns true: then -1 with GONE. */
+/* Waits so long; if `stop` returns true meanwhile, -1 with GONE. */
 int registry_wait(struct registry *registry, int64_t ms, struct husk_error *err);
 
 #endif
