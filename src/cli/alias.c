@@ -1,8 +1,9 @@
 /*
- * Other tools' words; see alias.h. Called by main.c before a command is looked up, and by the option parser before it
- * gives up on an option. `husk stop box` runs `husk hibernate box`; `husk restart box` fails with what to type.
+ * Commands of other tools; see alias.h. Called by main.c before a command is looked up, and by the option parser before
+ * it rejects an option. `husk stop box` runs `husk hibernate box`; `husk restart box` fails and names the command to
+ * type.
  *
- * A word is only replaced where one meaning is left and nothing is lost by a wrong guess. `stop` hibernates because a
+ * A word is replaced only if it has a single meaning here and a wrong guess loses nothing. `stop` hibernates, because a
  * stopped container keeps its files; a note says which command ran.
  */
 #include "cli/alias.h"
@@ -16,9 +17,9 @@ enum alias_form {
 
 static const struct {
 	const char *word;       /* the first word, or the first two */
-	const char *command[3]; /* ours, and options of it; none: `advice` is all there is */
+	const char *command[3]; /* our command, with options; none: only `advice` */
 	enum alias_form form;
-	const char *advice; /* a note with the replacement, or what to type */
+	const char *advice; /* a note for the replacement, or what to type */
 } aliases[] = {
 	{ "list", .command = { "ls" } },
 	{ "ps", .command = { "ls" }, .form = ALIAS_BARE },
@@ -78,7 +79,7 @@ const char *alias_option(const char *option)
 	return NULL;
 }
 
-/* Behind the alias stand options only, and none that asks for the page of the command itself. */
+/* Only options follow the alias, and none of them asks for help. */
 static bool is_bare(int argc, char *const *argv)
 {
 	for (int i = 0; i < argc; i++)
@@ -88,7 +89,7 @@ static bool is_bare(int argc, char *const *argv)
 	return true;
 }
 
-/* How many words of argv spell it; 0: they do not. */
+/* How many words of argv match; 0: no match. */
 static int words_of(const char *word, int argc, char *const *argv)
 {
 	const char *space = strchr(word, ' ');
@@ -108,7 +109,7 @@ static int replace(const char *const *command, int words, int *argc, char ***arg
 	while (ours < 3 && command[ours])
 		ours++;
 	int count = *argc - words + ours;
-	/* kept for the life of the program, as argv itself */
+	/* kept until the program ends, like argv itself */
 	char **list = calloc((size_t)count + 1, sizeof(*list));
 	if (!list)
 		return husk_fail_memory(err);

@@ -1,17 +1,17 @@
 /*
- * Words that other tools taught people's fingers, Docker's above all: what each means here. One table of commands and
- * one of options, so that no command needs a special case for any of them.
+ * Commands and options that users know from other tools, mostly Docker, and their meaning here. One table of commands
+ * and one of options, so that no command needs a special case.
  */
 #ifndef HUSK_CLI_ALIAS_H
 #define HUSK_CLI_ALIAS_H
 
 #include "base/base.h"
 
-/* Replaces the first words of a command line that are another tool's with ours: *argc and *argv change to a list that
- * lives as long as the program. A word that has no single meaning here fails with what to type instead. */
+/* If a command line begins with words of another tool, replaces them with ours: *argc and *argv change to a list that
+ * is never freed. A word without a single meaning here fails, and the error names what to type. */
 int alias_command(int *argc, char ***argv, struct husk_error *err);
 
-/* What to type in place of an option that a command does not have ("-p", "--network"); NULL: nothing is known of it. */
+/* What to type instead of an option that a command does not have ("-p", "--network"); NULL: unknown option. */
 const char *alias_option(const char *option);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * What the command line's files share: how a command is described (main.c parses its options, opens the instance, runs
- * it and turns its result into an exit status), and the helpers that more than one command needs. The command line
- * knows libhusk through husk.h only.
+ * Shared by the files of the command line: the description of a command (main.c parses its options, opens the instance,
+ * runs it and turns its result into an exit status), and helpers that several commands use. The command line uses
+ * libhusk through husk.h only.
  */
 #ifndef HUSK_CLI_H
 #define HUSK_CLI_H
@@ -13,7 +13,8 @@
 #include "husk.h"
 #include "json/owned.h"
 
-/* Exit statuses of husk's own; run, exec, attach and code give the program's and keep 125 for husk's failures. */
+/* Exit statuses of husk itself. run, exec, attach and code return the program's status, and 125 for failures of
+ * husk. */
 enum {
 	EXIT_FAILED = 1,
 	EXIT_USAGE = 2,
@@ -30,7 +31,7 @@ struct cli {
 	const struct cli_command *command;
 	bool json, verbose, help;
 	const char *host, *ca;      /* --host, --ca */
-	struct husk_error settings; /* what is wrong with the settings of the machine; code 0: nothing */
+	struct husk_error settings; /* the error in the machine's settings; code 0: none */
 };
 
 struct command_group {
@@ -42,12 +43,12 @@ struct cli_command {
 	const char *name;     /* one word, or two: "snapshot create" */
 	const char *operands; /* shown in the usage line */
 	const char *summary;
-	const char *details; /* further lines of --help; NULL: none */
+	const char *details; /* more lines of --help; NULL: none */
 	struct command_group groups[5];
-	size_t arguments_size; /* zeroed, filled from `groups`, handed to `run` */
+	size_t arguments_size; /* zeroed, filled from `groups`, passed to `run` */
 	int min, max;          /* operands; max -1: any number */
-	size_t stop_after;     /* see options_parse: words of the guest's command are not ours to parse */
-	bool runs_program;     /* husk's own failures are 125 */
+	size_t stop_after;     /* see options_parse: words of the guest's command are not parsed */
+	bool runs_program;     /* failures of husk itself exit with 125 */
 	bool offline;          /* needs no instance */
 	/* Returns the exit status, or -1 with err filled. */
 	int (*run)(struct cli *cli, void *arguments, int argc, char **argv, struct husk_error *err);
@@ -68,20 +69,21 @@ extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_p
 
 /* ---- the manual (cmd_help.c) ---- */
 
-/* The page of one command, and the list of them all. */
+/* The help page of one command, and the list of all commands. */
 void help_command(const struct cli_command *command, FILE *out);
 void help_overview(FILE *out);
-/* For a first time user: three commands to try, and where the rest is. */
+/* For a new user: three commands to try, and where to find the rest. */
 void help_first(FILE *out);
-/* The commands that begin with this word ("snapshot"); false: there are none. */
+/* Prints the commands that begin with this word ("snapshot"); false: none. */
 bool help_family(const char *family, FILE *out);
-/* By its first words: *words says how many of argv named it. NOT_FOUND-like failures suggest the nearest. */
+/* Finds a command by its first words: *words is how many of argv named it. If there is none, the error suggests the
+ * nearest. */
 int help_find(int argc, char *const *argv, const struct cli_command **out, int *words, struct husk_error *err);
 extern const struct option_spec common_options[];
 
 /* ---- servers (cmd_context.c) ---- */
 
-/* Opens what --host, HUSK_HOST, HUSK_HOME, the current context or the default stand for, in this order. */
+/* Opens the instance given by --host, HUSK_HOST, HUSK_HOME, the current context or the default, in this order. */
 int context_open(struct cli *cli, struct husk_error *err);
 
 /* ---- making sandboxes (cmd_create.c) ---- */
@@ -96,39 +98,41 @@ struct create_arguments {
 	struct string_list volumes; /* NAME:/path, NAME:/path:ro */
 	struct egress_arguments egress;
 };
-extern const struct option_spec source_options[]; /* what only a new sandbox can choose */
-extern const struct option_spec limit_options[];  /* what a fork can choose as well */
+extern const struct option_spec source_options[]; /* options for new sandboxes only */
+extern const struct option_spec limit_options[];  /* options that a fork has as well */
 
-/* `egress` is what create_fill adds to; it lives as long as the options, then egress_given_free. */
+/* Fills the options; create_fill adds to `egress`, which must live as long as the options. Free it with
+ * egress_given_free. */
 int create_fill(const struct create_arguments *arguments, struct egress_given *egress, struct husk_create_options *out,
 		struct husk_error *err);
-/* Creates it; a bundled template that was never baked is baked first, with progress on stderr. *create_ms is the time
- * of the create alone. Interrupted: nothing is left, and the failure says so. */
+/* Creates a sandbox. A bundled template that was never baked is baked first, with progress on stderr. *create_ms is the
+ * time of the create alone. If interrupted, nothing is left, and the error says so. */
 int create_sandbox(struct cli *cli, const struct create_arguments *arguments, struct husk_sandbox **out,
 		   int64_t *create_ms, struct husk_error *err);
 
 /* ---- the network (cmd_egress.c) ---- */
 
-/* What the sandbox was denied since then (see json_denied), a list for --json; without --json it is told on stderr. */
+/* What the sandbox was denied since then (see json_denied), as a list for --json; without --json it is printed on
+ * stderr. */
 json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms, const char *errors, size_t size);
 
 /* ---- templates (cmd_template.c) ---- */
 
-/* After husk_create failed with NOT_FOUND: 1 when the template was a bundled definition or an image's name, and is baked
- * now (an image that is not here is pulled first), 0 when the
- * failure was about something else, -1 with a better message. */
+/* Called after husk_create failed with NOT_FOUND. 1: the template was a bundled definition or the name of an image,
+ * and is baked now (a missing image is pulled first). 0: the failure had another reason. -1: failed, with a better
+ * message. */
 int template_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err);
-/* The template of an image that was pulled, built unless it is there: 1 when it was built now, 0 when it was there. */
+/* Builds the template of a pulled image if it does not exist: 1 if it was built now, 0 if it existed. */
 int template_of_image(struct cli *cli, const char *image, const char *isolation, struct husk_error *err);
-/* `template rm` and `image rm`: removes each in turn and prints its name; the first that fails ends it. */
+/* `template rm` and `image rm`: removes each in turn and prints its name; stops at the first failure. */
 typedef int (*remove_fn)(struct husk *husk, const char *name, struct husk_error *err);
 int remove_each(struct cli *cli, char *const *names, remove_fn remove, struct husk_error *err);
-/* Adds the names of all definitions there are to *out, each once, sorted. */
+/* Adds the names of all definitions to *out, each once, sorted. */
 int template_definitions(char ***out, struct husk_error *err);
 
 /* ---- images of registries (cmd_image.c) ---- */
 
-/* husk_image_pull with progress on stderr, and a line when it is done. */
+/* husk_image_pull with progress on stderr, and a line at the end. */
 int image_pull(struct cli *cli, const char *name, struct husk_image **out, struct husk_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * `husk code`: a snippet in a context whose state lasts between calls, in a sandbox that is there or in one made for
- * this call alone (-t TEMPLATE), which is always removed again. Output appears as it comes; rich results (figures,
- * HTML) are saved by code_result.c.
+ * `husk code`: runs code in a context that keeps its state between calls, in an existing sandbox or in one made for
+ * this call only (-t TEMPLATE), which is always removed again. Output appears as it arrives; code_result.c saves rich
+ * results (figures, HTML).
  */
 #include "cli/code_result.h"
 
@@ -99,7 +99,7 @@ static char *read_code(const struct code_arguments *arguments, const char *opera
 
 /* ---- Ctrl-C ---- */
 
-/* husk_code_run blocks and knows no signals; a thread takes them meanwhile. */
+/* husk_code_run blocks and does not handle signals; a thread handles them meanwhile. */
 struct watcher {
 	struct cli *cli;
 	const char *sandbox;
@@ -258,7 +258,7 @@ static int context_change(struct cli *cli, const struct code_arguments *argument
 			  struct husk_error *err)
 {
 	const char *name = arguments->context ? arguments->context : "default";
-	/* the same name may stand for one context per language: libhusk takes "bash:default" to tell them apart */
+	/* several languages may have a context of the same name: libhusk accepts "bash:default" to distinguish them */
 	cleanup_free char *context =
 		arguments->language ? str_format("%s:%s", arguments->language, name) : strdup(name);
 
@@ -277,7 +277,7 @@ static int context_change(struct cli *cli, const struct code_arguments *argument
 
 /* ---- the command ---- */
 
-/* Options that shape a new sandbox make no sense for one that is there; saying nothing would be worse. */
+/* Options for a new sandbox have no effect on an existing one, so they are refused. */
 static int refuse_create_options(const struct create_arguments *given, struct husk_error *err)
 {
 	const struct create_arguments *g = given;

@@ -1,15 +1,15 @@
 /*
- * `husk completion bash|zsh|fish` prints a shell's completion script, and `husk completion words WORD…` is what these
- * scripts ask: which words can stand where the last WORD is? The answer comes from the commands' own tables of options
- * and operands, so that no script has to be kept in step with the program.
+ * `husk completion bash|zsh|fish` prints a shell's completion script. These scripts call `husk completion words WORD…`:
+ * which words are possible in place of the last WORD? The answer comes from the commands' own tables of options and
+ * operands, so scripts and program always agree.
  *
  *     $ husk completion words template b
  *     build	Build a template: …
  *     $ husk completion words create -t ba
  *     base
  *
- * One line per word, perhaps a tab and what it means. Lines that begin with ':' ask the script for more: ":files",
- * ":directories", and ":nospace" for words that go on.
+ * One line per word, optionally with a tab and its meaning. Lines that begin with ':' ask the script for more:
+ * ":files", ":directories", and ":nospace" for words that continue.
  */
 #include <sys/stat.h>
 
@@ -17,11 +17,11 @@
 
 extern char **environ;
 
-/* What the cursor stands on, and the instance for live names, which is opened when first needed. */
+/* The word at the cursor, and the instance for live names, which is opened when first needed. */
 struct completing {
 	const char *word; /* may be empty */
 	struct husk *husk;
-	bool refused; /* the instance cannot be opened: there are no live names */
+	bool refused; /* the instance cannot be opened: no live names */
 };
 
 static void offer(const struct completing *completing, const char *word, const char *meaning)
@@ -138,7 +138,7 @@ static void offer_tokens(struct completing *completing)
 
 /* ---- commands ---- */
 
-/* The commands' words at this place: the first ones, each once, or those of a family. */
+/* The words of commands at this place: the first words, each once, or those of a family. */
 static void offer_commands(const struct completing *completing, const char *family)
 {
 	size_t size = family ? strlen(family) : 0;
@@ -215,7 +215,7 @@ static void offer_directories(struct completing *completing)
 	puts(":directories");
 }
 
-/* What the names in usage lines and in the options' tables stand for. A name that is not here has no words. */
+/* The kinds of names in usage lines and in the options' tables. A name that is not in this table has no words. */
 static const struct {
 	const char *name;
 	void (*offer)(struct completing *completing);
@@ -234,7 +234,7 @@ static void offer_kind(struct completing *completing, const char *name)
 			kinds[i].offer(completing);
 }
 
-/* "claude|codex" are words to type, "TEMPLATE|DIR" the names of kinds. */
+/* "claude|codex" are words to type; "TEMPLATE|DIR" are names of kinds. */
 static void offer_alternatives(struct completing *completing, const char *text)
 {
 	cleanup_free char *copy = strdup(text);
@@ -248,7 +248,7 @@ static void offer_alternatives(struct completing *completing, const char *text)
 	}
 }
 
-/* The operand of that number in "SANDBOX [[--] COMMAND [ARG…]]"; the last one repeats when it ends with "…". */
+/* The operand with that number in "SANDBOX [[--] COMMAND [ARG…]]"; the last one repeats if it ends with "…". */
 static void offer_operand(struct completing *completing, const struct cli_command *command, size_t number)
 {
 	cleanup_free char *copy = strdup(command->operands);
@@ -322,7 +322,7 @@ static void offer_value(struct completing *completing, const struct option_spec 
 
 /* ---- one question ---- */
 
-/* The words behind the command's name, of which the last is to be completed. */
+/* The words after the command's name; the last one is to be completed. */
 static void complete_arguments(struct completing *completing, const struct cli_command *command, int argc, char **argv)
 {
 	const struct option_spec *waiting = NULL; /* an option whose value comes next */
@@ -331,7 +331,7 @@ static void complete_arguments(struct completing *completing, const struct cli_c
 
 	for (int i = 0; i < argc - 1; i++) {
 		if (waiting) {
-			/* bash makes three words of --template=base */
+			/* bash splits --template=base into three words */
 			if (str_equal(argv[i], "=") && i + 1 < argc)
 				continue;
 			waiting = NULL;
@@ -362,7 +362,7 @@ static void complete(struct completing *completing, int argc, char **argv)
 	const struct cli_command *command = NULL;
 	int words = 0;
 
-	while (argc > 1 && argv[0][0] == '-') { /* options of every command may stand before it */
+	while (argc > 1 && argv[0][0] == '-') { /* options of every command may come before it */
 		argc--;
 		argv++;
 	}

@@ -1,5 +1,5 @@
 /*
- * `husk config show`: every setting of this machine, its value, and where it comes from.
+ * `husk config show`: every setting of this machine, its value, and the source of the value.
  */
 #include "cli/cli.h"
 #include "config/config.h"

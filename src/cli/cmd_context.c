@@ -10,7 +10,7 @@
 #include "cli/cli.h"
 #include "config/config.h"
 
-#define LOCAL "local" /* the instance that is used when no context is */
+#define LOCAL "local" /* the instance without a context */
 #define FILE_LIMIT (1u << 20)
 #define TOKEN_LIMIT 4096u
 #define NAME_LIMIT 63u
@@ -32,7 +32,7 @@ static char *contexts_path(struct husk_error *err)
 	return path;
 }
 
-/* {"current": NAME?, "contexts": {NAME: {"host", "token"?, "ca"?}}}; an empty one when there is no file. */
+/* {"current": NAME?, "contexts": {NAME: {"host", "token"?, "ca"?}}}; empty if there is no file. */
 static json_t *contexts_load(struct husk_error *err)
 {
 	cleanup_free char *path = contexts_path(err);
@@ -108,7 +108,7 @@ static int open_named(struct cli *cli, const json_t *document, const char *name,
 int context_open(struct cli *cli, struct husk_error *err)
 {
 	const char *host = cli->host ? cli->host : getenv("HUSK_HOST");
-	/* That of the machine's settings is where the local instance is, not a choice of this call. */
+	/* A HUSK_HOME from the machine's settings is the place of the local instance, not a choice for this call. */
 	const char *home = config_gave("HUSK_HOME") ? NULL : getenv("HUSK_HOME");
 	cleanup_json json_t *document = NULL;
 
@@ -124,7 +124,7 @@ int context_open(struct cli *cli, struct husk_error *err)
 	const char *current = json_string_value(json_object_get(document, "current"));
 	const char *name = host && *host ? host : current;
 	if (!name || str_equal(name, LOCAL)) {
-		unsetenv("HUSK_HOST"); /* it said "local", which is no URL */
+		unsetenv("HUSK_HOST"); /* it was "local", which is not a URL */
 		return husk_open(NULL, &cli->husk, err);
 	}
 	if (host && *host && !find(document, host))
@@ -162,7 +162,7 @@ static int check_name(const char *name, struct husk_error *err)
 			       name);
 }
 
-/* The token, without the line's end; the caller overwrites and frees it. */
+/* The token, without the newline; the caller overwrites and frees it. */
 static char *read_token(const char *path, struct husk_error *err)
 {
 	bool standard = str_equal(path, "-");

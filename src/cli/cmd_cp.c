@@ -1,7 +1,7 @@
 /*
- * `husk cp`: files and directories between the host and a sandbox, and tar streams on stdin and stdout. A file or a new
- * directory appears on the host only when all of it has arrived. Directories pass through a pipe between libhusk's call
- * and a thread that packs or unpacks (tree.c).
+ * `husk cp`: copies files and directories between the host and a sandbox, and tar streams on stdin and stdout. A file
+ * or a new directory appears on the host only when it is complete. Directories pass through a pipe between libhusk's
+ * call and a thread that packs or unpacks (tree.c).
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@ static const struct option_spec cp_options[] = {
 	{ 0 },
 };
 
-#define SKIPPED_SHOWN 5 /* names of what was left out; the rest is counted */
+#define SKIPPED_SHOWN 5 /* names of left-out files; the rest is counted */
 
 /* One copy under way. */
 struct copy {
@@ -31,7 +31,7 @@ struct copy {
 	uint64_t bytes;
 	json_t *skipped;
 	int fd;       /* our end of the file or pipe */
-	bool stopped; /* by us: a write failed, or the user interrupted */
+	bool stopped; /* by this program: a write failed, or the user interrupted */
 };
 
 /* ---- between libhusk and a descriptor ---- */
@@ -66,7 +66,7 @@ static void on_skipped(void *data, const char *name, const char *reason)
 {
 	struct copy *copy = data;
 
-	/* called in the thread of the tree; nobody else touches the list before it is joined */
+	/* called in the thread of the tree; no other thread uses the list before the thread is joined */
 	json_array_append_new(copy->skipped, json_text0(name));
 	if (json_array_size(copy->skipped) <= SKIPPED_SHOWN)
 		output_note("left out '%s': %s", name, reason);
@@ -82,8 +82,8 @@ static int file_out_to(struct copy *copy, int fd, struct husk_error *err)
 	return copy->stopped && !interrupt_seen() ? husk_fail_errno(err, "cannot write '%s'", copy->host_path) : -1;
 }
 
-/* Written beside the target and renamed over it. What is no plain file (a device, a pipe, a link such as /dev/stdout)
- * is written through: replacing it would be a surprise. */
+/* Written beside the target and renamed over it. If the target is not a plain file (a device, a pipe, a link such as
+ * /dev/stdout), it is written directly: replacing it would be a surprise. */
 static int file_out(struct copy *copy, const char *target, mode_t mode, struct husk_error *err)
 {
 	struct stat status;
@@ -114,7 +114,7 @@ static int file_in(struct copy *copy, const char *target, mode_t mode, struct hu
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot open '%s'", copy->host_path);
 	copy->fd = fd;
-	/* an empty mode means "the default" to libhusk: a file nobody may read is made so afterwards */
+	/* mode 0 means "the default" to libhusk: a file with mode 0 is changed afterwards */
 	if (husk_file_write(copy->cli->husk, copy->sandbox, target, mode & 0777, copy->user, source_fd, copy, err) < 0)
 		return copy->stopped && !interrupt_seen() ? husk_fail_errno(err, "cannot read '%s'", copy->host_path)
 							  : -1;
@@ -142,7 +142,7 @@ static void *tree_main(void *data)
 		result = tree_unpack(job->fd, job->directory, job->strip, on_skipped, job->copy, &job->err);
 	else
 		result = tree_pack(job->copy->host_path, job->fd, on_skipped, job->copy, &job->err);
-	atomic_store(&job->failed, result < 0); /* before the other end sees the pipe close */
+	atomic_store(&job->failed, result < 0); /* before the other end sees that the pipe is closed */
 	fd_close(&job->fd);
 	return NULL;
 }
@@ -152,7 +152,7 @@ static ssize_t source_tree(void *data, void *bytes, size_t size)
 	struct tree_job *job = data;
 	ssize_t count = source_fd(job->copy, bytes, size);
 
-	/* the end of a tree that could not be read is not the end of the tree */
+	/* if the tree could not be read, the end of the stream is not the end of the tree */
 	if (count == 0 && atomic_load(&job->failed)) {
 		job->copy->stopped = true;
 		return -1;
@@ -160,7 +160,7 @@ static ssize_t source_tree(void *data, void *bytes, size_t size)
 	return count;
 }
 
-/* Runs the call with the thread at the other end; the failure reported is the one that caused the other. */
+/* Runs the call with the thread at the other end; reports the failure that caused the other one. */
 static int tree_transfer(struct tree_job *job, const char *guest_path, struct husk_error *err)
 {
 	struct copy *copy = job->copy;
@@ -190,7 +190,7 @@ static int tree_transfer(struct tree_job *job, const char *guest_path, struct hu
 	return result;
 }
 
-/* Into a directory that is there. */
+/* Into an existing directory. */
 static int tree_out_into(struct copy *copy, const char *target, const char *strip, struct husk_error *err)
 {
 	cleanup_close int directory = open(target, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -201,7 +201,7 @@ static int tree_out_into(struct copy *copy, const char *target, const char *stri
 	return tree_transfer(&job, copy->guest_path, err);
 }
 
-/* A new directory is made under another name first: an interrupted copy leaves nothing. */
+/* A new directory is made under another name first, so that an interrupted copy leaves nothing. */
 static int tree_out(struct copy *copy, const char *target, const char *strip, struct husk_error *err)
 {
 	struct stat status;
@@ -228,9 +228,9 @@ static int tree_in(struct copy *copy, const char *target, struct husk_error *err
 	return tree_transfer(&job, target, err);
 }
 
-/* ---- where things go ---- */
+/* ---- destinations ---- */
 
-/* The last component of a path; "" for "/", "." and "..", which are no names. Caller frees. */
+/* The last component of a path; "" for "/", "." and "..", which are not names. Caller frees. */
 static char *base_name(const char *path)
 {
 	size_t end = strlen(path);
@@ -246,8 +246,9 @@ static char *base_name(const char *path)
 	return name;
 }
 
-/* As cp: into a directory that is there under the source's name, else exactly there. A file's destination with a slash
- * at its end means a directory too; a tree's is the new directory itself. */
+/* As cp: if the destination is an existing directory, into it under the source's name; otherwise exactly there. A
+ * file's destination with a slash at its end also means a directory; a tree's destination is the new directory
+ * itself. */
 static char *place(const char *destination, bool is_directory, bool tree, const char *name)
 {
 	bool slash = str_ends(destination, "/");
@@ -316,7 +317,7 @@ static int copy_out(struct copy *copy, struct husk_error *err)
 
 /* ---- the command ---- */
 
-/* SANDBOX:PATH. A path with a slash before the colon, or a leading dot, is one of the host's. */
+/* SANDBOX:PATH. A word with a slash before the colon, or with a leading dot, is a path of the host. */
 static bool split_guest(char *word, const char **sandbox, const char **path)
 {
 	char *colon = strchr(word, ':');

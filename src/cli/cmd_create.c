@@ -1,6 +1,7 @@
 /*
- * Making sandboxes: the options that run, create, code and fork share, the call itself (which bakes a bundled template,
- * or pulls an image, on its first use), and the `create` command. An interrupted create leaves no sandbox behind.
+ * Creating sandboxes: the options that run, create, code and fork share, the call itself (which bakes a bundled
+ * template, or pulls an image, on its first use), and the `create` command. An interrupted create leaves no sandbox
+ * behind.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"

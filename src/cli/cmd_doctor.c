@@ -4,7 +4,7 @@
  */
 #include "cli/doctor_fix.h"
 
-#define LONG_TEXT 200 /* what a check says without -v, in bytes */
+#define LONG_TEXT 200 /* length of a check's text without -v, in bytes */
 
 struct doctor_arguments {
 	bool leaks, fix;
@@ -27,7 +27,7 @@ static const struct {
 	[HUSK_CHECK_FAIL] = { "fail", COLOR_RED },
 };
 
-/* A text is "what is wrong: details; more of them; what to do". A long one is told without the details. */
+/* A text is "what is wrong: details; more of them; what to do". A long text is printed without the details. */
 static void print_text(const char *text, bool whole)
 {
 	const char *details = strstr(text, ": "), *next = NULL;
@@ -75,7 +75,7 @@ static int doctor_run(struct cli *cli, void *data, int argc, char **argv, struct
 	progress_end(&progress);
 	if (status < 0)
 		return -1;
-	/* a leak is a leak, however small; of the host's checks only failures count */
+	/* every leak counts; of the host's checks only failures count */
 	for (size_t i = 0; i < count; i++)
 		bad += arguments->leaks ? list[i].result != HUSK_CHECK_OK : list[i].result == HUSK_CHECK_FAIL;
 	if (cli->json)

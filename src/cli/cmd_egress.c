@@ -17,7 +17,7 @@ static const char *const mode_names[] = { "off", "allow", "open", NULL };
 #define RULE_HELP "a host (example.com, *.example.com:8443) or address range (10.1.2.0/24:5432)"
 #define SECRET_HELP "for requests to HOST only; inside NAME is a placeholder. NAME@HOST passes your own value on"
 
-/* ---- what the options come to ---- */
+/* ---- from options to a policy ---- */
 
 /* "NAME=VALUE@HOST[,HOST]" or "NAME@HOST" into one secret, whose strings share `storage`. */
 static int read_secret(const char *text, struct husk_secret *out, char **storage, struct husk_error *err)
@@ -27,7 +27,7 @@ static int read_secret(const char *text, struct husk_secret *out, char **storage
 
 	if (!copy)
 		return husk_fail_memory(err);
-	/* Not shown: what was given may be the secret itself. */
+	/* The text is not shown: it may be the secret itself. */
 	if (!at || at == copy || at[1] == '\0')
 		return husk_fail(err, HUSK_INVALID,
 				 "--secret wants NAME=VALUE@HOST, or NAME@HOST for a value of your environment");
@@ -91,7 +91,7 @@ void egress_given_free(struct egress_given *given)
 	*given = (struct egress_given){ 0 };
 }
 
-/* ---- what was denied meanwhile ---- */
+/* ---- denials during a command ---- */
 
 json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms, const char *errors, size_t size)
 {
@@ -133,7 +133,7 @@ static const struct option_spec show_options[] = {
 	{ 0 },
 };
 
-/* The policy it has with the change laid over it. Strings are borrowed from both. */
+/* The current policy with the change applied. Strings are borrowed from both. */
 struct merged {
 	struct husk_egress egress;
 	const char **allow;
@@ -180,7 +180,7 @@ static int merge_rules(const struct show_arguments *arguments, const struct husk
 	return 0;
 }
 
-/* A secret given anew replaces the one of its name. */
+/* A new secret replaces the one with its name. */
 static int merge_secrets(const struct egress_given *given, const struct husk_egress *old, struct merged *out,
 			 struct husk_error *err)
 {
@@ -217,7 +217,7 @@ static int change(struct cli *cli, const char *sandbox, const struct show_argume
 		merged.egress.mode = arguments->change.mode;
 	else if (adds && str_equal(old->mode, "off"))
 		merged.egress.mode = "allow";
-	if (str_equal(arguments->change.mode, "off")) { /* those it had have no use any more */
+	if (str_equal(arguments->change.mode, "off")) { /* its old rules have no use any more */
 		merged.egress.secrets = given.secrets;
 		merged.egress.secret_count = given.count;
 	}

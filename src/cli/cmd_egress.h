@@ -1,5 +1,5 @@
 /*
- * The network options of a sandbox on the command line, and what they come to for libhusk.
+ * The network options of a sandbox on the command line, and their conversion for libhusk.
  */
 #ifndef HUSK_CLI_EGRESS_H
 #define HUSK_CLI_EGRESS_H
@@ -14,7 +14,7 @@ struct egress_arguments {
 };
 extern const struct option_spec egress_options[];
 
-/* What the options say; strings are borrowed from them. */
+/* The values of the options; strings are borrowed from them. */
 struct egress_given {
 	struct husk_egress egress;
 	bool any; /* something was said */

@@ -1,6 +1,6 @@
 /*
- * `husk events`: what happened, to the instance or to one sandbox. With --follow it goes on until Ctrl-C, which also
- * closes the JSON array properly.
+ * `husk events`: events of the instance or of one sandbox. With --follow it continues until Ctrl-C, which also closes
+ * the JSON array properly.
  */
 #include <inttypes.h>
 
@@ -8,7 +8,7 @@
 #include "cli/interrupt.h"
 
 #define EVENTS_PAGE 500
-/* How long one call waits: also how long Ctrl-C may take to be noticed. */
+/* How long one call waits: also the maximum delay of Ctrl-C. */
 #define EVENTS_WAIT_MS 250
 
 struct events_arguments {
@@ -27,7 +27,7 @@ static const struct option_spec events_options[] = {
 
 struct events_view {
 	bool json;
-	int64_t oldest_ms; /* earlier ones are not shown */
+	int64_t oldest_ms; /* earlier events are not shown */
 	size_t shown;
 };
 
@@ -41,7 +41,7 @@ static int event_json(const struct husk_event *event, size_t shown, struct husk_
 
 	if (!object)
 		return husk_fail_memory(err);
-	/* an element per line: whoever follows can read lines, and the whole is still one document */
+	/* an element per line: a follower can read lines, and the whole is still one document */
 	fputs(shown ? ",\n" : "\n", stdout);
 	if (json_dumpf(object, stdout, JSON_COMPACT) < 0)
 		return husk_fail_errno(err, "cannot write to standard output");
@@ -80,7 +80,7 @@ static int events_show(struct events_view *view, const struct husk_event *list, 
 	return 0;
 }
 
-/* Page after page; when following, past the last one until a signal. */
+/* Page after page; with --follow, beyond the last one until a signal. */
 static int events_loop(struct cli *cli, const char *sandbox, const struct events_arguments *arguments,
 		       struct events_view *view, struct husk_error *err)
 {
@@ -91,7 +91,8 @@ static int events_loop(struct cli *cli, const char *sandbox, const struct events
 		size_t count = 0;
 		int wait = arguments->follow ? EVENTS_WAIT_MS : 0;
 		if (husk_events(cli->husk, sandbox, after, EVENTS_PAGE, wait, &list, &count, err) < 0)
-			return arguments->follow && interrupt_seen() ? 0 : -1; /* it ends a call to a server */
+			return arguments->follow && interrupt_seen() ? 0
+								     : -1; /* the interrupt ends a call to a server */
 		int status = events_show(view, list, count, err);
 		if (count)
 			after = list[count - 1].sequence;

@@ -40,13 +40,13 @@ static int exec_detached(struct cli *cli, const char *sandbox, const struct husk
 		printf("%" PRId64 "\n", pid);
 		return 0;
 	}
-	cleanup_sandbox struct husk_sandbox *seen = NULL; /* a name may have been given; what is shown is the id */
+	cleanup_sandbox struct husk_sandbox *seen = NULL; /* the user may have given a name; the id is shown */
 	if (husk_inspect(cli->husk, sandbox, &seen, err) < 0)
 		return -1;
 	return output_json(json_pack("{s:s, s:I, s:b}", "id", seen->id, "pid", (json_int_t)pid, "detached", true), err);
 }
 
-/* The end of exec and attach alike: an interrupted process is killed, a detached one is named, a result is shown. */
+/* The end of exec and attach: an interrupted process is killed, a detached one is named, a result is shown. */
 static int finish(struct cli *cli, const char *sandbox, int64_t pid, int64_t started_ms,
 		  const struct relay_result *result, const struct husk_attach_result *attached, struct husk_error *err)
 {
@@ -56,10 +56,10 @@ static int finish(struct cli *cli, const char *sandbox, int64_t pid, int64_t sta
 	if (result->interrupted && result->interrupted != SIGHUP && result->interrupted != SIGPIPE)
 		husk_process_kill(cli->husk, sandbox, pid, SIGKILL, NULL);
 	if (result->detached && isatty(STDERR_FILENO))
-		fputc('\n', stderr); /* behind the guest's prompt */
+		fputc('\n', stderr); /* after the guest's prompt */
 	if (result->detached)
 		output_note("process %" PRId64 " goes on (husk attach %s %" PRId64 ")", pid, sandbox, pid);
-	/* asked for when it may be why the command failed */
+	/* requested if a denial may be the reason why the command failed */
 	if (!result->detached && !result->interrupted && result->exit_code != 0)
 		denied = egress_denied(cli, sandbox, started_ms, result->last_errors.data, result->last_errors.size);
 	if (!cli->json || result->interrupted)
@@ -138,7 +138,8 @@ static int is_on_terminal(struct cli *cli, const char *sandbox, int64_t pid, boo
 static int attach_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
 	const struct attach_arguments *arguments = data;
-	/* an offset of 0 and "from the oldest byte" are the same as long as nothing was dropped; what was is told */
+	/* offset 0 and "from the oldest byte" are the same as long as nothing was dropped; dropped bytes are
+	 * reported */
 	const struct husk_attach_options options = {
 		.offset_stdout = arguments->offset ? arguments->offset : -1,
 		.offset_stderr = arguments->error_offset ? arguments->error_offset : -1,

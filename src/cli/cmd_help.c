@@ -1,6 +1,6 @@
 /*
- * The table of commands, how one is found by its words, and the help pages made from the same descriptions that the
- * options are parsed by, so that they cannot drift apart. Called by main.c; also the `help` and `version` commands.
+ * The table of commands, the search for a command by its words, and the help pages. Help pages are made from the tables
+ * that the options are parsed with, so both always agree. Called by main.c; also the `help` and `version` commands.
  */
 #include "cli/cli.h"
 
@@ -117,7 +117,7 @@ void help_first(FILE *out)
 	      out);
 }
 
-/* Is the command `name` one of `family`: "volume ls" of "volume"? */
+/* Does the command `name` belong to `family`, as "volume ls" to "volume"? */
 static bool is_of(const char *name, const char *family)
 {
 	size_t size = strlen(family);
@@ -131,7 +131,7 @@ bool help_family(const char *family, FILE *out)
 
 	for (size_t i = 0; cli_commands[i]; i++)
 		if (str_equal(cli_commands[i]->name,
-			      family)) /* `mcp` is a command itself, with a page that names the others */
+			      family)) /* `mcp` is itself a command, with a page that names the others */
 			return false;
 	for (size_t i = 0; cli_commands[i]; i++) {
 		if (!is_of(cli_commands[i]->name, family))
@@ -146,7 +146,7 @@ bool help_family(const char *family, FILE *out)
 	return any;
 }
 
-/* How many words of argv spell this command's name; 0: they do not. */
+/* How many words of argv match this command's name; 0: no match. */
 static int words_matching(const char *name, int argc, char *const *argv)
 {
 	const char *space = strchr(name, ' ');

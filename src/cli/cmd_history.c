@@ -1,6 +1,6 @@
 /*
- * `husk checkpoint`, `husk rewind`, `husk history`: numbered points of one sandbox, and the way back to them. A rewind tells
- * on stderr what it could not take back.
+ * `husk checkpoint`, `husk rewind`, `husk history`: numbered checkpoints of one sandbox, and the rewind to one. A
+ * rewind prints on stderr what it could not undo.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"

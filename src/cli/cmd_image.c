@@ -1,6 +1,6 @@
 /*
- * `husk pull` and `husk image ls|inspect|rm|prune`: container images of registries. A pull fetches what is not here yet and
- * makes the image's template; `husk run -t IMAGE` does the same on the image's first use.
+ * `husk pull` and `husk image ls|inspect|rm|prune`: container images of registries. A pull downloads what is missing
+ * and builds the image's template; `husk run -t IMAGE` does the same on the image's first use.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"

@@ -125,7 +125,7 @@ static int rm_named(struct cli *cli, const char *name, json_t *removed, struct h
 	return husk_kill(cli->husk, sandbox->id, err) < 0 ? -1 : rm_tell(cli, sandbox, removed, err);
 }
 
-/* One that fails does not keep the others: the last failure decides the exit status, each is told. */
+/* A failure does not stop the loop: each failure is printed, and the last one decides the exit status. */
 static int rm_each(struct cli *cli, char *const *names, bool force, json_t *removed, struct husk_error *err)
 {
 	int status = 0;
@@ -144,13 +144,13 @@ static int rm_each(struct cli *cli, char *const *names, bool force, json_t *remo
 	return status;
 }
 
-#define RM_THREADS 8 /* an end is mostly waiting: for processes to die, for mounts to go */
+#define RM_THREADS 8 /* an end mostly waits: for processes to die, for mounts to go */
 
 struct rm_crowd {
 	struct cli *cli;
 	struct husk_sandbox **list;
 	json_t *removed;
-	pthread_mutex_t lock; /* what is below, and the output */
+	pthread_mutex_t lock; /* guards the fields below, and the output */
 	size_t next;
 	struct husk_error failure; /* the last one */
 };
@@ -172,14 +172,14 @@ static void *rm_some(void *data)
 		pthread_mutex_lock(&crowd->lock);
 		if (status == 0)
 			status = rm_tell(crowd->cli, sandbox, crowd->removed, &err);
-		/* one that ended by itself meanwhile is what was wanted */
+		/* a sandbox that ended by itself meanwhile is no failure */
 		if (status < 0 && err.code != HUSK_GONE && err.code != HUSK_NOT_FOUND)
 			crowd->failure = err;
 		pthread_mutex_unlock(&crowd->lock);
 	}
 }
 
-/* One that fails does not keep the others: the last failure is told. */
+/* A failure does not stop the others: the last failure is reported. */
 static int rm_all(struct cli *cli, json_t *removed, struct husk_error *err)
 {
 	const struct husk_filter live = { .with_builds = true };
@@ -194,10 +194,10 @@ static int rm_all(struct cli *cli, json_t *removed, struct husk_error *err)
 	crowd.list = list;
 	while (started < RM_THREADS && list[started] && pthread_create(&threads[started], NULL, rm_some, &crowd) == 0)
 		started++;
-	rm_some(&crowd); /* also where no thread could be had */
+	rm_some(&crowd); /* also if no thread could be started */
 	while (started > 0)
 		pthread_join(threads[--started], NULL);
-	husk_pool_drain(cli->husk); /* nothing is to be left that runs */
+	husk_pool_drain(cli->husk); /* nothing should be left running */
 	if (!crowd.failure.code)
 		return 0;
 	*err = crowd.failure;

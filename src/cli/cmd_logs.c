@@ -1,11 +1,11 @@
 /*
- * `husk logs`: what Husk's own processes logged for a sandbox, or what its guest wrote on the console; also after its
- * end. The text may be the guest's: it reaches the terminal without control characters.
+ * `husk logs`: the log of Husk's own processes for a sandbox, or the console of its guest; also after its end. The text
+ * may come from the guest: control characters never reach the terminal.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 
-#define FOLLOW_MS 250 /* between two looks: also how long Ctrl-C may take to be noticed */
+#define FOLLOW_MS 250 /* between two reads: also the maximum delay of Ctrl-C */
 
 struct logs_arguments {
 	bool console, follow;
@@ -41,7 +41,7 @@ static int show(const char *text, struct husk_error *err)
 	return fflush(stdout) == 0 ? 0 : husk_fail_errno(err, "cannot write to standard output");
 }
 
-/* 1: the sandbox has ended. Asked before the last look, so that no last line is missed. */
+/* 1: the sandbox has ended. Checked before the last read, so that no last line is missed. */
 static int has_ended(struct cli *cli, const char *id, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -59,7 +59,7 @@ static int follow(struct cli *cli, const char *id, enum husk_log_source source, 
 
 		over = has_ended(cli, id, err);
 		if (over < 0 || husk_logs(cli->husk, id, source, position, &text, err) < 0 || show(text, err) < 0)
-			return interrupt_seen() ? 0 : -1; /* a call to a server ends with the interrupt */
+			return interrupt_seen() ? 0 : -1; /* an interrupt ends a call to a server */
 		if (!over)
 			usleep(FOLLOW_MS * 1000);
 	}
@@ -80,7 +80,7 @@ static int logs_run(struct cli *cli, void *data, int argc, char **argv, struct h
 				 "logs: --json is one document and --follow has no end; give one of them");
 	if (arguments->follow && interrupt_hold(err) < 0)
 		return -1;
-	/* By its id from here on: a name may be another's later. */
+	/* By its id from here on: the name may belong to another sandbox later. */
 	if (husk_inspect(cli->husk, argv[0], &sandbox, err) < 0 ||
 	    husk_logs(cli->husk, sandbox->id, source, &position, &text, err) < 0)
 		return -1;

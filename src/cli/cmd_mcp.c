@@ -1,8 +1,8 @@
 /*
- * `husk mcp`: the Model Context Protocol on stdin and stdout, one message a line, for an agent's host that starts it.
- * What the protocol is stands in src/mcp; here are the lines, a thread for each call that takes long, and the end: when
- * the host closes stdin or ends us, the sandboxes made here go too. If we are killed, their time limit does it. Nothing
- * but messages may ever be written to stdout.
+ * `husk mcp`: the Model Context Protocol on stdin and stdout, one message per line, for an agent host that starts it.
+ * src/mcp implements the protocol. This file has the lines, a thread for each long call, and the end: when the host
+ * closes stdin or ends this process, the sandboxes made here are removed. If this process is killed, their TTL removes
+ * them. Only messages may ever be written to stdout.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -15,8 +15,8 @@
 #include "mcp/mcp.h"
 
 #define JOBS_MAX 64
-#define LAST_ANSWERS_MS 1500 /* for calls under way when stdin ends; hosts wait two seconds before they kill */
-#define LAST_STEPS_MS 500    /* for what was cancelled to see that */
+#define LAST_ANSWERS_MS 1500 /* for running calls when stdin ends; hosts wait two seconds before they kill */
+#define LAST_STEPS_MS 500    /* for cancelled calls to notice */
 #define LAST_CALLS_MS 10000
 
 struct mcp_arguments {
@@ -35,7 +35,7 @@ static const struct option_spec mcp_options[] = {
 
 struct stdio;
 
-/* A request under way: a call on a thread of its own, or a subscription, which needs none. */
+/* A running request: a call on its own thread, or a subscription, which needs no thread. */
 struct job {
 	struct stdio *stdio;
 	struct job *next;
@@ -49,15 +49,15 @@ struct job {
 struct stdio {
 	struct cli *cli;
 	struct mcp_session session;
-	pthread_mutex_t lock; /* of stdout, of the jobs and of `broken` */
+	pthread_mutex_t lock; /* guards stdout, the jobs and `broken` */
 	pthread_cond_t done;
 	struct job *jobs;
 	size_t count;
-	bool broken; /* nobody reads what we write */
+	bool broken; /* the host does not read any more */
 	pthread_mutex_t building;
-	int over_fd; /* readable once everything is to stop */
+	int over_fd; /* readable when everything has to stop */
 	struct buf input;
-	bool skipping; /* the rest of a line that was too long */
+	bool skipping; /* skipping the rest of a line that was too long */
 };
 
 /* ---- writing ---- */
@@ -84,7 +84,7 @@ static void say_error(struct stdio *stdio, const json_t *id, enum mcp_error code
 	say(stdio, mcp_error(id, code, text, NULL), NULL);
 }
 
-/* ---- what src/mcp asks of us ---- */
+/* ---- callbacks for src/mcp ---- */
 
 static int create(void *data, const struct husk_create_options *options, struct husk_sandbox **out,
 		  struct husk_error *err)
@@ -122,7 +122,7 @@ static int wait_for(void *data, int fd, int timeout_ms)
 
 		if (ready < 0 && errno == EINTR)
 			continue;
-		if (fds[2].revents) /* the end of us is the end of what runs for us */
+		if (fds[2].revents) /* the end of this process ends its commands too */
 			atomic_store(&job->call.cancelled, true);
 		if (ready < 0 || fds[1].revents || fds[2].revents)
 			return -1;
@@ -139,7 +139,7 @@ static void job_free(struct job *job)
 	free(job);
 }
 
-/* Takes the document when it succeeds. */
+/* On success, takes ownership of the document. */
 static struct job *job_new(struct stdio *stdio, json_t *document, const struct mcp_message *message)
 {
 	pthread_mutex_lock(&stdio->lock);
@@ -180,7 +180,7 @@ static void job_end(struct job *job)
 	pthread_mutex_unlock(&stdio->lock);
 }
 
-/* Each in its turn; the answers together, as JSON-RPC has it. */
+/* Each request in turn; the answers together, as JSON-RPC requires. */
 static json_t *answer_batch(struct job *job)
 {
 	cleanup_json json_t *answers = json_array();
@@ -240,7 +240,7 @@ static void job_start(struct stdio *stdio, json_t *document, const struct mcp_me
 	job_end(job);
 }
 
-/* A subscription that is cancelled is over; a call hears of it, and ends by itself. */
+/* A cancelled subscription is over at once; a call is notified and ends by itself. */
 static void cancel(struct stdio *stdio, const json_t *id)
 {
 	struct job *listening = NULL;
@@ -313,7 +313,7 @@ static void take_line(struct stdio *stdio, const char *line, size_t size)
 		say_error(stdio, NULL, code, err.message);
 }
 
-/* Whole lines out of what has come. A line without an end is not kept for ever. */
+/* Handles complete lines. A line without an end is not kept for ever. */
 static void take_lines(struct stdio *stdio, size_t fresh)
 {
 	struct buf *input = &stdio->input;
@@ -335,7 +335,7 @@ static void take_lines(struct stdio *stdio, size_t fresh)
 		input->size = 0;
 }
 
-/* 1: there is more to come; 0: the host has closed our input; -1: it cannot be read. */
+/* 1: more input may come; 0: the host has closed stdin; -1: it cannot be read. */
 static int read_some(struct stdio *stdio, struct husk_error *err)
 {
 	const size_t piece = 65536;
@@ -349,12 +349,12 @@ static int read_some(struct stdio *stdio, struct husk_error *err)
 		return husk_fail_errno(err, "cannot read from the client");
 	stdio->input.size += (size_t)size;
 	take_lines(stdio, (size_t)size);
-	if (size == 0 && stdio->input.size && !stdio->skipping) /* a last line without its end */
+	if (size == 0 && stdio->input.size && !stdio->skipping) /* a last line without a newline */
 		take_line(stdio, stdio->input.data, stdio->input.size);
 	return size > 0;
 }
 
-/* Until stdin ends, a signal comes, or nobody reads our answers. */
+/* Runs until stdin ends, a signal arrives, or the host stops reading. */
 static int serve(struct stdio *stdio, struct husk_error *err)
 {
 	struct pollfd fds[] = { { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = interrupt_fd(), .events = POLLIN } };
@@ -392,7 +392,7 @@ static bool only_listening(const struct stdio *stdio)
 	return true;
 }
 
-/* Waits for the calls under way, so long. */
+/* Waits for running calls, at most this long. */
 static void drain(struct stdio *stdio, int64_t ms)
 {
 	int64_t until = time_monotonic_ms() + ms;
@@ -403,7 +403,7 @@ static void drain(struct stdio *stdio, int64_t ms)
 	pthread_mutex_unlock(&stdio->lock);
 }
 
-/* The helper programs that one thread waits for run in groups of their own. */
+/* The helper programs that one thread waits for run in their own process groups. */
 static void end_children_of(const char *thread)
 {
 	char path[64], text[4096];
@@ -419,8 +419,8 @@ static void end_children_of(const char *thread)
 	}
 }
 
-/* A template's build takes minutes and knows no cancelling: without its helpers it fails, and clears up after itself.
- * */
+/* The build of a template takes minutes and cannot be cancelled: without its helper programs it fails, and cleans up
+ * after itself. */
 static void end_builds(struct stdio *stdio)
 {
 	pthread_mutex_lock(&stdio->lock);
@@ -443,7 +443,7 @@ static void end_listening(struct stdio *stdio)
 		if (!job)
 			return;
 		say(stdio, mcp_listen_end(&job->message), NULL);
-		job_end(job); /* nobody else would: only calls end by themselves */
+		job_end(job); /* subscriptions do not end by themselves */
 	}
 }
 
@@ -477,7 +477,7 @@ static int mcp_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 	const char *fixed = arguments->sandbox ? arguments->sandbox : getenv("HUSK_MCP_SANDBOX");
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	char id[32];
-	/* Threads may still hold these when we leave: they are never freed. */
+	/* Threads may still use these when the process exits: they are never freed. */
 	static struct egress_given egress;
 	static struct stdio stdio;
 

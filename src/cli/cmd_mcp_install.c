@@ -1,7 +1,7 @@
 /*
- * `husk mcp install HOST` writes `husk mcp` into the configuration of an agent's host, `husk mcp uninstall HOST` takes it
- * out. The rest of the file is its owner's and stays: a file that is not understood is refused and left alone, and a file
- * is replaced as a whole or not at all. Nothing here needs the instance, so an ordinary user can run it.
+ * `husk mcp install HOST` adds `husk mcp` to the configuration of an agent host, `husk mcp uninstall HOST` removes it.
+ * The rest of the file stays: a file that cannot be parsed is refused and not changed, and a file is replaced as a
+ * whole or not at all. Nothing here needs the instance, so an ordinary user can run it.
  */
 #include <limits.h>
 #include <pwd.h>
@@ -17,12 +17,12 @@
 static const struct host {
 	const char *name;
 	const char *title;
-	const char *variable;  /* names the directory of the user's file when it is set; NULL: none */
+	const char *variable;  /* if set, names the directory of the user's file; NULL: none */
 	const char *directory; /* of the user's file, below the home directory; "" is the home itself */
 	const char *file;
-	const char *project; /* the file of a project, below its directory */
+	const char *project; /* the file of a project, relative to its directory */
 	const char *key;     /* of the servers, in JSON */
-	bool type;           /* an entry says "type": "stdio" */
+	bool type;           /* an entry has "type": "stdio" */
 	bool toml;
 } hosts[] = {
 	{ "claude", "Claude Code", "CLAUDE_CONFIG_DIR", "", ".claude.json", ".mcp.json", "mcpServers", .type = true },
@@ -75,7 +75,7 @@ static char *home_directory(void)
 	return home && *home ? strdup(home) : entry && entry->pw_dir ? strdup(entry->pw_dir) : NULL;
 }
 
-/* The host's file; a link to it is followed, so that the link stays one. */
+/* The host's file; a link is followed, so that the link stays a link. */
 static char *host_file(const struct host *host, bool project, struct husk_error *err)
 {
 	const char *chosen = host->variable ? getenv(host->variable) : NULL;
@@ -97,7 +97,7 @@ static char *host_file(const struct host *host, bool project, struct husk_error 
 	return realpath(path, real) ? strdup(real) : steal_pointer(path);
 }
 
-/* Its text; an empty string when there is none. */
+/* The text of the file; empty if there is no file. */
 static char *read_text(const char *path, struct husk_error *err)
 {
 	struct husk_error why = { 0 };
@@ -139,13 +139,13 @@ static int write_text(const char *path, const char *text, size_t size, struct hu
 
 /* ---- the entry ---- */
 
-/* Who is not root uses the server of this machine, if its socket lets him; else the only way is through sudo. */
+/* A user who is not root uses the server of this machine, if its socket allows it; otherwise only sudo works. */
 static bool needs_sudo(void)
 {
 	return geteuid() != 0 && access(SERVER_SOCKET, W_OK) < 0;
 }
 
-/* How the host starts us: by our own path, because a desktop's PATH may lack it. */
+/* How the host starts this program: by its full path, because the PATH of a desktop may lack it. */
 static json_t *entry_new(const struct host *host, int argc, char *const *argv, struct husk_error *err)
 {
 	char program[PATH_MAX];
@@ -172,7 +172,7 @@ static json_t *entry_new(const struct host *host, int argc, char *const *argv, s
 	return steal_pointer(entry);
 }
 
-/* The options for `husk mcp` are checked now, not when a host starts it and shows nobody why it failed. */
+/* Options for `husk mcp` are checked now, because a host that starts it shows no error. */
 static int check_options(int argc, char *const *argv, struct husk_error *err)
 {
 	const struct cli_command *command = &cli_mcp;
@@ -201,7 +201,7 @@ static int fail_by_hand(const struct host *host, const char *path, const char *w
 			 path, why, host->name);
 }
 
-/* With `entry` in it, or without (NULL). *changed: false when nothing is to be done. */
+/* Adds `entry`, or removes it (NULL). *changed: false if there is nothing to do. */
 static int edit_json(const struct host *host, const char *path, const char *text, json_t *entry, struct buf *out,
 		     bool *changed, struct husk_error *err)
 {
@@ -241,7 +241,7 @@ static int edit_json(const struct host *host, const char *path, const char *text
 
 /* ---- TOML ---- */
 
-/* JSON's strings and lists of them are TOML's too. */
+/* Strings of JSON and lists of them are valid TOML too. */
 static int print_toml(const struct host *host, const json_t *entry, struct buf *out)
 {
 	const char *keys[] = { "command", "args" };
@@ -294,7 +294,7 @@ static int print_entry(const struct host *host, const char *path, json_t *entry,
 	return 0;
 }
 
-/* With the entry (installs), or without (NULL, uninstalls). */
+/* Installs the entry, or uninstalls it (NULL). */
 static int apply(struct cli *cli, const struct host *host, const char *path, json_t *entry, struct husk_error *err)
 {
 	cleanup_free char *text = read_text(path, err);

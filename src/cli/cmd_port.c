@@ -1,9 +1,9 @@
 /*
  * `husk port box 8000`: a TCP port of a sandbox on this machine, without a server. It listens on 127.0.0.1, dials the
- * port inside for each connection (husk_dial; that wakes a hibernated sandbox) and carries the bytes both ways, a thread
- * each, until Ctrl-C or the end of the sandbox.
+ * port inside for each connection (husk_dial, which wakes a hibernated sandbox) and relays the bytes both ways, with a
+ * thread for each connection, until Ctrl-C or the end of the sandbox.
  *
- * What comes out of the sandbox is passed on as it is, and only to whoever connected here.
+ * Bytes from the sandbox are passed on unchanged, and only to the client that connected here.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #define PORTS_MAX 16
 #define CONNECTIONS_MAX 256
 #define CHUNK (64u * 1024u)
-#define LOOK_MS 2000 /* between looks at whether the sandbox is still there */
+#define LOOK_MS 2000 /* between checks whether the sandbox still exists */
 
 struct port_arguments {
 	const char *bind;
@@ -36,7 +36,7 @@ struct forward {
 	int listener;
 };
 
-/* Everything here, and what a connection's thread needs of it. */
+/* Everything here, and what the thread of a connection needs. */
 struct ports {
 	struct husk *husk;
 	bool json;
@@ -55,15 +55,15 @@ struct connection {
 
 /* ---- carrying bytes ---- */
 
-/* One direction: read from `from`, not yet written to `to`. */
+/* One direction: bytes that were read from `from` and not yet written to `to`. */
 struct way {
 	int from, to;
 	size_t begin, end;
-	bool closed; /* nothing more comes, and `to` was told */
+	bool closed; /* no more bytes come, and `to` was shut down */
 	char data[CHUNK];
 };
 
-/* One step of one direction. False: the connection is broken. */
+/* One step of one direction. False: the connection failed. */
 static bool way_step(struct way *way, short readable, short writable)
 {
 	if (way->begin == way->end && !way->closed && readable) {
@@ -109,7 +109,7 @@ static void carry(int ours, int theirs)
 	while (!ways[0].closed || !ways[1].closed) {
 		struct pollfd fds[2] = { { .fd = ours, .events = way_read(&ways[0]) | way_write(&ways[1]) },
 					 { .fd = theirs, .events = way_read(&ways[1]) | way_write(&ways[0]) } };
-		/* a side that is not asked for anything would only repeat that its other end hung up */
+		/* a descriptor without requested events would only repeat POLLHUP */
 		for (size_t i = 0; i < 2; i++)
 			if (!fds[i].events)
 				fds[i].fd = -1;
@@ -146,7 +146,7 @@ static void connection_start(struct ports *ports, uint16_t remote, int fd)
 
 	if (!connection || atomic_load(&ports->connections) >= CONNECTIONS_MAX) {
 		free(connection);
-		return; /* and the close tells the client */
+		return; /* the close informs the client */
 	}
 	*connection = (struct connection){ .ports = ports, .remote = remote, .fd = fd };
 	atomic_fetch_add(&ports->connections, 1);
@@ -225,7 +225,7 @@ static int ports_print(const struct ports *ports, struct husk_error *err)
 	return fflush(stdout) == 0 ? 0 : husk_fail_errno(err, "cannot write to standard output");
 }
 
-/* Fails once it has ended. A hibernated one is fine: the next connection wakes it. */
+/* Fails if the sandbox has ended. A hibernated one is fine: the next connection wakes it. */
 static int look_at(const struct ports *ports, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -284,7 +284,7 @@ static int port_run(struct cli *cli, void *data, int argc, char **argv, struct h
 	if (interrupt_forward(true, err) < 0 || ports_print(&ports, err) < 0)
 		return -1;
 	int result = ports_loop(&ports, err);
-	/* libhusk's handle is in use by threads that may sit in a call: it goes with the program */
+	/* threads may still use libhusk's handle in a call: it is never closed */
 	cli->husk = NULL;
 	return result;
 }

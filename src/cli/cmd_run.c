@@ -1,6 +1,6 @@
 /*
- * `husk run`: a sandbox for one command. Makes it, follows the command, removes it, exits with the command's status.
- * Whatever goes wrong in between, and however often the user presses Ctrl-C, the sandbox is removed (unless --keep).
+ * `husk run`: a sandbox for one command. Creates it, follows the command, removes it, exits with the command's status.
+ * After any failure, and any number of Ctrl-C, the sandbox is removed (unless --keep).
  */
 #include <inttypes.h>
 
@@ -57,7 +57,7 @@ static int run_detached(struct cli *cli, const struct husk_sandbox *sandbox, con
 	return 0;
 }
 
-/* Follows the command in a sandbox that is there; then removes it, whatever came of the command. */
+/* Follows the command in an existing sandbox; then removes the sandbox, whatever the result. */
 static int run_in(struct cli *cli, const struct run_arguments *arguments, const struct husk_sandbox *sandbox,
 		  const struct husk_exec_options *exec, struct relay_result *result, int64_t *pid, json_t **denied,
 		  struct husk_error *err)

@@ -1,6 +1,6 @@
 /*
- * `husk serve`: hands over to huskd, the HTTP server, which is a program of its own so that this one and the
- * supervisors do not load it. huskd is looked for beside this program; its options are checked by it alone.
+ * `husk serve`: starts huskd, the HTTP server. huskd is a separate program, so that husk and the supervisors do not
+ * load it. huskd is searched beside this program, and checks its options itself.
  */
 #include <limits.h>
 
@@ -90,7 +90,7 @@ static int serve_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	}
 	if (find_huskd(program, err) < 0)
 		return -1;
-	/* The cast drops const from an interface older than const; exec changes neither. */
+	/* The cast drops const, because execv has an old interface; exec changes nothing. */
 	execv(program, (char *const *)words);
 	return husk_fail_errno(err, "cannot run '%s'", program);
 }

@@ -1,6 +1,6 @@
 /*
- * `husk snapshot create|ls|rm`: the state of a sandbox at one instant (memory, processes and disk), kept under an id and an
- * optional name. `husk create --from` continues from it.
+ * `husk snapshot create|ls|rm`: the state of a sandbox at one moment (memory, processes and disk), kept under an id and
+ * an optional name. `husk create --from` continues from it.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -69,7 +69,7 @@ static int snapshot_ls_run(struct cli *cli, void *data, int argc, char **argv, s
 	return cli->json ? output_json(json_snapshots(list), err) : snapshot_table(list, err);
 }
 
-/* What was named by name is shown by its id. */
+/* A snapshot that was given by name is shown by its id. */
 static int snapshot_id(struct husk_snapshot *const *list, const char *name, char **out, struct husk_error *err)
 {
 	for (size_t i = 0; list[i]; i++) {
@@ -78,7 +78,7 @@ static int snapshot_id(struct husk_snapshot *const *list, const char *name, char
 		*out = strdup(list[i]->id);
 		return *out ? 0 : husk_fail_memory(err);
 	}
-	*out = strdup(name); /* libhusk says what is wrong with it, and what may have been meant */
+	*out = strdup(name); /* libhusk reports the error and suggests a name */
 	return *out ? 0 : husk_fail_memory(err);
 }
 

@@ -1,5 +1,5 @@
 /*
- * `husk stats`: what sandboxes use of their limits, by the host's accounting. Without arguments it shows every running
+ * `husk stats`: the resources that sandboxes use, by the host's accounting. Without arguments it shows every running
  * sandbox. It never wakes a hibernated one by itself.
  */
 #include <inttypes.h>
@@ -60,7 +60,7 @@ static int stats_all(struct cli *cli, struct table *table, json_t *array, struct
 	if (husk_list(cli->husk, &running, &list, err) < 0)
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
-		/* it may end between the two calls: then it is simply not in the list any more */
+		/* a sandbox may end between the two calls: then it is left out */
 		if (stats_one(cli, list[i], table, array, err) < 0 && err->code != HUSK_GONE &&
 		    err->code != HUSK_NOT_FOUND)
 			return -1;

@@ -14,7 +14,7 @@
 
 /* ---- definitions ---- */
 
-/* The folders that hold definitions, first come first served. */
+/* The folders with definitions, in the order of the search. */
 static int definition_roots(char ***out, struct husk_error *err)
 {
 	const char *chosen = getenv("HUSK_TEMPLATES");
@@ -44,7 +44,7 @@ static bool is_definition(const char *directory)
 	return file && stat(file, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/* The folder of the definition of that name; NULL with err untouched when there is none. */
+/* The folder of the definition with that name; NULL with err untouched: none. */
 static char *definition_find(const char *name, struct husk_error *err)
 {
 	cleanup_strv char **roots = NULL;
@@ -110,7 +110,7 @@ static void build_progress(void *data, const char *line)
 	fputc('\n', stderr);
 }
 
-/* `image`: the pulled image that it is made from; NULL: the options say. */
+/* `image`: the pulled image that it is built from; NULL: as the options say. */
 static int build(struct cli *cli, const char *image, struct husk_build_options *options, struct husk_template **out,
 		 bool *fresh, struct husk_error *err)
 {
@@ -162,7 +162,7 @@ int template_of_image(struct cli *cli, const char *image, const char *isolation,
 	return build(cli, image, &options, &template, &fresh, err) < 0 ? -1 : fresh;
 }
 
-/* The first use of an image: pulled unless it is here, and built. */
+/* The first use of an image: pulls it if it is missing, and builds it. */
 static int image_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err)
 {
 	cleanup_image struct husk_image *image = NULL;
@@ -175,7 +175,7 @@ static int image_ensure(struct cli *cli, const char *name, const char *isolation
 		if (image_pull(cli, name, &image, err) < 0)
 			return -1;
 	} else if (image->built) {
-		return 0; /* the failure was about something else */
+		return 0; /* the failure had another reason */
 	}
 	return template_of_image(cli, image->name, isolation, err) < 0 ? -1 : 1;
 }
@@ -186,7 +186,7 @@ int template_ensure(struct cli *cli, const char *name, const char *isolation, st
 	cleanup_husk_template struct husk_template *template = NULL;
 	bool fresh = false;
 
-	if (husk_url(cli->husk)) /* the server has tried already */
+	if (husk_url(cli->husk)) /* the server has already tried */
 		return 0;
 	if (husk_template_list(cli->husk, &list, err) < 0)
 		return -1;
@@ -224,7 +224,7 @@ static const struct option_spec build_options[] = {
 	{ 0 },
 };
 
-/* "./my-template/" is called my-template. */
+/* "./my-template/" has the name my-template. */
 static char *name_of_directory(const char *path)
 {
 	cleanup_free char *real = realpath(path, NULL);
@@ -274,7 +274,7 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	if (!called)
 		return husk_fail(err, HUSK_INVALID,
 				 "--name is needed: a root filesystem does not say what it is called");
-	/* Another machine's definitions are found by that machine; a directory of ours is not there. */
+	/* A server finds its own definitions; a local directory does not exist there. */
 	bool theirs = husk_url(cli->husk) && !given && !is_definition(argv[0]);
 	if (!given && !theirs && resolve_definition(argv[0], &directory, &name, err) < 0)
 		return -1;
@@ -305,7 +305,7 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 
 /* ---- ls, rm ---- */
 
-/* The definitions that were never baked, for whoever looks for what there is. */
+/* The definitions that were never baked, so that `template ls` shows them too. */
 static int unbuilt_names(struct husk_template *const *list, char ***out, struct husk_error *err)
 {
 	cleanup_strv char **names = NULL;
@@ -333,7 +333,7 @@ static json_t *templates_json(struct husk_template *const *list, char *const *un
 	return steal_pointer(array);
 }
 
-/* The content's digest in short, and the build of it. */
+/* The short digest of the content, and the build. */
 static void table_version(struct table *table, const char *version)
 {
 	const char *build = version ? strrchr(version, '-') : NULL;

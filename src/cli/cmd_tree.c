@@ -1,5 +1,5 @@
 /*
- * `husk tree`: draws families of sandboxes and snapshots, each below what it came from.
+ * `husk tree`: draws families of sandboxes and snapshots, each below its origin.
  */
 #include "cli/cli.h"
 
@@ -20,7 +20,7 @@ static const char *text_of(const json_t *node, const char *key)
 	return text ? text : "";
 }
 
-/* "sb-…  name  ended (killed)  6 s": what there is of these, in this order. */
+/* "sb-…  name  ended (killed)  6 s": the existing ones of these, in this order. */
 static int add_word(struct buf *line, const char *word)
 {
 	return *word ? buf_printf(line, "%s%s", line->size ? "  " : "", word) : 0;

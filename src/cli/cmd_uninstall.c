@@ -1,7 +1,7 @@
 /*
- * `husk uninstall`: what comes before the program itself is taken away. `--stop` leaves nothing that runs and keeps what
- * was meant to be kept; a package's removal calls it. `--data` removes the whole instance. The program's own files belong
- * to who installed them: apt or make.
+ * `husk uninstall`: the step before the program itself is removed. `--stop` leaves nothing running and keeps persistent
+ * data; the removal of a package calls it. `--data` removes the whole instance. apt or make removes the program's own
+ * files.
  */
 #include "cli/cli.h"
 
@@ -24,7 +24,7 @@ static bool is_awake(const struct husk_sandbox *sandbox)
 	return sandbox->state != HUSK_HIBERNATED && sandbox->state != HUSK_ENDED;
 }
 
-/* The persistent ones first: when one of them cannot be put to disk, nothing has ended yet. */
+/* The persistent ones first: if one of them cannot be hibernated, nothing has ended yet. */
 static int stop_all(struct cli *cli, struct husk_sandbox *const *list, struct husk_error *err)
 {
 	for (size_t i = 0; list[i]; i++)
@@ -48,7 +48,7 @@ static int end_all(struct cli *cli, struct husk_sandbox *const *list, struct hus
 	return husk_erase(cli->husk, err);
 }
 
-/* What `--data` is about to remove, for people. */
+/* Prints what `--data` is about to remove. */
 static int say_contents(struct cli *cli, struct husk_sandbox *const *list, struct husk_error *err)
 {
 	struct husk_snapshot **snapshots = NULL;

@@ -72,7 +72,7 @@ static int save(struct code_view *view, size_t kind, const char *text, size_t si
 	return json_array_append_new(view->files, json_text0(path)) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* Saves each rich representation, or says on stderr that there is one. */
+/* Saves each rich representation, or prints a note on stderr that there is one. */
 static int rich_result(struct code_view *view, json_t *bundle, struct husk_error *err)
 {
 	bool any = false;

@@ -1,7 +1,7 @@
 /*
- * What `husk doctor --fix` repairs: missing packages, user namespaces that are switched off, the group of those who may use
- * the server, its systemd socket, and what dead sandboxes left. Each repair looks first, so that a host in order is not
- * touched, and one that fails does not keep the others from being tried. Called by cmd_doctor.c, which checks afterwards.
+ * What `husk doctor --fix` repairs: missing packages, disabled user namespaces, the group of the server's users, its
+ * systemd socket, and remains of dead sandboxes. Each repair checks first, so that a host without problems is not
+ * changed. If a repair fails, the others are still tried. Called by cmd_doctor.c, which runs the checks afterwards.
  */
 #include "cli/doctor_fix.h"
 
@@ -13,7 +13,7 @@
 #define NAMESPACES_FILE "/etc/sysctl.d/60-husk.conf"
 #define GROUP "husk"
 
-/* 1: repaired, 0: there was nothing to repair. `what` says what was done. */
+/* 1: repaired, 0: nothing to repair. `what` describes the repair. */
 typedef int (*repair_fn)(struct cli *cli, struct buf *what, struct husk_error *err);
 
 static int run(const char *const *argv, int timeout_ms, struct husk_error *err)
@@ -99,7 +99,7 @@ static int fix_group(struct cli *cli, struct buf *what, struct husk_error *err)
 	return run(argv, COMMAND_MS, err) < 0 ? -1 : 1;
 }
 
-/* Only where systemd is at work and Husk's units are installed. */
+/* Only if systemd runs and Husk's units are installed. */
 static int fix_units(struct cli *cli, struct buf *what, struct husk_error *err)
 {
 	static const char *const places[] = { "/etc/systemd/system", "/usr/local/lib/systemd/system",

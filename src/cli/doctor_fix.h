@@ -6,8 +6,8 @@
 
 #include "cli/cli.h"
 
-/* Repairs what it can on this host and says on stderr what it did, and what it could not do and why. DENIED for those who
- * are not root, UNAVAILABLE for the host of a server. */
+/* Repairs what it can on this host, and prints on stderr what was done, and what failed and why. DENIED if the user is
+ * not root, UNAVAILABLE over a server. */
 int doctor_fix(struct cli *cli, struct husk_error *err);
 
 #endif

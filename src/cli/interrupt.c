@@ -1,28 +1,28 @@
 /*
- * Signals sent to husk itself: see interrupt.h. Handlers, not a blocked mask or ignored signals, because those would be
- * inherited by the supervisors and helper programs that libhusk starts; handlers fall back to the default at exec.
- * The handler keeps to async-signal-safe calls.
+ * Signals sent to husk itself: see interrupt.h. This file uses handlers. Blocked or ignored signals would be inherited
+ * by the supervisors and helper programs that libhusk starts; handlers are reset at exec. The handler uses
+ * async-signal-safe calls only.
  */
 #include "cli/interrupt.h"
 
 #include <fcntl.h>
 #include <signal.h>
 
-/* How long the first interrupt waits for what is under way, such as a create that then is taken back. */
+/* How long the first interrupt waits for running work, such as a create that is then undone. */
 #define HOLD_SECONDS 30
 
 enum interrupt_mode { MODE_DEFAULT, MODE_HOLD, MODE_FORWARD };
 
 static const int ending_signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 
-/* What the handler works on: signal handlers have no other way to their data. */
+/* The handler's data: signal handlers have no other way to get data. */
 static volatile sig_atomic_t mode = MODE_DEFAULT;
 static volatile sig_atomic_t seen;
-static volatile sig_atomic_t overdue; /* what the alarm ends us for */
+static volatile sig_atomic_t overdue; /* the signal that the alarm ends this process for */
 static int queue[2] = { -1, -1 };
 static char children_path[64];
 
-/* Helper programs run in process groups of their own, so a terminal's Ctrl-C does not reach them. */
+/* Helper programs run in their own process groups, so a terminal's Ctrl-C does not reach them. */
 static void end_children(void)
 {
 	char text[4096];
@@ -50,7 +50,7 @@ static void on_signal(int signal)
 	unsigned char byte = (unsigned char)signal;
 
 	if (mode == MODE_FORWARD) {
-		/* a full queue loses it: by then the reader has plenty to act on */
+		/* a full queue loses the signal: by then the reader has enough to act on */
 		ssize_t ignored = write(queue[1], &byte, 1);
 		(void)ignored;
 	} else if (signal != SIGWINCH) {
@@ -84,7 +84,7 @@ static int handle(int signal, void (*handler)(int), struct husk_error *err)
 	sigemptyset(&action.sa_mask);
 	if (sigaction(signal, NULL, &before) < 0)
 		return husk_fail_errno(err, "cannot read the action of signal %d", signal);
-	/* nohup and background jobs of a shell: whoever started us wants it ignored */
+	/* nohup and background jobs of a shell: the parent process wants the signal ignored */
 	if (before.sa_handler == SIG_IGN && signal != SIGPIPE)
 		return 0;
 	if (sigaction(signal, &action, NULL) < 0)

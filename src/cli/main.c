@@ -1,7 +1,7 @@
 /*
- * husk, the command line: finds the command, parses its options, opens the instance, runs the command, and turns its result
- * into an exit status. Each command is in its own file. This file knows none of them by name, except the processes that
- * libhusk starts from this same binary: `supervise`, `leash` and `volume-server`, which look after one sandbox, its network
+ * husk, the command line: finds the command, parses its options, opens the instance, runs the command, and turns its
+ * result into an exit status. Each command has its own file. This file names no command, except the processes that
+ * libhusk starts from this same binary: `supervise`, `leash` and `volume-server`, which serve one sandbox, its network
  * and one of its volumes, and `builder`, a step of a template's build.
  */
 #include "base/log.h"
@@ -36,7 +36,7 @@ static int check_operands(const struct cli_command *command, int argc, char *con
 	return 0;
 }
 
-/* Output is only as good as its last flush: a full disk behind stdout is a failure, a reader that left is not news. */
+/* Output counts only when it is flushed: a full disk behind stdout is a failure; a reader that left is not. */
 static int finish_output(int status)
 {
 	if (fflush(stdout) == 0 && !ferror(stdout))
@@ -85,7 +85,7 @@ static int parse_and_run(struct cli *cli, int argc, char **argv, struct husk_err
 	return status;
 }
 
-/* Options before the command: only those common to all; then the command's words. */
+/* Options before the command: only the common ones; then the command's words. */
 static int find_command(struct cli *cli, int *argc, char ***argv, struct husk_error *err)
 {
 	const struct option_group common = { common_options, cli };
@@ -130,7 +130,7 @@ int main(int argc, char **argv)
 		return builder_main(argc - 1, argv + 1);
 	argc -= argc > 0;
 	argv++;
-	/* Wrong settings are told by the command that would use them. */
+	/* Wrong settings are reported by the command that would use them. */
 	int status = config_apply(&cli.settings) < 0 ? 0 : log_setup("husk", LOG_WARN, &err);
 	if (status == 0)
 		status = interrupt_setup(&err);

@@ -88,7 +88,7 @@ static int parse_integer(const char *text, int64_t *out)
 	return str_to_int64(text, INT64_MIN, INT64_MAX, out);
 }
 
-/* How each numeric kind is read and how it is spoken of. */
+/* How each numeric kind is parsed, and its name in messages. */
 struct number_kind {
 	int (*parse)(const char *text, int64_t *out);
 	const char *noun; /* in "'x' is not …" */
@@ -199,7 +199,7 @@ static int add_string(const char *text, struct string_list *list, struct husk_er
 
 /* ---- one option ---- */
 
-/* `text` NULL: no value was given, which only a flag allows. */
+/* `text` NULL: no value was given, which is only valid for a flag. */
 static int option_set(const struct option_spec *spec, void *target, const char *what, const char *text,
 		      struct husk_error *err)
 {
@@ -379,7 +379,7 @@ int options_parse(const struct option_group *groups, size_t group_count, size_t 
 		if (parser_option(&parser, word) < 0)
 			return -1;
 	}
-	argv[operands] = NULL; /* what is left is a command line of its own */
+	argv[operands] = NULL; /* the rest is a separate command line */
 	*argc = operands;
 	return 0;
 }
@@ -409,7 +409,7 @@ void options_help(const struct option_group *groups, size_t group_count, FILE *o
 	for (size_t i = 0; i < group_count; i++) {
 		for (const struct option_spec *spec = groups[i].specs; spec && spec->name; spec++) {
 			char left[64], letter[6] = "    ";
-			if (!spec->help) /* another spelling of an option that has its line */
+			if (!spec->help) /* another spelling of an option that has its own line */
 				continue;
 			if (spec->letter)
 				snprintf(letter, sizeof(letter), "-%c, ", spec->letter);

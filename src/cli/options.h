@@ -1,9 +1,9 @@
 /*
  * A small declarative option parser: a command describes its options in constant tables, and the parser fills the
- * command's own structure. main.c is the only caller; the tables live beside the commands that use them.
+ * command's own structure. main.c is the only caller; the tables are beside the commands that use them.
  *
- * Tables can be shared (run, create and code make sandboxes with the same options): each table is parsed into a
- * structure of its own.
+ * Tables can be shared (run, create and code have the same options for sandboxes): each table is parsed into its own
+ * structure.
  */
 #ifndef HUSK_CLI_OPTIONS_H
 #define HUSK_CLI_OPTIONS_H
@@ -16,13 +16,13 @@ enum option_kind {
 	OPTION_STRING,       /* const char * */
 	OPTION_CHOICE,       /* const char *, one of `choices` */
 	OPTION_INTEGER,      /* int64_t, within min..max */
-	OPTION_SIZE,         /* uint64_t bytes, within min..max; a bare number counts MiB */
+	OPTION_SIZE,         /* uint64_t bytes, within min..max; a number without a unit is MiB */
 	OPTION_SECONDS,      /* int64_t, within min..max */
 	OPTION_MILLISECONDS, /* int64_t; given in seconds with decimals, or with a unit; within min..max */
 	OPTION_CPUS,         /* uint32_t thousandths, within min..max thousandths */
 	OPTION_PAIRS,        /* struct pair_list of K=V, may be repeated */
 	OPTION_STRINGS,      /* struct string_list, may be repeated */
-	OPTION_ENVIRONMENT,  /* as PAIRS; K alone takes the value from our own environment */
+	OPTION_ENVIRONMENT,  /* as PAIRS; K alone uses the value of our own environment */
 };
 
 struct pair_list {
@@ -38,31 +38,31 @@ struct string_list {
 struct option_spec {
 	char letter;       /* 0: none */
 	const char *name;  /* without the dashes; a table ends with name NULL */
-	const char *exact; /* a whole word that also means this option, like "-it"; NULL: none */
+	const char *exact; /* a whole word for this option, like "-it"; NULL: none */
 	enum option_kind kind;
 	size_t offset;     /* of the field it fills */
-	const char *value; /* what help calls the value */
+	const char *value; /* the name of the value in help */
 	const char *help;
 	int64_t min, max;
 	const char *const *choices; /* NULL-terminated */
 };
 
-/* A line of a table; what only some options have (exact, min, max, choices) stands behind as `.min = 1`. */
+/* A line of a table; fields that only some options have (exact, min, max, choices) follow as `.min = 1`. */
 #define OPTION(letter_, name_, kind_, type, field, value_, help_, ...)                                                 \
 	{                                                                                                              \
 		.letter = letter_, .name = name_, .kind = kind_, .offset = offsetof(type, field), .value = value_,     \
 		.help = help_, __VA_ARGS__                                                                             \
 	}
 
-/* One table and the structure its offsets count from. */
+/* One table, and the structure that its offsets refer to. */
 struct option_group {
 	const struct option_spec *specs;
 	void *target;
 };
 
-/* Parses argv[0..*argc) and leaves the operands at the front of argv, NULL behind them, their number in *argc. Options
- * may stand among the first `stop_after` operands; everything behind those is left alone (0: options may stand
- * anywhere). "--" ends them too. The first failure is described in err, naming the option. */
+/* Parses argv[0..*argc) and leaves the operands at the front of argv, followed by NULL, with their number in *argc.
+ * Options may come among the first `stop_after` operands; everything after those is not parsed (0: options may come
+ * anywhere). "--" ends the options too. On the first failure err names the option. */
 int options_parse(const struct option_group *groups, size_t group_count, size_t stop_after, int *argc, char **argv,
 		  struct husk_error *err);
 /* Frees what the parser allocated (lists). */

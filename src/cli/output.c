@@ -26,7 +26,7 @@ void output_duration(int64_t milliseconds, char *out, size_t size)
 	} units[] = { { 86400000, "d" }, { 3600000, "h" }, { 60000, "m" }, { 1000, "s" } };
 
 	for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
-		/* two of the larger unit before it takes over: "90 s" says more than "1 m" */
+		/* a unit is used from two of it on: "90 s" says more than "1 m" */
 		if (milliseconds >= 2 * units[i].milliseconds || milliseconds == units[i].milliseconds) {
 			snprintf(out, size, "%" PRId64 " %s", milliseconds / units[i].milliseconds, units[i].unit);
 			return;
@@ -49,7 +49,7 @@ void output_safe(FILE *out, const char *text, bool lines)
 {
 	for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
 		bool control = *p < 0x20 || *p == 0x7f;
-		/* C1 controls arrive in UTF-8 as c2 80 … c2 9f; some terminals obey them */
+		/* C1 controls are c2 80 … c2 9f in UTF-8; some terminals obey them */
 		if (*p == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f) {
 			fputc('?', out);
 			p++;
@@ -64,7 +64,7 @@ void output_safe(FILE *out, const char *text, bool lines)
 
 void output_error(const char *message)
 {
-	fflush(stdout); /* in the order in which things were said, also where both go into one file */
+	fflush(stdout); /* keeps the order of output and messages, also if both go into one file */
 	fputs("husk: ", stderr);
 	output_safe(stderr, message, true);
 	fputc('\n', stderr);
@@ -154,7 +154,7 @@ void table_age(struct table *table, int64_t since_ms)
 	table_cell(table, text);
 }
 
-/* Characters, not bytes: UTF-8 continuation bytes take no room. */
+/* Characters, not bytes: UTF-8 continuation bytes have no width. */
 static size_t text_width(const char *text)
 {
 	size_t width = 0;

@@ -1,8 +1,8 @@
 /*
- * What the commands print with: aligned tables, one JSON document, human sizes and times, colours on a terminal only.
+ * Output of the commands: aligned tables, one JSON document, readable sizes and times, colours on a terminal only.
  *
- * Names, arguments and messages can come from a guest, which is hostile: whatever is printed through here has its
- * control characters taken out first, so that a sandbox cannot drive the user's terminal.
+ * Names, arguments and messages may come from a guest, which is hostile. Control characters are removed from everything
+ * that is printed here, so that a sandbox cannot control the user's terminal.
  */
 #ifndef HUSK_CLI_OUTPUT_H
 #define HUSK_CLI_OUTPUT_H
@@ -17,24 +17,24 @@
 void output_size(uint64_t bytes, char *out, size_t size);
 /* "340 ms", "12 s", "3 m", "2 h", "5 d". */
 void output_duration(int64_t milliseconds, char *out, size_t size);
-/* The same in whole seconds, for how old things are and how long they have: never negative. */
+/* The same in whole seconds, for ages and remaining times: never negative. */
 void output_age(int64_t milliseconds, char *out, size_t size);
 
 /* ---- text ---- */
 
-/* To `out` with control characters (newline and tab excepted when `lines`) shown as '?'. */
+/* Writes to `out`, with control characters (except newline and tab if `lines`) shown as '?'. */
 void output_safe(FILE *out, const char *text, bool lines);
 /* "husk: <message>" on stderr, safe. */
 void output_error(const char *message);
-/* "husk: …" on stderr, safe, for what is worth knowing but no failure. */
+/* "husk: …" on stderr, safe, for information that is not a failure. */
 void output_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 enum output_color { COLOR_GREEN = 32, COLOR_YELLOW = 33, COLOR_RED = 31, COLOR_BOLD = 1 };
-/* The word, coloured when `out` is a terminal and NO_COLOR is unset. */
+/* The word, coloured if `out` is a terminal and NO_COLOR is not set. */
 void output_colored(FILE *out, enum output_color color, const char *word);
 
 /* ---- tables ---- */
 
-/* Zero-initialise; the first row of cells is the heading. Running out of memory is remembered and told by print. */
+/* Zero-initialise; the first row of cells is the heading. If memory runs out, print reports it. */
 struct table {
 	size_t columns;
 	char **cells;
@@ -53,16 +53,16 @@ void table_free(struct table *table);
 
 /* ---- JSON ---- */
 
-/* Prints the one document and drops it; a NULL document means memory ran out while it was made. */
+/* Prints the one document and drops it; NULL means that memory ran out while it was made. */
 int output_json(json_t *document, struct husk_error *err);
 
 /* ---- progress (progress.c) ---- */
 
-/* A line on stderr that shows the thing goes on, once it has taken half a second, on a terminal only. */
+/* A line on stderr that shows progress, after half a second, on a terminal only. */
 struct progress;
 struct progress *progress_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_bytes(struct progress *progress, size_t more); /* NULL is fine */
-/* Another text in the same line; NULL as progress is fine. */
+/* Another text in the same line; progress may be NULL. */
 void progress_text(struct progress *progress, const char *text);
 void progress_end(struct progress **progress);
 #define cleanup_progress cleanup(progress_end)

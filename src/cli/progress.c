@@ -1,7 +1,7 @@
 /*
- * The line that shows a slow call is still going: a thread of its own, because libhusk's calls block. It appears after
- * half a second, only when stderr is a terminal, and is wiped when the call is over. It never touches stdout, and takes
- * no signals: those belong to the main thread.
+ * The line that shows that a slow call still runs. It has its own thread, because libhusk's calls block. It appears
+ * after half a second, only if stderr is a terminal, and is erased when the call is over. It never uses stdout, and
+ * blocks signals: the main thread handles them.
  */
 #include <stdatomic.h>
 
@@ -10,7 +10,7 @@
 #include "cli/terminal.h"
 
 #define PROGRESS_DELAY_MS 500
-#define LINE_REST 24 /* columns for the wheel, the bytes and the time */
+#define LINE_REST 24 /* columns for the spinner, the bytes and the time */
 #define PROGRESS_STEP_MS 100
 
 struct progress {
@@ -31,7 +31,7 @@ static void progress_draw(struct progress *progress, size_t frame)
 
 	if (bytes)
 		output_size(bytes, size, sizeof(size));
-	/* One line: a text that is wider than the terminal would go on in the next, and stay there. */
+	/* One line: a text wider than the terminal would continue in the next line and stay there. */
 	char text[sizeof(progress->text)];
 	uint16_t rows, columns;
 	terminal_size(&rows, &columns);
@@ -76,7 +76,7 @@ struct progress *progress_begin(const char *format, ...)
 	if (!isatty(STDERR_FILENO))
 		return NULL;
 	struct progress *progress = calloc(1, sizeof(*progress));
-	if (!progress) /* a missing spinner is no reason to fail the call it decorates */
+	if (!progress) /* a missing spinner is no reason to fail the call */
 		return NULL;
 	va_start(arguments, format);
 	vsnprintf(progress->text, sizeof(progress->text), format, arguments);

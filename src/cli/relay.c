@@ -1,7 +1,7 @@
 /*
- * Following a process of a sandbox; see relay.h. The main thread takes the output and our signals; a second one feeds
- * our stdin, because a write blocks while the process is slow to read, and the output must flow meanwhile. Whatever
- * happens, the terminal is given back as it was found.
+ * Follows a process of a sandbox; see relay.h. The main thread handles the output and our signals. A second thread
+ * feeds our stdin, because a write blocks while the process does not read, and the output must flow meanwhile. In any
+ * case the terminal is restored.
  */
 #include "cli/relay.h"
 
@@ -18,11 +18,11 @@
 #define LAST_ERRORS_MAX 1024u
 #define KEY_CTRL_P 0x10
 #define KEY_CTRL_Q 0x11
-/* A feeder that does not let go by then sits in a write nobody reads: the program is about to end anyway. */
+/* A feeder that does not end by then is blocked in a write: the program is about to end anyway. */
 #define FEEDER_PATIENCE_MS 200
-/* How long a process has to end after a signal that was passed on to it; then it is ended. */
+/* How long a process has to end after a signal was passed on; then it is killed. */
 #define SIGNAL_GRACE_MS 10000
-/* How long that may take, and what it lived in: a supervisor may hang. */
+/* How long the kill and the removal of the sandbox may take: a supervisor may hang. */
 #define CLEANUP_SECONDS 15
 
 const struct option_spec process_options[] = {
@@ -47,14 +47,14 @@ struct relay {
 	int wake; /* the feeder saw the detach keys */
 	int stop; /* the feeder is to end */
 	bool exited;
-	bool abandoned;      /* the feeder did not end, and still uses all this */
-	int signal;          /* the last that was passed on; 0: none */
-	int64_t deadline_ms; /* with it: when we stop waiting for the process */
+	bool abandoned;      /* the feeder did not end, and still uses this structure */
+	int signal;          /* the last signal that was passed on; 0: none */
+	int64_t deadline_ms; /* with `signal`: when to stop waiting for the process */
 };
 
 /* ---- our input ---- */
 
-/* Sends the bytes, less the detach keys. *held: a ctrl-p that waits for what comes next. True: the user detached. */
+/* Sends the bytes without the detach keys. *held: a ctrl-p that waits for the next key. True: the user detached. */
 static bool feed_keys(struct relay *relay, const char *data, size_t size, bool *held, int *result)
 {
 	char out[4096 + 1];
@@ -103,7 +103,7 @@ static void *feeder_main(void *data)
 		if (!keys)
 			result = husk_process_write(relay->process, bytes, (size_t)size, NULL);
 	}
-	/* a failed write means the process is over or reads no more: its exit tells the rest */
+	/* a failed write means that the process has ended or reads no more: its exit has the details */
 	husk_process_close_stdin(relay->process, NULL);
 	return NULL;
 }
@@ -114,7 +114,7 @@ static int feeder_start(struct relay *relay, pthread_t *thread, struct husk_erro
 	return errno ? husk_fail_errno(err, "cannot start a thread for stdin") : 0;
 }
 
-/* True when it ended, so that what it uses may be freed. */
+/* True if it ended, so that its data may be freed. */
 static bool feeder_stop(struct relay *relay, pthread_t thread)
 {
 	struct timespec until;
@@ -145,13 +145,13 @@ static void relay_signals(struct relay *relay)
 			relay->deadline_ms = time_monotonic_ms() + SIGNAL_GRACE_MS;
 			interrupt_deadline(signal, SIGNAL_GRACE_MS / 1000 + CLEANUP_SECONDS);
 		}
-		/* asked a second time, or by a terminal that went away: stop waiting for its consent */
+		/* a second signal, or a closed terminal: do not wait for the process to end itself */
 		if (again || signal == SIGHUP || husk_process_signal(relay->process, signal, NULL) < 0)
 			relay->result->interrupted = signal;
 	}
 }
 
-/* For poll: the time the process has left, once a signal was passed on to it; else for ever. */
+/* The timeout for poll: the remaining time of the process after a signal was passed on; otherwise no limit. */
 static int relay_patience(struct relay *relay)
 {
 	if (!relay->signal)
@@ -179,7 +179,7 @@ static int capture(struct relay_capture *into, const char *data, size_t size, st
 	return 0;
 }
 
-/* As write_full, but a reader that never reads cannot keep us from our signals: PIPE_BUF fits whenever poll says so. */
+/* As write_full, but a reader that never reads cannot delay signals: PIPE_BUF bytes fit whenever poll says so. */
 static int pass_on(struct relay *relay, int fd, const char *data, size_t size, struct husk_error *err)
 {
 	while (size && !relay->result->interrupted) {
@@ -195,7 +195,7 @@ static int pass_on(struct relay *relay, int fd, const char *data, size_t size, s
 		if (written < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
 		if (written < 0 && errno == EPIPE) {
-			relay->result->interrupted = SIGPIPE; /* as a program that dies of it would say */
+			relay->result->interrupted = SIGPIPE; /* the status of a program that dies of SIGPIPE */
 			return 0;
 		}
 		if (written < 0)
@@ -246,12 +246,13 @@ static int relay_loop(struct relay *relay, struct husk_error *err)
 		if (ready < 0 && errno != EINTR)
 			return husk_fail_errno(err, "cannot wait for the process");
 		if (ready < 0)
-			continue; /* and what poll would have said is not there */
+			continue; /* the results of poll are not valid */
 		if (fds[2].revents & POLLIN)
 			relay->result->detached = true;
 		if (fds[1].revents & POLLIN)
 			relay_signals(relay);
-		/* Readable does not promise an event: a frame of credit is none, and next would wait through a signal. */
+		/* A readable descriptor does not guarantee an event: a credit frame is none, and next would block
+		 * through a signal. */
 		if (relay_over(relay) || !husk_process_pending(relay->process))
 			continue;
 		struct husk_process_event event = { 0 };
@@ -278,7 +279,7 @@ static int relay_run(struct relay *relay, struct husk_error *err)
 int relay_process(struct cli *cli, struct husk_process *process, const struct relay_options *options,
 		  struct relay_result *result, struct husk_error *err)
 {
-	/* static: a feeder stuck in its last write may outlive this call */
+	/* static: a feeder that is blocked in its last write may outlive this call */
 	static struct relay relay;
 
 	relay = (struct relay){ .cli = cli, .process = process, .options = options, .result = result };
@@ -291,7 +292,7 @@ int relay_process(struct cli *cli, struct husk_process *process, const struct re
 		status = relay_run(&relay, err);
 	interrupt_forward(false, NULL);
 	interrupt_deadline(result->interrupted, result->interrupted ? CLEANUP_SECONDS : 0);
-	if (relay.abandoned) /* all of it goes with the program */
+	if (relay.abandoned) /* freed with the program */
 		return status;
 	fd_close(&relay.wake);
 	fd_close(&relay.stop);
@@ -306,7 +307,7 @@ int relay_exec_options(const struct cli *cli, const char *sandbox, struct proces
 {
 	bool at_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !cli->json && !arguments->detach;
 
-	/* `husk run`, `husk exec box`: somebody who sits there wants a shell */
+	/* `husk run`, `husk exec box`: on a terminal the user wants a shell */
 	if (argc == 0 && !arguments->shell && at_terminal)
 		arguments->interactive = arguments->tty = true;
 	*out = (struct husk_exec_options){
@@ -346,7 +347,8 @@ int relay_exec(struct cli *cli, const char *sandbox, const struct process_argume
 {
 	struct husk_process *process = NULL;
 
-	struct progress *progress = progress_begin("waking %s", sandbox); /* all that can take long before it starts */
+	struct progress *progress =
+		progress_begin("waking %s", sandbox); /* everything before the start that can take long */
 	int started = husk_exec(cli->husk, sandbox, exec, &process, pid, err);
 	progress_end(&progress);
 	if (started < 0)

@@ -1,6 +1,6 @@
 /*
- * The user's own terminal; see terminal.h. Whoever makes it raw holds the structure in a cleanup variable, so that no
- * way out leaves the user with a broken shell.
+ * The user's own terminal; see terminal.h. A caller that sets raw mode holds the structure in a cleanup variable, so
+ * that the terminal is restored on every exit path.
  */
 #include "cli/terminal.h"
 
@@ -14,7 +14,7 @@ void terminal_size(uint16_t *rows, uint16_t *columns)
 	*rows = 24;
 	*columns = 80;
 	for (size_t i = 0; i < ARRAY_SIZE(candidates); i++) {
-		/* a serial line answers with zeroes: it does not know either */
+		/* a serial line returns zeroes: the size is unknown */
 		if (ioctl(candidates[i], TIOCGWINSZ, &size) == 0 && size.ws_row && size.ws_col) {
 			*rows = size.ws_row;
 			*columns = size.ws_col;

@@ -1,5 +1,5 @@
 /*
- * The user's own terminal: its size, and raw mode for as long as a guest's terminal is shown on it.
+ * The user's own terminal: its size, and raw mode while a guest's terminal is shown on it.
  */
 #ifndef HUSK_CLI_TERMINAL_H
 #define HUSK_CLI_TERMINAL_H
@@ -13,7 +13,7 @@ struct terminal {
 	struct termios before;
 };
 
-/* The size of the terminal we are on; 24x80 when there is none. */
+/* The size of our terminal; 24x80 if there is none. */
 void terminal_size(uint16_t *rows, uint16_t *columns);
 /* Raw mode when stdin is a terminal; does nothing otherwise. */
 int terminal_raw(struct terminal *terminal, struct husk_error *err);

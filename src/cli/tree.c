@@ -1,7 +1,7 @@
 /*
- * Trees to and from tar, with libarchive; see tree.h. Unpacking trusts nothing in the stream: each name is checked here
- * before libarchive sees it, and libarchive is told to refuse the same things again, so that a link planted by one
- * entry cannot carry another out of the directory.
+ * Converts trees to and from tar, with libarchive; see tree.h. Unpacking trusts nothing in the stream. Each name is
+ * checked here before libarchive sees it, and libarchive checks the same again, so that a link from one entry cannot
+ * lead another entry out of the directory.
  */
 #include "cli/tree.h"
 
@@ -36,7 +36,7 @@ static int fail_archive(struct husk_error *err, struct archive *archive, const c
 
 /* ---- names ---- */
 
-/* How deep a relative name is; -1 when it is absolute or climbs. */
+/* The depth of a relative name; -1 if it is absolute or climbs out. */
 static int name_depth(const char *name)
 {
 	int depth = 0;
@@ -53,8 +53,8 @@ static int name_depth(const char *name)
 	return depth;
 }
 
-/* A link may climb with leading ".." as far as the root of the tree: its parent is at a known depth. Behind a name ".."
- * could climb out of wherever that name leads. */
+/* A link may climb with leading ".." up to the root of the tree, because the depth of its parent is known. After a
+ * name, ".." could climb out of the target of that name. */
 static bool link_stays_inside(const char *name, const char *target)
 {
 	int depth = name_depth(name) - 1;
@@ -132,7 +132,7 @@ int tree_pack(const char *path, int fd, tree_skipped skipped, void *data, struct
 	archive_read_disk_set_symlink_physical(disk);
 	archive_read_disk_set_behavior(disk, ARCHIVE_READDISK_NO_XATTR | ARCHIVE_READDISK_NO_ACL |
 						     ARCHIVE_READDISK_NO_FFLAGS);
-	/* GNU's format keeps names as the bytes they are; pax would want to know their character set */
+	/* GNU's format keeps names as bytes; pax would need to know their character set */
 	archive_write_set_format_gnutar(out);
 	archive_write_set_bytes_per_block(out, CHUNK);
 	archive_write_set_bytes_in_last_block(out, 1);
@@ -160,7 +160,7 @@ struct unpack {
 	void *data;
 };
 
-/* Behind the first component when that is `strip`; "" is the tree's own root. */
+/* The name after its first component if that is `strip`; "" is the root of the tree. */
 static const char *strip_name(const char *name, const char *strip)
 {
 	size_t size = strip ? strlen(strip) : 0;
@@ -231,7 +231,7 @@ static int unpack_entry(const struct unpack *unpack, struct archive_entry *entry
 
 	if (!name)
 		return -1;
-	if (*name == '\0') /* the root of the tree: there already */
+	if (*name == '\0') /* the root of the tree exists already */
 		return 0;
 	int wanted = judge(unpack, entry, name, err);
 	if (wanted <= 0)
@@ -257,7 +257,8 @@ int tree_unpack(int fd, int directory, const char *strip, tree_skipped skipped, 
 
 	if (!in || !disk)
 		return husk_fail_memory(err);
-	/* libarchive guards against absolute names only when it works from the current directory: we get our own */
+	/* libarchive protects against absolute names only relative to the current directory: this thread gets its
+	 * own */
 	if (unshare(CLONE_FS) < 0 || fchdir(directory) < 0)
 		return husk_fail_errno(err, "cannot enter the target directory");
 	archive_write_disk_set_options(disk, ARCHIVE_EXTRACT_TIME | ARCHIVE_EXTRACT_PERM |

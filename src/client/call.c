@@ -23,15 +23,16 @@
 
 #define CALL_CHANNEL 1u
 #define SEND_CHUNK (192u * 1024u)
-/* Credit is given back in steps: fewer frames, and the peer still always has room for a frame of the usual size. */
+/* Credit is given back in steps: this needs fewer frames, and the peer still has room for a frame of the usual size. */
 #define CREDIT_STEP (WIRE_WINDOW / 4)
-/* Past this many queued events, output joins the last queued output of its own stream: its place among the other
- * stream's output is lost rather than memory, when a peer sends crumbs and nobody reads. */
+/* With more queued events than this, output is joined to the last queued output of its stream. If a peer sends small
+ * pieces and nobody reads, this saves memory, but the order between the two streams is lost. */
 #define QUEUE_EVENTS 4096
-/* Messages carry no credit, and no method sends many before it is asked to go on: more than this is an attack. */
+/* Messages need no credit, and no method sends many messages without a request in between: more than this is an
+ * attack. */
 #define QUEUE_MESSAGES 1024
 
-#define PATIENCE_MS 45000 /* of a call whose peer has something to say all the time */
+#define PATIENCE_MS 45000 /* how long a call waits for a silent peer, unless call_be_patient was called */
 
 struct queued {
 	struct queued *next;
@@ -42,31 +43,31 @@ struct queued {
 
 struct call {
 	int fd;
-	char *server;  /* the URL of the server on the way; NULL: there is none */
-	int poll_fd;   /* readable when the connection or queued_fd is; -1: nobody asked for one */
+	char *server;  /* the URL of the server in between; NULL: none */
+	int poll_fd;   /* readable when the connection or queued_fd is; -1: not requested */
 	int queued_fd; /* an eventfd, readable while events are queued */
 	pthread_mutex_t send_lock;
 	pthread_mutex_t lock; /* everything below */
 	pthread_cond_t changed;
-	bool patient;  /* the peer may be silent for as long as it likes */
-	bool pumping;  /* a thread is taking a frame in, and owns `payload` */
+	bool patient;  /* the peer may be silent without a limit */
+	bool pumping;  /* a thread is receiving a frame and owns `payload` */
 	char *payload; /* WIRE_PAYLOAD_MAX bytes */
 	struct queued *head, *tail;
 	size_t events, messages;
-	struct queued *last_data[STREAM_COUNT]; /* the last queued DATA of each stream, while it is queued */
+	struct queued *last_data[STREAM_COUNT]; /* the last queued DATA of each stream */
 	struct queued *current;                 /* handed out by call_next */
 	uint32_t may_send;                      /* our credit on STREAM_IN */
 	uint32_t may_receive[STREAM_COUNT];     /* the peer's credit */
-	uint32_t owed[STREAM_COUNT];            /* consumed, and not yet given back */
+	uint32_t owed[STREAM_COUNT];            /* consumed, and not yet given back as credit */
 	bool peer_eof[STREAM_COUNT];
-	bool ended;    /* END has come: nothing after it is read */
+	bool ended;    /* END was received: nothing after it is read */
 	bool finished; /* END was handed out */
-	bool deaf;     /* the peer takes nothing more from us; what it sent may still be waiting */
+	bool deaf;     /* the peer accepts nothing any more; frames that it sent may still be waiting */
 	bool failed;   /* `failure` says why */
 	struct husk_error failure;
 };
 
-/* ---- taking frames in ---- */
+/* ---- receiving frames ---- */
 
 static void fail(struct call *call, const struct husk_error *why)
 {
@@ -74,7 +75,7 @@ static void fail(struct call *call, const struct husk_error *why)
 		return;
 	call->failed = call->deaf = true;
 	call->failure = *why;
-	shutdown(call->fd, SHUT_RDWR); /* frees a thread that is blocked on it */
+	shutdown(call->fd, SHUT_RDWR); /* wakes a thread that is blocked on it */
 }
 
 static void queued_free(struct queued *item)
@@ -85,7 +86,7 @@ static void queued_free(struct queued *item)
 	free(item);
 }
 
-/* With `lock` held. Another thread may have taken in, for its own needs, what a thread in poll(2) is waiting for. */
+/* With `lock` held. Another thread may have received the frame that a thread in poll(2) is waiting for. */
 static void announce_queue(struct call *call)
 {
 	eventfd_t count;
@@ -160,7 +161,7 @@ static int file_output(struct call *call, const struct wire_header *header, stru
 	return header->size ? enqueue(call, header, why) : 0;
 }
 
-/* Checks one frame that stands in call->payload, and keeps what is in it. Called with `lock` held. */
+/* Checks the frame in call->payload and keeps its content. Called with `lock` held. */
 static int file_frame(struct call *call, const struct wire_header *header, struct husk_error *why)
 {
 	if (header->channel != CALL_CHANNEL)
@@ -197,8 +198,8 @@ static int poll_until(int fd, short events, int64_t deadline_ms)
 	}
 }
 
-/* Waits until a frame is there and files it, or until the peer takes bytes again when `also` is POLLOUT, or until the
- * deadline: then 0. Called with `lock` held and nobody pumping; lets go of it meanwhile. */
+/* Waits until a frame arrives, and files it. Also returns when the peer accepts bytes again, if `also` is POLLOUT;
+ * returns 0 at the deadline. Called with `lock` held and no thread pumping; releases the lock while it waits. */
 static int pump(struct call *call, short also, int64_t deadline_ms)
 {
 	struct husk_error why = { 0 };
@@ -257,7 +258,7 @@ static void fail_silent(struct call *call)
 	pthread_cond_broadcast(&call->changed);
 }
 
-/* With `lock` held: takes frames in, or waits for the thread that does, until `met` holds or the deadline passed. */
+/* With `lock` held: receives frames, or waits for the thread that does, until `met` is true or the deadline passes. */
 static bool wait_by(struct call *call, bool (*met)(const struct call *), int64_t deadline_ms)
 {
 	while (!met(call)) {
@@ -271,7 +272,7 @@ static bool wait_by(struct call *call, bool (*met)(const struct call *), int64_t
 	return true;
 }
 
-/* The same; without a deadline (-1) the call fails when the peer is silent for too long. */
+/* The same; without a deadline (-1) the call fails if the peer is silent for too long. */
 static bool wait_until(struct call *call, bool (*met)(const struct call *), int64_t deadline_ms)
 {
 	if (deadline_ms >= 0)
@@ -283,8 +284,8 @@ static bool wait_until(struct call *call, bool (*met)(const struct call *), int6
 
 /* ---- sending ---- */
 
-/* The socket is full. Takes in what the peer has for us, so that two full directions cannot hold each other up. When
- * another thread is at that, a short wait: it may leave off while we sleep. False when there is no point in going on. */
+/* The socket is full. Receives what the peer sends, so that two full directions cannot block each other. If another
+ * thread is receiving, waits for a short time only, because that thread may stop. False: the call is over. */
 static bool make_room(struct call *call)
 {
 	pthread_mutex_lock(&call->lock);
@@ -320,7 +321,7 @@ static bool send_parts(struct call *call, struct iovec parts[2])
 	return true;
 }
 
-/* Why nothing can be sent any more. Called with `lock` held. */
+/* The reason why nothing can be sent any more. Called with `lock` held. */
 static int fail_deaf(const struct call *call, struct husk_error *err)
 {
 	if (call->failed)
@@ -356,7 +357,7 @@ static int send_frame(struct call *call, enum wire_type type, uint8_t stream, co
 	return result;
 }
 
-/* One frame of it, as far as there is credit; `wait`: until there is some. The count, or 0 when there is none. */
+/* Sends one frame, as far as there is credit; `wait`: until there is some. Returns the count; 0: no credit. */
 static ssize_t write_chunk(struct call *call, const char *bytes, size_t size, bool wait, struct husk_error *err)
 {
 	pthread_mutex_lock(&call->lock);
@@ -460,8 +461,8 @@ static struct queued *dequeue(struct call *call)
 	return item;
 }
 
-/* With `lock` held: what the peer may be told it can send again, now that this event leaves the queue. Counted as given
- * before the frame leaves, because another thread may take in the answer to it at once. */
+/* With `lock` held: how much credit to give back, now that this event leaves the queue. The credit is counted before
+ * the frame is sent, because another thread may receive the answer at once. */
 static uint32_t settle_credit(struct call *call, const struct queued *item)
 {
 	enum wire_stream stream = item->stream;
@@ -477,8 +478,8 @@ static uint32_t settle_credit(struct call *call, const struct queued *item)
 	return credit;
 }
 
-/* Credit is given when an event is handed out, not when the caller asks for the next: it may wait in poll(2) in between,
- * for bytes that the peer could not send otherwise. */
+/* Credit is given when an event is returned, not at the next call. In between, the caller may wait in poll(2) for bytes
+ * that the peer could not send otherwise. */
 int call_next(struct call *call, struct call_event *event, struct husk_error *err)
 {
 	uint32_t credit = 0;
@@ -499,7 +500,7 @@ int call_next(struct call *call, struct call_event *event, struct husk_error *er
 	if (credit > 0) {
 		uint8_t bytes[4] = { (uint8_t)credit, (uint8_t)(credit >> 8), (uint8_t)(credit >> 16),
 				     (uint8_t)(credit >> 24) };
-		/* A peer that hears nothing more has said END, or is gone: reading on tells which. */
+		/* If the peer does not accept it, the peer has sent END or is gone: the next read shows which. */
 		send_frame(call, WIRE_CREDIT, (uint8_t)event->stream, bytes, sizeof(bytes), NULL);
 	}
 	return result;
@@ -592,7 +593,7 @@ int call_start(struct husk *husk, const char *sandbox, enum wire_method method, 
 	if (fd < 0 || call_open(fd, method, arguments, out, err) < 0)
 		return -1;
 	if (server)
-		(*out)->server = strdup(server); /* for an error's text, which does without */
+		(*out)->server = strdup(server); /* only for the text of errors, which works without it */
 	return 0;
 }
 
@@ -600,7 +601,7 @@ void call_free(struct call *call)
 {
 	if (!call)
 		return;
-	/* Hanging up is enough to lose interest: the supervisor tells the agent. */
+	/* Closing the connection is enough: the supervisor cancels the call at the agent. */
 	fd_close(&call->fd);
 	fd_close(&call->poll_fd);
 	fd_close(&call->queued_fd);
@@ -642,7 +643,7 @@ int call_poll_fd(const struct call *call)
 	return call->poll_fd;
 }
 
-/* ---- checks the callers share ---- */
+/* ---- checks that callers share ---- */
 
 int check_path(const char *field, const char *path, struct husk_error *err)
 {

@@ -1,11 +1,11 @@
 /*
- * Code in a sandbox: snippets run in a context whose state lasts between calls. A context is an ordinary process of the
- * agent's, labelled "code:<language>:<name>", running one of the kernel programs of the guest image; so contexts are
- * found in the process list, come along with a fork, and need no state on the host.
+ * Code in a sandbox: runs code in a context that keeps its state between calls. A context is an ordinary process of the
+ * agent, labelled "code:<language>:<name>", that runs a kernel program of the guest image. So contexts are found in the
+ * process list, are copied by a fork, and need no state on the host.
  *
- * A kernel speaks JSON lines: {"type":"ready"} once; {"id","code","env"} in; {"id","type","…"} out until type "end". It runs
- * one request after the other, and several clients may use it at once: each follows its own id and skips the rest. All
- * that it says is the guest's word; what is not an event of ours is skipped, and lines have a limit.
+ * A kernel speaks JSON lines: {"type":"ready"} once; {"id","code","env"} in; {"id","type","…"} out until type "end". It
+ * runs one request after the other. Several clients may use it at once: each follows its own id and skips the rest. All
+ * output comes from the guest: a line that is not an event of ours is skipped, and the length of lines is limited.
  */
 #include <poll.h>
 #include <signal.h>
@@ -21,10 +21,10 @@
 #define INTERRUPT_GRACE_MS 2000
 #define COMPLAINT_MAX 400
 #define NAME_MAX_BYTES 64
-#define DEPTH_MAX 256 /* of a line's JSON: the parser recurses, and the caller's thread may have a small stack */
+#define DEPTH_MAX 256 /* of a line's JSON: the parser is recursive, and the caller's thread may have a small stack */
 
-/* Python's own is forked off the warm interpreter, where a template has one. The others only hand the code on: -S is the real
- * python3, without its packages, which takes a tenth of the memory. */
+/* The Python kernel is forked from the warm interpreter, if the template has one. The other kernels only pass the code
+ * on: -S starts python3 without its packages, which needs a tenth of the memory. */
 #define KERNEL "/.husk/guest/kernel.py"
 
 struct language {
@@ -50,10 +50,10 @@ struct session {
 	const struct husk_code_options *options; /* NULL: a restart */
 	struct husk_process *process;
 	int64_t pid;
-	bool starting;   /* its kernel has not said that it is ready */
-	struct buf text; /* from the kernel; the current line begins at `start` */
+	bool starting;   /* its kernel has not sent "ready" yet */
+	struct buf text; /* output of the kernel; the current line begins at `start` */
 	size_t start;
-	struct buf complaint; /* the end of what the kernel's own stderr said */
+	struct buf complaint; /* the end of the kernel's own stderr */
 };
 
 static void session_close(struct session *session)
@@ -105,7 +105,7 @@ static int check_name(const char *name, struct husk_error *err)
 			       name, NAME_MAX_BYTES);
 }
 
-/* "code:<language>:<name>" taken apart; false for the label of anything else. *name points into the label. */
+/* Splits "code:<language>:<name>"; false for any other label. *name points into the label. */
 static bool label_read(const char *label, const struct language **language, const char **name)
 {
 	if (!label || !str_starts(label, "code:"))
@@ -135,8 +135,9 @@ static bool is_older(const struct husk_process_info *a, const struct husk_proces
 	return a->started_ms != b->started_ms ? a->started_ms < b->started_ms : a->pid < b->pid;
 }
 
-/* The running process of this context: pid and the ends of its output so far; pid 0 when there is none. Of several (two
- * clients started it at the same moment) the oldest, so that all agree. Remains of one that died are dropped. */
+/* Finds the running process of this context: its pid and the ends of its output so far; pid 0: none. If two clients
+ * started a context at the same moment, the oldest process is used, so that all clients agree. Remains of a dead
+ * process are removed. */
 static int context_find(const struct session *session, struct husk_process_info *out, struct husk_error *err)
 {
 	struct husk_process_info *list = NULL;
@@ -157,7 +158,7 @@ static int context_find(const struct session *session, struct husk_process_info 
 			*out = list[i];
 	}
 	husk_process_list_free(list, count);
-	/* What it owned is gone with the list. */
+	/* Its strings are freed with the list. */
 	out->label = out->cwd = out->user = NULL;
 	out->argv = NULL;
 	return 0;
@@ -173,10 +174,10 @@ static void complain(struct buf *complaint, const char *data, size_t size)
 	}
 	if (complaint->size + size > COMPLAINT_MAX)
 		buf_consume(complaint, complaint->size + size - COMPLAINT_MAX);
-	buf_append(complaint, data, size); /* without memory the message is only shorter */
+	buf_append(complaint, data, size); /* without memory only the message is shorter */
 }
 
-/* The last line of the complaint, fit for a terminal; "" when there is none. */
+/* The last line of the kernel's stderr, fit for a terminal; "" if there is none. */
 static const char *last_complaint(struct buf *complaint)
 {
 	while (complaint->size && strchr("\n\r ", complaint->data[complaint->size - 1]))
@@ -190,7 +191,7 @@ static const char *last_complaint(struct buf *complaint)
 	return line ? line + 1 : complaint->data;
 }
 
-/* The context's process is over: clears it away and says how it went. */
+/* The process of the context has ended: removes it and reports how it ended. */
 static int context_ended(struct session *session, const struct husk_process_event *event, struct husk_error *err)
 {
 	const char *last = last_complaint(&session->complaint);
@@ -215,7 +216,7 @@ static int context_ended(struct session *session, const struct husk_process_even
 			 separator, last);
 }
 
-/* Until the kernel may have said something, or the time is up. -1: the caller no longer cares, or the wait failed. */
+/* Waits until the kernel may have sent something, or the time is up. -1: the caller gave up, or the wait failed. */
 static int wait_for_kernel(struct session *session, int timeout_ms, struct husk_error *err)
 {
 	struct pollfd p = { .fd = husk_process_fd(session->process), .events = POLLIN };
@@ -231,7 +232,7 @@ static int wait_for_kernel(struct session *session, int timeout_ms, struct husk_
 	return 0;
 }
 
-/* More bytes from the kernel: 1; 0 when the deadline (-1: none) passed; -1 when it ended. */
+/* Reads more bytes from the kernel: 1; 0: the deadline (-1: none) passed; -1: the kernel ended. */
 static int read_more(struct session *session, int64_t deadline_ms, struct husk_error *err)
 {
 	struct husk_process_event event;
@@ -260,10 +261,10 @@ static int read_more(struct session *session, int64_t deadline_ms, struct husk_e
 	return buf_append(&session->text, event.data, event.size) < 0 ? husk_fail_memory(err) : 1;
 }
 
-/* The next line that is a JSON object: 1, and the caller drops it; 0 when the deadline passed; -1 when it ended. */
+/* Reads the next line that is a JSON object: 1 (the caller drops it); 0: the deadline passed; -1: the kernel ended. */
 static int read_object(struct session *session, int64_t deadline_ms, json_t **out, struct husk_error *err)
 {
-	size_t searched = 0; /* of the current line: a long one is not searched from its start for each piece */
+	size_t searched = 0; /* so that a long line is not searched from its start for each piece */
 
 	for (;;) {
 		size_t from = session->start + searched;
@@ -272,7 +273,7 @@ static int read_object(struct session *session, int64_t deadline_ms, json_t **ou
 					: NULL;
 		if (!newline) {
 			searched = session->text.size - session->start;
-			/* Also a kernel that never stops talking has to meet the deadline. */
+			/* The deadline also applies to a kernel that never stops sending. */
 			if (deadline_ms >= 0 && time_monotonic_ms() >= deadline_ms)
 				return 0;
 			int more = read_more(session, deadline_ms, err);
@@ -303,7 +304,7 @@ static const char *text_of(const json_t *object, const char *key)
 
 typedef void (*code_callback)(void *data, const struct husk_code_event *event);
 
-/* C strings end at a NUL byte, output need not: it is given in the pieces between them. */
+/* Output may contain NUL bytes, C strings may not: delivers the pieces between NUL bytes. */
 static void deliver_output(enum husk_code_kind kind, const json_t *text, code_callback callback, void *data)
 {
 	const char *piece = json_string_value(text);
@@ -314,7 +315,7 @@ static void deliver_output(enum husk_code_kind kind, const json_t *text, code_ca
 			callback(data, &(struct husk_code_event){ .kind = kind, .text = piece });
 }
 
-/* Hands one event of the kernel on. 1: it was the end. Types this version does not know are skipped. */
+/* Passes one event of the kernel on. 1: it was the end. Types that this version does not know are skipped. */
 static int deliver(const json_t *object, code_callback callback, void *data)
 {
 	const char *type = text_of(object, "type");
@@ -345,7 +346,7 @@ static int deliver(const json_t *object, code_callback callback, void *data)
 	return 0;
 }
 
-/* Everything of our own request until its end: 1; 0 when the deadline passed; -1 when the context ended. */
+/* Delivers all events of our own request until its end: 1; 0: the deadline passed; -1: the context ended. */
 static int follow(struct session *session, const char *id, int64_t deadline_ms, code_callback callback, void *data,
 		  struct husk_error *err)
 {
@@ -419,8 +420,8 @@ static int context_attach(struct session *session, const struct husk_process_inf
 	return husk_attach(session->husk, session->sandbox, found->pid, &options, &session->process, NULL, err);
 }
 
-/* Finds the context or starts it. Two clients may do so at once; each looks again afterwards, and the younger kernel,
- * which has no state yet, gives way. */
+/* Finds the context or starts it. Two clients may do so at once. Each checks again afterwards, and the younger kernel,
+ * which has no state yet, is ended. */
 static int session_open(struct session *session, const struct husk_code_options *options, struct husk_error *err)
 {
 	struct husk_process_info found;
@@ -466,7 +467,7 @@ static int send_request(struct session *session, const char *id, const struct hu
 
 	if (!line || buf_append_string(&text, line) < 0 || buf_append_string(&text, "\n") < 0)
 		return husk_fail_memory(err);
-	/* In one write: another client's request must not come between. */
+	/* One write, so that the request of another client cannot come in between. */
 	return husk_process_write(session->process, text.data, text.size, err);
 }
 
@@ -483,8 +484,8 @@ static int check_code(const struct husk_code_options *options, struct husk_error
 	return pairs_check_environment(options->variables, options->variable_count, err);
 }
 
-/* The time is up: interrupts the code, and when that does not help, ends the context; the next run starts it afresh.
- * What still comes meanwhile is delivered. */
+/* The time is up: interrupts the code. If that fails, ends the context, and the next run starts a new one. Events that
+ * arrive meanwhile are delivered. */
 static void interrupt(struct session *session, const char *id, code_callback callback, void *data)
 {
 	if (husk_process_signal(session->process, SIGINT, NULL) == 0 &&
@@ -566,7 +567,7 @@ int husk_code_contexts(struct husk *husk, const char *sandbox, struct husk_code_
 	return 0;
 }
 
-/* The one context meant by "name" or "language:name", ended; its language and directory go to the caller. */
+/* Ends the one context with "name" or "language:name"; the caller gets its language and directory. */
 static int context_end(struct husk *husk, const char *sandbox, const char *wanted, const struct language **language,
 		       char **cwd, struct husk_error *err)
 {

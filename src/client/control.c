@@ -9,8 +9,8 @@
 #include "instance/view.h"
 #include "wire/wire.h"
 
-#define DIAL_MS 1000      /* a supervisor that is well answers at once */
-#define KILL_TRY_MS 10000 /* against one that is being made or goes to sleep all the time */
+#define DIAL_MS 1000      /* a healthy supervisor answers at once */
+#define KILL_TRY_MS 10000 /* for a sandbox that is being created or hibernated again and again */
 
 int husk_inspect(struct husk *husk, const char *sandbox, struct husk_sandbox **out, struct husk_error *err)
 {
@@ -25,8 +25,8 @@ int husk_inspect(struct husk *husk, const char *sandbox, struct husk_sandbox **o
 	return *out ? 0 : husk_fail_memory(err);
 }
 
-/* Asks its supervisor, which does not wait for the guest; one that does not answer is ended itself. GONE: there is none;
- * CONFLICT: it goes to sleep. */
+/* Asks the supervisor, which does not wait for the guest. A supervisor that does not answer is killed. GONE: no
+ * supervisor; CONFLICT: the sandbox is being hibernated. */
 static int end_awake(struct husk *husk, const struct catalog_sandbox *row, struct husk_error *err)
 {
 	struct husk_error why = { 0 };
@@ -45,12 +45,12 @@ static int end_once(struct husk *husk, const struct catalog_sandbox *row, struct
 	if (row->state == CATALOG_HIBERNATED)
 		return recover_end_asleep(husk, row, "killed", err);
 	int result = end_awake(husk, row, err);
-	if (result < 0 && err->code == HUSK_GONE) /* its supervisor was killed, or is not there yet */
+	if (result < 0 && err->code == HUSK_GONE) /* its supervisor was killed, or does not exist yet */
 		husk_recover(husk, row->id);
 	return result;
 }
 
-/* Once more; 0 also when it has gone meanwhile, which is what was asked for. */
+/* Tries again; 0 also if the sandbox has ended meanwhile, as requested. */
 static int end_again(struct husk *husk, const char *id, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
@@ -79,8 +79,8 @@ int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err)
 		return -1;
 	}
 	int result = end_once(husk, row, &why);
-	/* Whoever makes it, wakes it or sends it to sleep was faster: that is over in a moment, and then it is its turn. One
-	 * that lives on without a socket is ended as one that does not answer. */
+	/* Another process is creating, waking or hibernating the sandbox. That takes a moment, and then the kill
+	 * continues. If a supervisor lives without a socket, it is handled like one that does not answer. */
 	while (result < 0 && (why.code == HUSK_GONE || why.code == HUSK_CONFLICT) && time_monotonic_ms() < end) {
 		usleep(10000);
 		bool lost = why.code == HUSK_GONE && time_monotonic_ms() > end - KILL_TRY_MS + DIAL_MS;

@@ -14,7 +14,7 @@
 #include "client/call.h"
 
 #define CHUNK (64u * 1024u)
-/* Between the caller's close and cutting the guest off: time for bytes under way to be taken. */
+/* Time between the caller's close and the cut of the guest's connection, for bytes in transit. */
 #define LINGER_SECONDS 10
 
 struct relay {
@@ -47,8 +47,8 @@ static struct relay *relay_new(struct call *call, int fd)
 	return relay;
 }
 
-/* The caller sends no more, but may still read. Only when it has closed its end altogether (POLLHUP; the other thread's
- * shutdown looks the same) is what the guest still says of no use to anyone. */
+/* The caller sends no more, but may still read. What the guest sends is useless only when the caller has closed its end
+ * completely (POLLHUP; the shutdown by the other thread looks the same). */
 static void wait_for_close(struct relay *relay)
 {
 	struct pollfd p = { .fd = relay->fd };
@@ -81,7 +81,7 @@ static void *relay_to_guest(void *data)
 			break;
 	}
 	if (n > 0)
-		return NULL; /* the call is over: the other thread knows */
+		return NULL; /* the call is over: the other thread handles it */
 	call_write_eof(relay->call, NULL);
 	wait_for_close(relay);
 	return NULL;
@@ -101,7 +101,7 @@ static bool send_all(int fd, const char *data, size_t size)
 	return true;
 }
 
-/* The guest's bytes to the caller; then the end of it all. */
+/* The guest's bytes to the caller; then the end of the relay. */
 static void *relay_to_caller(void *data)
 {
 	struct relay *relay = data;

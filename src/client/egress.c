@@ -32,7 +32,7 @@ int husk_egress_get(struct husk *husk, const char *sandbox, struct husk_egress *
 	return *out ? 0 : -1;
 }
 
-/* Of one that is asleep. Its lock keeps a waker away meanwhile. */
+/* For a hibernated sandbox. Its lock keeps other processes from waking it meanwhile. */
 static int set_asleep(struct husk *husk, const char *id, const char *policy, const char *secrets,
 		      struct husk_error *err)
 {
@@ -102,7 +102,7 @@ static int view_awake(struct husk *husk, const char *id, size_t limit, json_t **
 	return *out ? 0 : husk_fail(err, HUSK_PROTOCOL, "sandbox %s gave no view of its network", id);
 }
 
-/* The record of one without a supervisor; an empty one when it never had a leash. */
+/* The record of a sandbox without a supervisor; empty if it never had a leash. */
 static int view_record(struct husk *husk, const char *id, json_t **out, struct husk_error *err)
 {
 	cleanup_free char *path = egress_record_path(husk, id);

@@ -19,10 +19,10 @@
 struct husk_process {
 	struct call *call;
 	int64_t pid;
-	bool feeds;    /* its stdin is ours to write */
-	bool fed;      /* and was closed by us; the writing thread's alone */
-	bool held;     /* `first` came instead of the opening message, and is the next event */
-	bool finished; /* the exit was handed out; the reading thread's alone, like `held` */
+	bool feeds;    /* this handle may write to its stdin */
+	bool fed;      /* stdin was closed by this handle; used by the writing thread only */
+	bool held;     /* `first` arrived instead of the opening message, and is the next event */
+	bool finished; /* the exit was returned; used by the reading thread only, like `held` */
 	struct call_event first;
 };
 
@@ -81,7 +81,7 @@ static int put_exec(struct buf *message, const struct husk_exec_options *options
 	return check_arguments(bad, err);
 }
 
-/* Nobody will follow this process, so that it never ran has to be said now. */
+/* Nobody will follow this process, so a failed start has to be reported now. */
 static int finish_detached(struct call *call, const struct husk_exec_options *options, int64_t *pid,
 			   struct husk_error *err)
 {
@@ -104,8 +104,8 @@ static int finish_detached(struct call *call, const struct husk_exec_options *op
 	return 0;
 }
 
-/* A handle on a call that has been opened, which it takes over. Reads the opening message into `opening`, unless the
- * process was over before there was anything to say: then its end is held as the first event. */
+/* Makes a handle for an opened call, and takes ownership of the call. Reads the opening message into `opening`. If the
+ * process ended before any message, its end is held as the first event. */
 static int process_new(struct call **call, bool feeds, struct call_event *opening, struct husk_process **out,
 		       struct husk_error *err)
 {
@@ -321,7 +321,7 @@ void husk_process_free(struct husk_process *process)
 	free(process);
 }
 
-/* ---- all in one call ---- */
+/* ---- husk_run ---- */
 
 static void process_cleanup(struct husk_process **process)
 {

@@ -8,10 +8,10 @@
 #include "instance/contact.h"
 
 #define CHUNK (192u * 1024u)
-/* A listing is held in memory as a whole: what a hostile guest may make of it has to have an end. */
+/* A listing is held in memory as a whole, so a hostile guest must not make it endless. */
 #define LIST_MAX 1000000u
 #define LIST_BYTES_MAX (256u * 1024u * 1024u)
-/* How long a call that was given up may take to clean up in the guest before we hang up on it. */
+/* How long an abandoned call may clean up in the guest before the connection is closed. */
 #define GIVE_UP_MS 5000
 
 static int check_mode(uint32_t mode, struct husk_error *err)
@@ -23,14 +23,14 @@ static int check_mode(uint32_t mode, struct husk_error *err)
 
 /* ---- streams ---- */
 
-/* Lets the agent undo what was begun, so that nothing half-made is there when the caller hears of it. */
+/* Lets the agent undo its work, so that nothing half-made is left when the caller gets the error. */
 static void give_up(struct call *call)
 {
 	if (call_cancel(call, NULL) == 0)
 		call_finish(call, time_monotonic_ms() + GIVE_UP_MS, NULL, NULL);
 }
 
-/* Everything on STREAM_OUT into the sink, then END. */
+/* Passes everything on STREAM_OUT to the sink, then reads END. */
 static int drain(struct call *call, husk_sink sink, void *data, struct husk_error *err)
 {
 	struct call_event event;
@@ -49,8 +49,8 @@ static int drain(struct call *call, husk_sink sink, void *data, struct husk_erro
 	}
 }
 
-/* Everything of the source to STREAM_IN, then END. The agent may end the call before it has heard everything (a full
- * disk, a bad tar, padding behind a tar's end): END is what counts, not the write that it cut short. */
+/* Sends everything of the source to STREAM_IN, then reads END. The agent may end the call early (a full disk, a bad
+ * tar, padding after the end of a tar). Then END counts, not the failed write. */
 static int feed(struct call *call, husk_source source, void *data, struct husk_error *err)
 {
 	cleanup_free char *chunk = malloc(CHUNK);

@@ -1,7 +1,7 @@
 /*
- * Checkpoints of a sandbox for callers of libhusk: take one, list them, go back to one. The supervisor does the work of a
- * sandbox that is awake; one that is hibernated is handled here, under its lock. A rewind must say what it could not take
- * back, and must never leave a sandbox that is neither as it was nor at the checkpoint.
+ * Checkpoints of a sandbox for callers of libhusk: take, list, rewind. For a sandbox that is awake, the supervisor does
+ * the work. A hibernated sandbox is handled here, under its lock. A rewind must report what it could not undo.
+ * Afterwards the sandbox must be in its old state or at the checkpoint, never in between.
  */
 #include "base/jansson.h"
 #include "instance/contact.h"
@@ -13,8 +13,8 @@
 #include "wire/wire.h"
 
 #define RECORD_MAX (4u << 20)
-#define SETTLE_MS 60000 /* how long a rewind waits for a sandbox that is being made, woken or put to sleep */
-#define LOOK_TURNS 100  /* of 5 ms: how often it looks meanwhile whether whoever was at it is gone */
+#define SETTLE_MS 60000 /* how long a rewind waits for a sandbox that is being created, woken or hibernated */
+#define LOOK_TURNS 100  /* of 5 ms: how often it checks whether the other process is gone */
 
 static void drop_row(struct catalog_sandbox **row)
 {
@@ -34,7 +34,7 @@ static void drop_points(struct catalog_point ***list)
 }
 #define cleanup_points cleanup(drop_points)
 
-/* ---- what callers get ---- */
+/* ---- results for callers ---- */
 
 void husk_checkpoint_free(struct husk_checkpoint *checkpoint)
 {
@@ -91,7 +91,7 @@ static int get_live(struct husk *husk, const char *sandbox, struct catalog_sandb
 	return 0;
 }
 
-/* By number or label; NULL: where the sandbox was last. */
+/* By number or label; NULL: the current checkpoint. */
 static int get_point(struct husk *husk, const struct catalog_sandbox *row, const char *word, struct catalog_point **out,
 		     struct husk_error *err)
 {
@@ -116,7 +116,7 @@ static int check_label(const char *label, struct husk_error *err)
 					 label);
 }
 
-/* The supervisor knows no quotas: what turns out to be too much goes again. */
+/* The supervisor does not know quotas: a checkpoint above the quota is removed again. */
 static int check_quota(struct husk *husk, const char *id, int64_t number, struct husk_error *err)
 {
 	if (catalog_quota_snapshots(husk->catalog, err) == 0)
@@ -195,7 +195,7 @@ int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *p
 
 /* ---- going back ---- */
 
-/* Of one that is asleep. Its lock keeps a waker away meanwhile. */
+/* For a hibernated sandbox. Its lock keeps other processes from waking it meanwhile. */
 static int rewind_asleep(struct husk *husk, const char *id, int64_t number, struct husk_error *err)
 {
 	cleanup_free char *lock_path = path_lock(&husk->paths, id);
@@ -227,7 +227,8 @@ static int rewind_awake(struct husk *husk, const char *id, int64_t number, struc
 			       err);
 }
 
-/* One try. -1 with *again: it was being made, woken, put to sleep, or its supervisor was killed; then it is another. */
+/* One try. -1 with *again: the sandbox was being created, woken or hibernated, or its supervisor was killed; try
+ * again. */
 static int rewind_once(struct husk *husk, const char *id, int64_t number, unsigned turn, bool *again,
 		       struct husk_error *err)
 {
@@ -252,7 +253,7 @@ static int rewind_once(struct husk *husk, const char *id, int64_t number, unsign
 	return result;
 }
 
-/* The sandbox is hibernated at the checkpoint when this returns, unless somebody has woken it there already. */
+/* When this returns, the sandbox is hibernated at the checkpoint, unless another process has already woken it there. */
 static int go_back(struct husk *husk, const char *id, int64_t number, struct husk_error *err)
 {
 	int64_t deadline = time_monotonic_ms() + SETTLE_MS;
@@ -268,9 +269,9 @@ static int go_back(struct husk *husk, const char *id, int64_t number, struct hus
 	return result;
 }
 
-/* ---- what cannot be taken back ---- */
+/* ---- what cannot be undone ---- */
 
-/* What the sandbox had sent and received when its leash ended: a JSON array, or NULL. */
+/* The traffic of the sandbox when its leash ended: a JSON array, or NULL. */
 static json_t *recorded_traffic(struct husk *husk, const char *id)
 {
 	cleanup_free char *path = egress_record_path(husk, id);
@@ -299,7 +300,7 @@ static uint64_t more(const json_t *now, const json_t *then, const char *key)
 	return difference > 0 ? (uint64_t)difference : 0;
 }
 
-/* Each destination with what was added to its counters. */
+/* Each destination with the increase of its counters. */
 static int compare_traffic(const json_t *then, const json_t *now, struct husk_rewound *out)
 {
 	out->left = calloc(json_array_size(now) + 1, sizeof(*out->left));
@@ -352,7 +353,7 @@ static int account(struct husk *husk, const struct catalog_sandbox *row, const s
 
 /* ---- all of it ---- */
 
-/* Those of `list` after the checkpoint: none that was taken meanwhile. */
+/* Drops the checkpoints of `list` after the given one; not those that were taken meanwhile. */
 static size_t drop_later_points(struct husk *husk, const char *id, struct catalog_point *const *list, int64_t number)
 {
 	size_t dropped = 0;

@@ -68,7 +68,7 @@ int husk_list(struct husk *husk, const struct husk_filter *filter, struct husk_s
 	if (filter) {
 		query.template_name = filter->template_name;
 		query.after = filter->after;
-		query.limit = wanted_count ? 0 : filter->limit; /* the catalog does not look into metadata */
+		query.limit = wanted_count ? 0 : filter->limit; /* the catalog cannot filter by metadata */
 	}
 	if (catalog_sandbox_query(husk->catalog, &query, &rows, err))
 		return -1;
@@ -178,7 +178,8 @@ int husk_template_list(struct husk *husk, struct husk_template ***out, struct hu
 
 /* ---- events ---- */
 
-/* The id whose events are meant. A sandbox whose creation failed has no row any more, but its events tell why. */
+/* The id whose events are requested. A sandbox whose creation failed has no row any more, but its events give the
+ * reason. */
 static int event_subject(struct husk *husk, const char *sandbox, char **id, struct husk_error *err)
 {
 	cleanup_sandbox struct catalog_sandbox *row = NULL;
@@ -189,7 +190,7 @@ static int event_subject(struct husk *husk, const char *sandbox, char **id, stru
 		*id = strdup(row->id);
 		return *id ? 0 : husk_fail_memory(err);
 	}
-	/* `err` is full already, and stays so when there are no events either. */
+	/* `err` is already set, and stays so if there are no events either. */
 	if (!sandbox || catalog_events(husk->catalog, sandbox, 0, 1, &events, &count, NULL))
 		return -1;
 	husk_event_list_free(events, count);
@@ -217,7 +218,7 @@ int husk_events(struct husk *husk, const char *sandbox, int64_t after, size_t li
 		if (*count || left <= 0)
 			return 0;
 		husk_event_list_free(*out, *count);
-		/* Asking again costs microseconds; it needs no help from the writer, which may be any process. */
+		/* Asking again costs microseconds, and needs no help from the writer, which may be any process. */
 		poll(NULL, 0, (int)MIN(left, EVENT_POLL_MS));
 	}
 }

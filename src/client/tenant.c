@@ -112,14 +112,14 @@ static char *make_secret(struct husk_error *err)
 			return NULL;
 		}
 		for (size_t i = 0; i < sizeof(bytes) && at < sizeof(secret) - 1; i++)
-			if (bytes[i] < 256 / 62 * 62) /* else the first digits would come up more often */
+			if (bytes[i] < 256 / 62 * 62) /* otherwise the first digits would be more frequent */
 				secret[at++] = digits[bytes[i] % 62];
 	}
 	OPENSSL_cleanse(bytes, sizeof(bytes));
 	return move_secret(secret, err);
 }
 
-/* "e2b_" and 40 hexadecimal digits, which is all that E2B's clients take: 160 bits. */
+/* "e2b_" and 40 hexadecimal digits, the only format that E2B's clients accept: 160 bits. */
 static char *make_e2b_secret(struct husk_error *err)
 {
 	char secret[sizeof(E2B_PREFIX) + 2 * E2B_BYTES] = E2B_PREFIX;
@@ -198,7 +198,7 @@ int husk_token_check(struct husk *husk, const char *secret, struct husk_token **
 	char hash[2 * HASH_SIZE + 1];
 	struct husk_token *token = NULL;
 
-	/* Looked up by its hash: what an attacker could time is a comparison of hashes. */
+	/* Looked up by its hash, so an attacker can only measure the time of a comparison of hashes. */
 	if (hash_secret(secret ? secret : "", hash, err) < 0)
 		return -1;
 	int found = catalog_token_find(husk->catalog, hash, &token, err);
@@ -222,7 +222,8 @@ int husk_token_check(struct husk *husk, const char *secret, struct husk_token **
 
 /* ---- signing ---- */
 
-/* Made beside and linked into place, which fails when another was first: whoever reads it later reads the same key. */
+/* Writes the key under another name and links it into place. The link fails if another process was first, so all
+ * readers get the same key. */
 static int make_key(const char *path, struct husk_error *err)
 {
 	char suffix[16];

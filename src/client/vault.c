@@ -1,6 +1,6 @@
 /*
- * Stored secrets of libhusk: checked here, stored by the catalog, and returned only by husk_secret_value, to whoever builds
- * a policy. No value may appear in an error, an event or a log.
+ * Stored secrets of libhusk: checked here, stored by the catalog, and returned only by husk_secret_value, for callers
+ * that build a policy. No value may appear in an error, an event or a log.
  */
 #include <ctype.h>
 #include <jansson.h>
@@ -15,7 +15,7 @@
 #define METADATA_MAX 8192
 #define ID_PREFIX "sec_"
 
-/* Lower-cased; it must be able to stand in "${…}". */
+/* Lower-cased; the name must be valid in "${…}". */
 static int check_name(const char *given, char **out, struct husk_error *err)
 {
 	size_t size = given ? strlen(given) : 0;
@@ -36,7 +36,7 @@ static int check_name(const char *given, char **out, struct husk_error *err)
 	return *out ? 0 : husk_fail_memory(err);
 }
 
-/* It goes into a header's line. */
+/* The value becomes part of a header line. */
 static int check_value(const char *value, struct husk_error *err)
 {
 	size_t size = value ? strlen(value) : 0;

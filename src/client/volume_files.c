@@ -22,7 +22,7 @@ static void drop_volume(struct volume *volume)
 		.root = -1, .count_fd = -1                                                                             \
 	}
 
-/* A path of the caller's as volume_at takes it: relative, without empty parts. Caller frees. */
+/* Converts a path of the caller to the form of volume_at: relative, without empty parts. Caller frees. */
 static char *plain_path(const char *path, struct husk_error *err)
 {
 	cleanup_buf struct buf out = { 0 };
@@ -68,7 +68,7 @@ static int fail_at(struct husk_error *err, const char *what, const char *path)
 	return husk_fail_errno(err, "cannot %s '/%s'", what, path);
 }
 
-/* The volume and the path in it, for every function below. */
+/* Opens the volume and converts the path, for every function below. */
 static int begin(struct husk *husk, const char *name, const char *path, struct volume *volume, char **plain,
 		 struct husk_error *err)
 {
@@ -83,7 +83,7 @@ static int64_t to_ms(struct timespec at)
 	return (int64_t)at.tv_sec * 1000 + at.tv_nsec / 1000000;
 }
 
-/* What an O_PATH descriptor stands for. */
+/* Describes the file of an O_PATH descriptor. */
 static int describe(int fd, const char *path, struct husk_file *out, struct husk_error *err)
 {
 	char target[VOLUME_PATH_MAX];
@@ -256,7 +256,7 @@ static int check_attributes(const struct husk_file_attributes *wanted, struct hu
 	return 0;
 }
 
-/* Splits the last part off; the directory it is in, as a descriptor. */
+/* Splits the last part off; returns a descriptor of its directory. */
 static int parent_of(const struct volume *volume, char *plain, const char **last)
 {
 	char *slash = strrchr(plain, '/');
@@ -274,7 +274,7 @@ static int parent_of(const struct volume *volume, char *plain, const char **last
 	return fd;
 }
 
-/* Every directory of the path up to `end`, those that are missing made. */
+/* Makes the missing directories of the path up to `end`. */
 static int make_directories(struct volume *volume, char *plain, char *end, const struct husk_file_attributes *wanted)
 {
 	for (char *slash = strchr(plain, '/');; slash = strchr(slash + 1, '/')) {
@@ -318,7 +318,8 @@ static int copy_in(struct volume *volume, int fd, const char *plain, husk_source
 	return got < 0 ? husk_fail(err, HUSK_INTERNAL, "the sender stopped the transfer") : 0;
 }
 
-/* Beside the target, then over it: a reader sees the old or the new, and a full volume keeps the old. */
+/* Writes a file beside the target, then renames it: a reader sees the old or the new content, and a full volume keeps
+ * the old. */
 static int write_beside(struct volume *volume, char *plain, const struct husk_file_attributes *wanted,
 			husk_source source, void *data, struct husk_error *err)
 {
@@ -422,7 +423,7 @@ int husk_volume_file_change(struct husk *husk, const char *name, const char *pat
 	return fd < 0 || apply(fd, attributes) < 0 ? fail_at(err, "change", plain) : 0;
 }
 
-/* Deeper than DEPTH_MAX a tree is taken apart from the top: what lies too deep is moved up first. */
+/* If a tree is deeper than DEPTH_MAX, its deep part is moved up first, and the tree is removed from the top. */
 static int remove_tree(struct volume *volume, int parent, const char *name, int top, unsigned depth)
 {
 	if (volume_unlink(volume, parent, name) == 0)

@@ -168,7 +168,7 @@ int husk_volume_remove(struct husk *husk, const char *volume, struct husk_error 
 
 	if (catalog_volume_get(husk->catalog, volume, &row, err) < 0)
 		return -1;
-	/* A sandbox whose supervisor was killed has it no more. */
+	/* A sandbox whose supervisor was killed does not use the volume any more. */
 	husk_recover(husk, NULL);
 	cleanup_free char *directory = path_volume(&husk->paths, row->id);
 	int result = directory ? catalog_volume_remove(husk->catalog, row->id, err) : husk_fail_memory(err);

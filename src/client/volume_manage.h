@@ -1,5 +1,5 @@
 /*
- * What libhusk's files about volumes share.
+ * Shared by libhusk's files about volumes.
  */
 #ifndef HUSK_SANDBOX_VOLUME_H
 #define HUSK_SANDBOX_VOLUME_H
@@ -7,7 +7,7 @@
 #include "instance/instance.h"
 #include "volume/volume.h"
 
-/* The volume of this id or name, as the handle sees it; volume_close. */
+/* The volume with this id or name, as the handle sees it; close with volume_close. */
 int volume_find(struct husk *husk, const char *id_or_name, struct volume *out, struct husk_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Observes a sandbox: changes of its files, and what it uses. File events are the guest's claim. Memory and CPU are the
- * host's own accounting, from the supervisor. Only what the host cannot see (the disk inside, the number of processes) is
- * asked of the agent.
+ * Observes a sandbox: changes of its files, and its use of resources. File events come from the guest and are not
+ * trusted. Memory and CPU are the host's own accounting, from the supervisor. Only what the host cannot see (the disk
+ * inside, the number of processes) comes from the agent.
  */
 #include <jansson.h>
 
@@ -132,7 +132,7 @@ static void json_cleanup(json_t **json)
 	json_decref(*json);
 }
 
-/* A number of the supervisor's, or `fallback` when it does not know. */
+/* A number from the supervisor, or `fallback` if it is unknown. */
 static uint64_t json_count(const json_t *object, const char *key, uint64_t fallback)
 {
 	json_int_t value = json_integer_value(json_object_get(object, key));

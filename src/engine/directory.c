@@ -1,14 +1,13 @@
 /*
- * An image as a directory. It appears by one rename, once all of it is on disk, and disappears by one rename, before the
- * first of its files goes; so a kill or a power cut at any moment leaves a whole image or none. Called by whoever keeps
- * images: the supervisor, the bake, snapshots, gc.
+ * An image as a directory. It appears by one rename when all of it is on disk, and disappears by one rename before its
+ * first file is deleted. So after a kill or a power failure at any moment there is a complete image or none. Called by
+ * everything that keeps images: the supervisor, the bake, snapshots, gc.
  *
  *     image.partial --image_keep--> image --image_hide--> image.gone-x7k2mqab --engine_remove--> nothing
  *
- * An image may be a link to another image (image_lend). Everybody reads it as the image that it is; its removal takes the
- * link alone.
+ * An image may be a link to another image (image_lend). Readers see the other image; a removal removes only the link.
  *
- * Nothing here may count an image whose marker, durable mark or file sizes were not looked at.
+ * No image may be used before its marker, durable mark and file sizes were checked.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -45,7 +44,7 @@ static int sync_files(const char *image, struct husk_error *err)
 
 static int sync_parent(const char *path, struct husk_error *err)
 {
-	/* By its name, and not as "path/..": an image that is a link leads elsewhere. */
+	/* By its name, not as "path/..": if the image is a link, ".." leads elsewhere. */
 	const char *name = strrchr(path, '/');
 	cleanup_free char *parent = name ? strndup(path, (size_t)(name - path)) : strdup(".");
 
@@ -58,7 +57,7 @@ int engine_image_sync(const char *image, struct husk_error *err)
 
 	if (!marker)
 		return husk_fail_memory(err);
-	/* The marker goes in only when everything it vouches for is on disk. */
+	/* The marker is written only when everything that it lists is on disk. */
 	if (sync_files(image, err) < 0 || file_write_atomic(marker, "", 0, 0600, err) < 0 ||
 	    sync_path(AT_FDCWD, image, O_DIRECTORY, err) < 0 || sync_parent(image, err) < 0)
 		return husk_wrap(err, "image '%s'", image);
@@ -83,7 +82,7 @@ int image_keep(const char *partial, const char *image, struct husk_error *err)
 	return sync_parent(image, err);
 }
 
-/* RENAME_EXCHANGE where something has the name already: at no moment is there no image. */
+/* RENAME_EXCHANGE if the name exists already: there is an image at every moment. */
 static int take_place(const char *partial, const char *image)
 {
 	if (renameat2(AT_FDCWD, partial, AT_FDCWD, image, RENAME_NOREPLACE) == 0)

@@ -1,6 +1,6 @@
 /*
- * The list of engines, and what all engines share: choosing one, and remembering a probe's result. Called by the supervisor
- * and `husk doctor`. An engine that was not proven to work on this host must never be chosen.
+ * The list of engines, and shared code: choosing an engine, and caching a probe's result. Called by the supervisor and
+ * `husk doctor`. An engine that was not proven to work on this host must never be chosen.
  */
 #include "engine/engine.h"
 
@@ -43,9 +43,9 @@ void engine_collect(const char *home, const char *const *directories)
 			engines[i]->collect(home, directories);
 }
 
-/* ---- memory of what was found out ---- */
+/* ---- cached results ---- */
 
-/* Kept as two lines: the key, the text. */
+/* Stored as two lines: the key, the text. */
 int engine_remembered(const char *runtime, const char *name, const char *key, char **out)
 {
 	cleanup_free char *path = str_format("%s/%s", runtime, name);

@@ -21,134 +21,141 @@ struct engine_spec {
 		*runtime;   /* short-lived engine state (sockets, pid files) shared by all machines of this HUSK_HOME */
 	const char *rootfs; /* the template's read-only root image */
 	const char *agent;  /* path of the agent inside the image */
-	const char *image;  /* what it will continue, where that is known already; else NULL. Not kept */
+	const char *image;  /* the image that it will continue, if known; otherwise NULL. Not kept */
 	uint64_t disk_bytes; /* size of the writable layer; part of a checkpoint, so it must match on restore */
-	uint32_t uid_base;   /* first of 65,536 host uids of this machine's own; 0: the engine may not map */
+	uint32_t uid_base;   /* first of the 65,536 host uids of this machine; 0: the engine may not map */
 	const struct gateway *gateway; /* the wire for its network interface; the port is copied. NULL: loopback only */
-	struct cgroup *cgroup;         /* every process of the engine is born inside */
+	struct cgroup *cgroup;         /* every process of the engine starts inside */
 };
 
 struct engine_machine; /* the engine's own */
 
 struct engine {
-	const char *name;     /* "gvisor", "microvm": what --isolation takes */
-	const char *boundary; /* one phrase for people: what stands between guest and host */
-	bool own_kernel;      /* of the guest, which the agent sets up: network, memory limit. Takes a tap */
-	/* The most memory a sandbox of this engine can have on this host; NULL: as much as the host has. */
+	const char *name;     /* "gvisor", "microvm": the value of --isolation */
+	const char *boundary; /* one phrase for people: what separates guest and host */
+	bool own_kernel; /* the guest has its own kernel, and the agent sets up its network and memory limit. Uses a tap */
+	/* The maximum memory of a sandbox of this engine on this host; NULL: no limit except the host's memory. */
 	uint64_t (*memory_max)(void);
 
-	/* Images depend on more than engine, root image and disk size: a short name of what, which may be part of a path.
-	 * NULL: they do not. */
+	/* A short name, valid in a path, for what images depend on besides engine, root image and disk size. NULL:
+	 * nothing else. */
 	int (*variant)(const char *home, const char *runtime, char *out, size_t size, struct husk_error *err);
-	/* For people: which programs stand between guest and host, and how old they are. NULL: nothing to say. */
+	/* For people: which programs separate guest and host, and how old they are. NULL: nothing to report. */
 	void (*describe)(const char *home, const char *runtime, struct buf *out);
 
-	/* Does it work on this host? Really runs something. 0, or -1 with what is missing and the fix in err. */
+	/* Does the engine work on this host? Really runs something. 0, or -1 with what is missing and the fix in
+	 * err. */
 	int (*probe)(const char *runtime, struct husk_error *err);
-	/* Makes a machine up to the point where it could boot or restore. */
+	/* Prepares a machine up to the point where it can boot or restore. */
 	int (*prepare)(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err);
 	/* First boot of a template: runs the agent. */
 	int (*boot)(struct engine_machine *machine, struct husk_error *err);
 	/* Continues from a checkpoint made by the same engine from a machine with the same rootfs and disk size. */
 	int (*restore)(struct engine_machine *machine, const char *image, struct husk_error *err);
-	/* The two ends of the agent link; valid after boot or restore, owned by the machine. May be the same descriptor. */
+	/* The two ends of the agent link; valid after boot or restore; the machine owns them. May be the same
+	 * descriptor. */
 	void (*link)(struct engine_machine *machine, int *to_agent, int *from_agent);
-	/* A byte written to this descriptor lets a machine that rests get ready for work at once. NULL: none rests. */
+	/* A byte written to this descriptor makes a resting machine get ready at once. NULL: machines of this engine
+	 * never rest. */
 	int (*wake_fd)(struct engine_machine *machine);
-	/* A descriptor that becomes readable when the machine has ended by itself; the same for all of its life. */
+	/* A descriptor that becomes readable when the machine has ended by itself; it never changes. */
 	int (*end_fd)(struct engine_machine *machine);
 	int (*pause)(struct engine_machine *machine, struct husk_error *err);
 	int (*resume)(struct engine_machine *machine, struct husk_error *err);
-	/* Does of the next checkpoint what can be done while the guest works, so that the guest stands still the shorter. A
-	 * failure leaves the machine running. NULL: this engine has nothing to do ahead. */
+	/* Does as much as possible of the next checkpoint while the guest runs, so that the pause is shorter. After a
+	 * failure the machine continues. NULL: this engine has nothing to do in advance. */
 	int (*ahead)(struct engine_machine *machine, struct husk_error *err);
-	/* Memory, processes and disk into directory `image` (exists, empty). The machine runs on. A failed or interrupted
-	 * checkpoint leaves the machine running and no file that restore would accept. */
+	/* Writes memory, processes and disk into the directory `image` (exists, empty). The machine continues. After
+	 * a failed or interrupted checkpoint the machine continues too, and there is no file that restore would
+	 * accept. */
 	int (*checkpoint)(struct engine_machine *machine, const char *image, struct husk_error *err);
-	/* Are all files of the image there, with the sizes its marker gives? With `rootfs`, also: could a machine of this root
-	 * image and disk size continue it on this host, now? Sums are compared where that is cheap. Starts nothing. */
+	/* Do all files of the image exist, with the sizes in its marker? With `rootfs`, also: could a machine with this
+	 * root image and disk size continue it on this host now? Checksums are compared where that is cheap. Starts
+	 * nothing. */
 	int (*check)(const char *image, const char *rootfs, uint64_t disk_bytes, struct husk_error *err);
-	/* After the first restore of a baked image, once its agent has answered: notes in the image what of its memory that
-	 * took, so that later restores have it ready. NULL: this engine has nothing to note. */
+	/* Called after the first restore of a baked image, when its agent has answered: records in the image which
+	 * memory was used, so that later restores prepare it. NULL: this engine has nothing to record. */
 	int (*learn)(struct engine_machine *machine, const char *image, struct husk_error *err);
-	/* When the guest has more than `most` processes, kills every one but the agent, from outside: for a guest so busy
-	 * making processes that its agent gets no turn. Returns how many. */
+	/* If the guest has more than `most` processes, kills all of them except the agent, from outside. For a guest
+	 * that forks so fast that its agent gets no CPU time. Returns how many. */
 	int (*kill_processes)(struct engine_machine *machine, uint64_t most, struct husk_error *err);
-	/* How much of its disk the machine has filled, and may fill, where its guest cannot know. -1: the guest knows. NULL:
-	 * always. Quick, and may be called beside any other call. */
+	/* How much of its disk the machine uses, and its size, if the guest cannot know. -1: the guest knows. NULL: the
+	 * guest always knows. Fast; may be called at the same time as any other call. */
 	int (*disk_use)(struct engine_machine *machine, uint64_t *used, uint64_t *limit);
-	/* The machine ends by itself a little after this time (wall clock, ms; 0: never), should its supervisor stand still by
-	 * then. Quick, and may be called beside any other call. NULL: this engine cannot. */
+	/* The machine ends by itself shortly after this time (wall clock, ms; 0: never), even if its supervisor hangs.
+	 * Fast; may be called at the same time as any other call. NULL: not supported by this engine. */
 	void (*expire)(struct engine_machine *machine, int64_t expires_ms);
-	/* Kills it without waiting for anything: from any thread, whatever call another one is in, which then fails soon. */
+	/* Kills the machine without waiting. Any thread may call this; a call in another thread then fails soon. */
 	void (*kill)(struct engine_machine *machine);
-	/* Kills it and waits until it is gone; idempotent; from any thread, whatever call another one is in, which then fails; frees nothing of
-	 * `directory`, which the caller removes. */
+	/* Kills the machine and waits until it is gone; idempotent. Any thread may call this; a call in another thread
+	 * then fails. Frees nothing in `directory`, which the caller removes. */
 	void (*stop)(struct engine_machine *machine);
 	void (*free)(struct engine_machine *machine);
-	/* Removes what a machine whose supervisor was killed may have left in `runtime`; it may be another engine's. NULL:
-	 * this engine leaves nothing there. */
+	/* Removes what a machine with a killed supervisor may have left in `runtime`; the machine may belong to another
+	 * engine. NULL: this engine leaves nothing there. */
 	void (*sweep)(const char *runtime, const char *id);
-	/* Removes what the machine or image in `directory`, or in one below it, has elsewhere. NULL: nothing is elsewhere. */
+	/* Removes what the machine or image in `directory`, or below it, has in other places. NULL: nothing is in other
+	 * places. */
 	void (*drop)(const char *directory);
-	/* Removes what is elsewhere and belongs to nothing below these directories of the instance any more. NULL: as above. */
+	/* Removes everything in other places that belongs to nothing below these directories of the instance. NULL: as
+	 * above. */
 	void (*collect)(const char *home, const char *const *directories);
 };
 
 /* NULL-terminated, strongest first. */
 extern const struct engine *const engines[];
-/* By name; NULL when there is none. */
+/* By name; NULL: no such engine. */
 const struct engine *engine_find(const char *name);
-/* The strongest engine whose probe passes here; NULL with every engine's reason in err. The answer of a passing probe is
- * remembered under `runtime` for this boot of the host. */
+/* The strongest engine whose probe passes on this host; NULL with every engine's reason in err. A passing result is
+ * cached under `runtime` until the host reboots. */
 const struct engine *engine_choose(const char *runtime, struct husk_error *err);
-/* For engines: what was found out about this host, kept as a line of text in the file `name` under `runtime`, good as long
- * as `key` is the same (it holds the boot's id, and whatever else the answer depends on). 0 with the text to free, or -1:
- * a missing or unreadable memory is only slow, never wrong. */
+/* For engines: a cached result about this host, one line of text in the file `name` under `runtime`. It is valid while
+ * `key` is the same (the key holds the id of the boot, and everything else that the result depends on). 0 with the text
+ * to free, or -1: without the cache, the result is computed again. */
 int engine_remembered(const char *runtime, const char *name, const char *key, char **out);
 void engine_remember(const char *runtime, const char *name, const char *key, const char *text);
-/* `sweep` of every engine, for a machine whose processes are gone already. */
+/* Calls `sweep` of every engine, for a machine whose processes are already gone. */
 void engine_sweep(const char *runtime, const char *id);
-/* `collect` of every engine. */
+/* Calls `collect` of every engine. */
 void engine_collect(const char *home, const char *const *directories);
 
 /* ---- directory.c: an image is a directory, which appears and disappears by rename ---- */
 
-/* A fresh checkpoint is good for this boot of the host only: nobody has waited for the disk, so that a fork need not.
- * This waits for it; snapshots, hibernation and baked templates must call it before they say that they are done. */
+/* A new checkpoint is valid until the host reboots, because nothing has waited for the disk: a fork need not wait. This
+ * function waits. Snapshots, hibernation and baked templates must call it before they report success. */
 int engine_image_sync(const char *image, struct husk_error *err);
-#define ENGINE_IMAGE_DURABLE "durable" /* the file in an image that says so; for engines */
+#define ENGINE_IMAGE_DURABLE "durable" /* the file in an image that marks it as on disk; for engines */
 
-#define IMAGE_PARTIAL "%s.partial" /* of an image's path: where it is written, until it is whole */
+#define IMAGE_PARTIAL "%s.partial" /* from an image's path: where it is written until it is complete */
 
-/* Makes the finished image `partial` outlast a power cut, then gives it the name `image`, in the same directory, where
- * nothing may be yet. From then on it is whole, or there is none. */
+/* Makes the finished image `partial` survive a power failure, then renames it to `image`, in the same directory, which
+ * must not exist. From then on there is a complete image or none. */
 int image_keep(const char *partial, const char *image, struct husk_error *err);
-/* Puts a link to the whole image `target`, a path from the directory of `image`, at `image`: in one step, in place of the
- * image that may be there. `target` must outlive it. Then one of the two: what was in its place goes, or has it again. */
+/* Makes `image` a link to the complete image `target` (a path relative to the directory of `image`), in one step, in
+ * place of an existing image. `target` must outlive the link. Then call one of the two below: remove the old image, or
+ * restore it. */
 int image_lend(const char *target, const char *image, struct husk_error *err);
 void image_lend_settle(const char *image);
 void image_lend_undo(const char *image);
-/* Is the image a link, and where to? */
+/* Is the image a link, and to which target? */
 bool image_is_lent(const char *image, char *target, size_t size);
-/* Removes the directory of a machine or an image, or one that holds some, with what engines have elsewhere for it. Of
- * a link, the link alone. */
+/* Removes the directory of a machine or an image, or one that holds some, with everything that engines have in other
+ * places for it. If it is a link, removes only the link. */
 int engine_remove(const char *directory, struct husk_error *err);
-/* Takes a directory away: first its name, in one step, then its files. Whoever is killed in between leaves a name that
- * nobody takes for an image and that image_sweep removes. Fine when it is not there. */
+/* Removes a directory: first its name, in one step, then its files. A caller that is killed in between leaves a name
+ * that is never used as an image and that image_sweep removes. No error if the directory does not exist. */
 int image_discard(const char *image, struct husk_error *err);
-/* The first half of it: *gone is what the directory is called now (caller frees), NULL when it was not there. */
+/* The first half of image_discard: *gone is the new name of the directory (caller frees); NULL: it did not exist. */
 int image_hide(const char *image, char **gone, struct husk_error *err);
-/* Removes what killed callers of image_discard left in `directory`. Fine beside one that is at work. */
+/* Removes what killed callers of image_discard left in `directory`. Safe while another process runs image_discard. */
 void image_sweep(const char *directory);
-/* Is this name in a directory of images the rest of one that is being discarded? */
+/* Is this name, in a directory of images, the rest of a discarded image? */
 bool image_is_gone(const char *name);
 
-/* Whether the image is one that may be counted on: marked as complete and as on disk, and every file that its marker lists
- * there with its size. */
+/* Can the image be used: marked as complete and on disk, and every file in its marker exists with its size? */
 bool engine_image_whole(const char *image);
-/* Proves that the image can be continued on this host by a machine of this engine, root image and disk size: the marker
- * is well formed and agrees, all files are complete, and it is on disk. 0, or -1 with the reason. */
+/* Proves that a machine of this engine, root image and disk size can continue the image on this host: the marker is
+ * well formed and matches, all files are complete, and the image is on disk. 0, or -1 with the reason. */
 int engine_image_check(const char *engine_name, const char *image, const char *rootfs, uint64_t disk_bytes,
 		       struct husk_error *err);
 

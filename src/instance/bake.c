@@ -17,11 +17,11 @@
 #include "link/link.h"
 #include "store/template.h"
 
-#define HELLO_TIMEOUT_MS 180000 /* a first boot; on an emulated CPU with others on it, a slow one */
+#define HELLO_TIMEOUT_MS 180000 /* for a first boot, which is slow on a busy, emulated CPU */
 #define WARM_TIMEOUT_MS 300000
 #define READY_TIMEOUT_MS 60000
 
-/* What has to happen in a booted machine before it is saved; kept beside the image for later disk sizes. */
+/* What has to run in a booted machine before it is saved; kept beside the image for later disk sizes. */
 struct recipe {
 	char **start, **warm;
 	char *ready;
@@ -89,7 +89,7 @@ struct run {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	bool done;
-	struct buf output, end; /* the first of what it printed */
+	struct buf output, end; /* the beginning of its output */
 };
 
 static void watch_run(void *data, const struct wire_header *header, const char *payload)
@@ -107,7 +107,7 @@ static void watch_run(void *data, const struct wire_header *header, const char *
 	pthread_mutex_unlock(&run->lock);
 }
 
-/* What the bake ran is no business of the sandboxes made from it: it leaves their process lists. */
+/* Processes of the bake are removed from the process lists of the sandboxes that are made from it. */
 static void forget_in_guest(struct link *link, int64_t pid)
 {
 	cleanup_buf struct buf arguments = { 0 };
@@ -116,9 +116,9 @@ static void forget_in_guest(struct link *link, int64_t pid)
 		link_call(link, METHOD_PROCESS_FORGET, &arguments, NULL, HELLO_TIMEOUT_MS, NULL);
 }
 
-/* Runs a shell command to its end (or, detached, until it has started). Its output goes to a file in the guest, so that
- * no amount of it needs our attention; the tail of it comes back when it fails. "@label command" labels the process, and
- * "@label:/directory command" starts it there. */
+/* Runs a shell command to its end (or, detached, until it has started). Its output goes to a file in the guest, so any
+ * amount of output is possible; if the command fails, the end of the output is returned. "@label command" labels the
+ * process, and "@label:/directory command" starts it in that directory. */
 static int run_in_guest(struct link *link, const char *command, bool detached, int timeout_ms, struct husk_error *err)
 {
 	struct run run = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
@@ -190,7 +190,7 @@ static int follow_recipe(struct link *link, const struct recipe *recipe, struct 
 
 /* ---- one bake ---- */
 
-/* Boot, warm, freeze, save into `image` (made here). */
+/* Boots, warms up, freezes, saves into `image` (created here). */
 static int bake_machine(const struct engine *engine, struct engine_spec *spec, const struct recipe *recipe,
 			const char *image, struct husk_error *err)
 {
@@ -223,7 +223,7 @@ static int bake_machine(const struct engine *engine, struct engine_spec *spec, c
 	return result;
 }
 
-/* Up to the first answer of a machine that is restored from it, as later ones will be. */
+/* Restores a machine from the image and waits for its first answer, as later restores do. */
 static int answer_once(const struct engine *engine, struct engine_machine *machine, const char *image,
 		       struct link **link, struct husk_error *err)
 {
@@ -244,7 +244,8 @@ static int answer_once(const struct engine *engine, struct engine_machine *machi
 	return link_call(*link, METHOD_IDENTITY, &arguments, NULL, HELLO_TIMEOUT_MS, err);
 }
 
-/* Restores the fresh image once, so that the engine can note what that takes. Should it fail, restores are slower. */
+/* Restores the new image once, so that the engine can record which pages a restore reads. If this fails, restores are
+ * slower. */
 static void learn(const struct engine *engine, const struct engine_spec *baked, const char *image)
 {
 	cleanup_free char *directory = str_format("%s/again", baked->directory);
@@ -305,7 +306,7 @@ static int bake(struct husk *husk, const struct engine *engine, const char *root
 	return result;
 }
 
-/* Where in a version's directory the image is that this host's engine, as it is now, continues. */
+/* The path, in a version's directory, of the image that the engine of this host can continue. */
 static char *image_path(struct husk *husk, const char *isolation, const char *directory, uint64_t disk_bytes,
 			struct husk_error *err)
 {
@@ -337,7 +338,7 @@ char *bake_path(struct husk *husk, const char *isolation, const char *digest, ui
 	return NULL;
 }
 
-/* An image from before images were named after the variant too: nobody continues it any more. */
+/* Removes an image from before names included the variant: no engine continues it any more. */
 static void discard_unnamed(const char *directory, const char *image, uint64_t disk_bytes)
 {
 	cleanup_free char *unnamed = str_format("%s/baked/%llu", directory, (unsigned long long)disk_bytes);
@@ -359,14 +360,14 @@ int bake_directory(struct husk *husk, const char *isolation, const char *directo
 		return -1;
 	if (!rootfs || !lock_path)
 		return husk_fail_memory(err);
-	/* One bakes, the others wait for it. */
+	/* One process bakes, the others wait for it. */
 	cleanup_close int lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (lock < 0 || flock(lock, LOCK_EX) < 0)
 		return husk_fail_errno(err, "cannot lock '%s'", lock_path);
 	if (engine_image_whole(image))
 		return 0;
 	discard_unnamed(directory, image, disk_bytes);
-	/* What is left of an image that was whole once. */
+	/* Removes the rest of an image that was complete once. */
 	int result = image_discard(image, err);
 	if (result == 0)
 		result = recipe_load(directory, &recipe, err);
@@ -385,7 +386,7 @@ char *bake_image(struct husk *husk, const struct catalog_template *version, uint
 		return NULL;
 	if (engine_image_whole(image))
 		return steal_pointer(image);
-	/* Shared: the version is not collected while it is baked, and others may use it. */
+	/* Shared: the version is not collected while it is baked, and other processes may use it. */
 	cleanup_close int lock = version_lock(directory, LOCK_SH);
 	if (lock < 0) {
 		husk_fail(err, HUSK_NOT_FOUND, "the files of template '%s' are gone; husk template build %s --force",

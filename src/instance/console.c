@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#define READ_MAX (1024u * 1024u) /* of the newest, when a reader begins */
+#define READ_MAX (1024u * 1024u) /* the newest bytes, when a reader begins */
 #define FILES_MAX 3
 
 /* ---- writing ---- */
@@ -46,7 +46,7 @@ int sandbox_log_move(const struct paths *paths, const char *from, const char *to
 	return 0;
 }
 
-/* A regular file, for reading; -1 with errno, ENOENT when it is something else. */
+/* Opens a regular file for reading; -1 with errno, ENOENT if it is anything else. */
 static int open_regular(const char *path, struct stat *status)
 {
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -60,7 +60,7 @@ static int open_regular(const char *path, struct stat *status)
 	return steal_fd(&fd);
 }
 
-/* The last CONSOLE_KEPT bytes of one file at the end of the other. */
+/* Appends the last CONSOLE_KEPT bytes of one file to the other. */
 static void append_tail(const char *from, const char *to)
 {
 	struct stat status;
@@ -86,7 +86,7 @@ void console_keep(const struct paths *paths, uint32_t slot, const char *id)
 	if (join(&panic, machine, "panic.log", NULL) < 0 || join(&live, machine, "console.log", NULL) < 0 ||
 	    join(&kept, sandbox, "console", NULL) < 0 || join(&old, sandbox, "console.old", NULL) < 0)
 		return;
-	append_tail(panic, live); /* of the engine itself, should it have crashed */
+	append_tail(panic, live); /* written by the engine itself if it crashed */
 	unlink(panic);
 	if (lstat(live, &status) < 0 || !S_ISREG(status.st_mode) || status.st_size == 0)
 		return;
@@ -122,7 +122,7 @@ static int sources_open(struct husk *husk, const struct catalog_sandbox *row, en
 	};
 	cleanup_free char *sandbox = path_sandbox(&husk->paths, row->id);
 	cleanup_free char *machine = path_machine(&husk->paths, row->slot);
-	/* The slot of one that sleeps or has ended is another's. */
+	/* If the sandbox is hibernated or has ended, its slot belongs to another machine. */
 	bool live = row->slot && row->state != CATALOG_HIBERNATED && row->state != CATALOG_ENDED;
 
 	for (size_t i = 0; i < FILES_MAX; i++) {
@@ -138,7 +138,7 @@ static int sources_open(struct husk *husk, const struct catalog_sandbox *row, en
 	return 0;
 }
 
-/* Adds what `size` bytes from `offset` hold; less when the file has become shorter. */
+/* Adds `size` bytes from `offset`; fewer if the file has become shorter. */
 static int add_bytes(struct buf *out, const struct source *source, off_t offset, size_t size, struct husk_error *err)
 {
 	if (buf_reserve(out, size + 1) < 0)
@@ -153,8 +153,8 @@ static int add_bytes(struct buf *out, const struct source *source, off_t offset,
 	return 0;
 }
 
-/* Which file a reader stands in, and where: what comes after it is new. A reader who begins, or whose file is gone, gets
- * the newest READ_MAX bytes. */
+/* Finds the file and the position of a reader: everything after it is new. If the reader begins, or its file is gone,
+ * it gets the newest READ_MAX bytes. */
 static size_t find_start(const struct source sources[FILES_MAX], const struct husk_log_position *position,
 			 off_t *offset, bool *cut)
 {
@@ -163,7 +163,7 @@ static size_t find_start(const struct source sources[FILES_MAX], const struct hu
 	for (size_t i = 0; position->file && i < FILES_MAX; i++)
 		if (sources[i].fd >= 0 && (uint64_t)sources[i].status.st_ino == position->file) {
 			*offset = (off_t)position->offset;
-			/* An engine made its console shorter to go on in it. */
+			/* An engine truncated its console to continue in it. */
 			if (sources[i].status.st_size < *offset)
 				*offset = 0;
 			*cut = false;
@@ -204,7 +204,7 @@ static int read_sources(const struct source sources[FILES_MAX], struct husk_log_
 	return 0;
 }
 
-/* Lines and tabs stay; a carriage return before a line's end goes; every other control character becomes an escape. */
+/* Keeps newlines and tabs, drops a carriage return before a newline, and escapes every other control character. */
 static int make_printable(const struct buf *text, struct buf *out)
 {
 	int bad = buf_reserve(out, text->size + 1);

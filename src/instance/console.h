@@ -12,13 +12,14 @@
 #include "base/log.h"
 #include "instance/instance.h"
 
-/* Standard error of this process becomes the log of sandbox `id`, and its lines carry that id. */
+/* Makes standard error of this process the log of sandbox `id`; its lines carry that id. */
 int sandbox_log_open(const struct paths *paths, const char *id, struct husk_error *err);
-/* A machine of the pool becomes sandbox `to`: the log goes on there, and nothing of `from` is left. */
+/* A machine of the pool becomes sandbox `to`: the log continues there, and nothing of `from` is left. */
 int sandbox_log_move(const struct paths *paths, const char *from, const char *to, struct husk_error *err);
 
-/* After the machine was stopped, before its directory goes: its console becomes the sandbox's. A rename, or a copy of at
- * most CONSOLE_KEPT bytes where that cannot be; never waits for a guest. What cannot be kept is lost. */
+/* Called after the machine was stopped, before its directory is removed: its console becomes the sandbox's. This is a
+ * rename, or otherwise a copy of at most CONSOLE_KEPT bytes; it never waits for a guest. On failure the console is
+ * lost. */
 #define CONSOLE_KEPT (64u << 10)
 void console_keep(const struct paths *paths, uint32_t slot, const char *id);
 

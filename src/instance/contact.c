@@ -12,9 +12,9 @@
 #include "wire/wire.h"
 
 #define SETTLE_MS 60000 /* how long a call waits for a sandbox that is being created or woken */
-#define LOOK_TURNS 100  /* of 5 ms: how often it looks meanwhile whether whoever was at it is gone */
+#define LOOK_TURNS 100  /* of 5 ms: how often a waiting call checks whether the other process is gone */
 #define CALL_MS 45000
-#define IMAGE_MS (20 * 60 * 1000) /* calls that go through all memory and disk of a guest */
+#define IMAGE_MS (20 * 60 * 1000) /* for calls that read all memory and disk of a guest */
 #define KILL_MS 2000
 
 int supervisor_patience(uint16_t method)
@@ -27,7 +27,7 @@ int supervisor_patience(uint16_t method)
 	case METHOD_SANDBOX_HIBERNATE:
 	case METHOD_SANDBOX_POINT:
 	case METHOD_SANDBOX_REWIND: /* the turn before it */
-	case METHOD_FILE_MOVE:      /* another filesystem, a large tree */
+	case METHOD_FILE_MOVE:      /* may cross filesystems or move a large tree */
 	case METHOD_FILE_REMOVE:    /* likewise */
 		return IMAGE_MS;
 	default:
@@ -41,7 +41,7 @@ static int fail_timeout(const char *id, struct husk_error *err)
 			 id);
 }
 
-/* Neither a full queue of connections nor a full socket is waited for longer than that. */
+/* A full connection queue or a full socket delays the caller by at most that time. */
 static int limited_socket(int timeout_ms)
 {
 	struct timeval limit = { .tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000 };
@@ -74,7 +74,7 @@ static int exchange_hello(int fd, const char *id, int64_t flags, int64_t deadlin
 	int64_t answered = wire_get_int(payload, header.size, TAG_FLAGS, 0);
 	if (answered & HELLO_LATER)
 		return husk_fail(err, HUSK_CONFLICT, "sandbox %s is going to sleep", id);
-	if (flags & ~answered & HELLO_LIMITED) /* it would let the client do everything */
+	if (flags & ~answered & HELLO_LIMITED) /* an older supervisor would let the client do everything */
 		return husk_fail(
 			err, HUSK_UNAVAILABLE,
 			"sandbox %s was started by an older Husk that cannot be used over the server; use it on its "
@@ -83,7 +83,7 @@ static int exchange_hello(int fd, const char *id, int64_t flags, int64_t deadlin
 	return 0;
 }
 
-/* `flags`: of HELLO. CONFLICT: it is going to sleep. */
+/* `flags`: of HELLO. CONFLICT: the sandbox is being hibernated. */
 static int dial(struct husk *husk, const char *id, int64_t flags, int timeout_ms, struct husk_error *err)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -109,7 +109,7 @@ int supervisor_dial(struct husk *husk, const char *id, int timeout_ms, struct hu
 	return dial(husk, id, 0, timeout_ms, err);
 }
 
-/* Waits for END; anything else of this channel does not belong in a call without streams. */
+/* Waits for END. Other frames of this channel are not allowed in a call without streams. */
 int supervisor_call(int fd, uint16_t method, const struct buf *arguments, struct buf *results, int timeout_ms,
 		    struct husk_error *err)
 {
@@ -134,33 +134,34 @@ int supervisor_call(int fd, uint16_t method, const struct buf *arguments, struct
 	return wire_end_status(payload, header.size, err);
 }
 
-/* A search for its supervisor: what came of it so far. */
+/* A search for the supervisor of a sandbox, with its state. */
 struct search {
 	int64_t deadline;
 	int64_t flags; /* of HELLO */
 	unsigned turn;
-	bool recovered; /* it was looked whether its supervisor was killed */
+	bool recovered; /* the search has checked whether the supervisor was killed */
 };
 
-/* One that runs. -1 with again: what was found may have changed. */
+/* For a running sandbox. -1 with again: the sandbox may have changed its state. */
 static int connect_awake(struct husk *husk, const char *id, struct search *search, bool *again, struct husk_error *err)
 {
 	struct husk_error why = { 0 };
 	int fd = dial(husk, id, search->flags, SUPERVISOR_DIAL_MS, &why);
 
-	/* Gone: its supervisor was killed (clear up and say so), or it just ended or went to sleep. */
+	/* GONE: the supervisor was killed (then clean up and report it), or the sandbox has just ended or
+	 * hibernated. */
 	if (fd < 0 && why.code == HUSK_GONE && !search->recovered) {
 		husk_recover(husk, id);
 		search->recovered = *again = true;
 	}
-	if (fd < 0 && why.code == HUSK_CONFLICT) /* it is going to sleep: then it is to be woken */
+	if (fd < 0 && why.code == HUSK_CONFLICT) /* the sandbox is being hibernated: wake it afterwards */
 		*again = true;
 	if (fd < 0 && err)
 		*err = why;
 	return fd;
 }
 
-/* One step of the search; -1 with again: another one is needed. */
+/* One step of the search; -1 with again: another step is required. */
 static int connect_once(struct husk *husk, const struct catalog_sandbox *row, struct search *search, bool *again,
 			struct husk_error *err)
 {
@@ -171,7 +172,7 @@ static int connect_once(struct husk *husk, const struct catalog_sandbox *row, st
 		*again = husk_wake(husk, row->id, err) == 0;
 		return -1;
 	case CATALOG_CREATING:
-		if (++search->turn % LOOK_TURNS == 0) /* whoever was making it may have been killed */
+		if (++search->turn % LOOK_TURNS == 0) /* the process that creates the sandbox may have been killed */
 			husk_recover(husk, row->id);
 		*again = true;
 		return -1;
@@ -198,7 +199,7 @@ static int search_supervisor(struct husk *husk, const char *sandbox, int64_t fla
 		catalog_sandbox_free(row);
 		if (!again || late)
 			return fd;
-		usleep(slept ? 500 : 5000); /* one that was asleep is awake by now, unless another caller is at it */
+		usleep(slept ? 500 : 5000); /* a woken sandbox answers by now, unless another caller is waking it */
 	}
 }
 

@@ -29,7 +29,7 @@
 #define TTL_MAX (365ll * 24 * 3600)
 #define EARLIER_MS 60000 /* how long a repeated request waits for the first */
 
-/* ---- checking what was asked for ---- */
+/* ---- checking the options ---- */
 
 static int check_range(const char *field, uint64_t value, uint64_t min, uint64_t max, const char *unit,
 		       struct husk_error *err)
@@ -72,7 +72,7 @@ static int fail_isolation(const char *isolation, struct husk_error *err)
 	return husk_fail_field(err, "isolation", "isolation '%s' is not known; use auto%s", isolation, names.data);
 }
 
-/* A virtual machine has the memory it was baked with: a limit above it would be a promise that cannot be kept. */
+/* A virtual machine has the memory that it was baked with. A higher limit could not be provided. */
 static int check_memory(const struct catalog_sandbox *row, struct husk_error *err)
 {
 	const struct engine *engine = engine_find(row->isolation);
@@ -116,12 +116,12 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 
 /* ---- continuing from an image ---- */
 
-/* A sandbox to be, and what it continues from. */
+/* A planned sandbox, and the image that it continues from. */
 struct plan {
-	struct catalog_sandbox row; /* strings belong to the plan */
+	struct catalog_sandbox row; /* the plan owns the strings */
 	char *image;
-	char *secrets;      /* the text of its file; NULL: none */
-	bool from_template; /* then a warm pool entry will do */
+	char *secrets;      /* the text of its secrets file; NULL: none */
+	bool from_template; /* a warm pool entry can be used */
 };
 
 static void plan_free(struct plan *plan)
@@ -142,7 +142,7 @@ static void plan_free(struct plan *plan)
 	str_wipe(plan->secrets);
 }
 
-/* What a sandbox to be takes over from its template, snapshot or parent; NULL: nothing. */
+/* Settings that a new sandbox inherits from its template, snapshot or parent; NULL: none. */
 struct inherited {
 	const char *environment, *metadata, *egress, *volumes;
 	const char *secrets; /* of a parent */
@@ -160,7 +160,7 @@ static int check_variables(const struct policy *policy, const struct husk_create
 	return 0;
 }
 
-/* The policy that was asked for, or the inherited one, and the secrets it needs. */
+/* The requested policy, or the inherited one, and the secrets that it needs. */
 static int plan_egress(struct plan *plan, const struct husk_create_options *o, const struct inherited *inherited,
 		       struct husk_error *err)
 {
@@ -174,7 +174,7 @@ static int plan_egress(struct plan *plan, const struct husk_create_options *o, c
 	return plan->row.egress ? 0 : husk_fail_memory(err);
 }
 
-/* What was asked for, over what is inherited. */
+/* Merges the requested settings with the inherited ones. */
 static int plan_fill(struct husk *husk, struct plan *plan, const struct husk_create_options *o,
 		     const struct inherited *inherited, struct husk_error *err)
 {
@@ -205,7 +205,7 @@ static int plan_fill(struct husk *husk, struct plan *plan, const struct husk_cre
 	return check_memory(row, err);
 }
 
-/* Without the pool: a row, a supervisor, and the wait for it. */
+/* Without the pool: adds a row, starts a supervisor, and waits for it. */
 static int start_new(struct husk *husk, struct plan *plan, struct husk_error *err)
 {
 	char id[32];
@@ -228,10 +228,10 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 	return supervisor_start(husk, id, lock, plan->image, false, err);
 }
 
-/* Fills plan->row.id. A pool entry that fails is the pool's loss: the next one, or a new machine, is tried. */
+/* Fills plan->row.id. If a pool entry fails, the next one or a new machine is tried. */
 static int plan_run(struct husk *husk, struct plan *plan, struct husk_error *err)
 {
-	/* A name taken by another, or a quota, must fail before an entry is spent on it. */
+	/* A name that is already used, or a quota, must fail before a pool entry is spent. */
 	if (plan->row.name) {
 		struct catalog_sandbox *other = NULL;
 		if (catalog_sandbox_get(husk->catalog, plan->row.name, &other, NULL) == 0) {
@@ -259,7 +259,7 @@ static int show(struct husk *husk, const char *id, struct husk_sandbox **out, st
 
 /* ---- create ---- */
 
-/* The template of that name, or of the pulled image of that name. */
+/* The template with that name, or the template of the pulled image with that name. */
 static int find_template(struct husk *husk, const char *name, struct catalog_template **out, struct husk_error *err)
 {
 	cleanup_free char *of_image = image_template(husk, name);
@@ -291,7 +291,7 @@ static int plan_from_template(struct husk *husk, const struct husk_create_option
 	return result;
 }
 
-/* A fork ends when its parent does, unless it is told; one of a parent without an end has the time of any other. */
+/* Unless a TTL is given, a fork ends when its parent does. If the parent has no end, the fork has the default TTL. */
 static int inherit_life(struct husk *husk, const char *parent, struct plan *plan, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
@@ -304,7 +304,7 @@ static int inherit_life(struct husk *husk, const char *parent, struct plan *plan
 	return 0;
 }
 
-/* `parent`: a fork, which has its parent's metadata and secrets as well. */
+/* `parent`: for a fork, which also gets the metadata and secrets of its parent. */
 static int plan_from_snapshot(struct husk *husk, const char *snapshot, const char *parent, const char *secrets,
 			      const struct husk_create_options *o, struct plan *plan, struct husk_error *err)
 {
@@ -343,7 +343,7 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 	return result;
 }
 
-/* `request` stands for what was asked for, when it came with an idempotency key; else NULL. */
+/* `request` is the signature of the options if they came with an idempotency key; otherwise NULL. */
 static int create_new(struct husk *husk, const struct husk_create_options *o, const char *request,
 		      struct husk_sandbox **out, struct husk_error *err)
 {
@@ -365,9 +365,9 @@ static int create_new(struct husk *husk, const struct husk_create_options *o, co
 	return result;
 }
 
-/* ---- create once for a key ---- */
+/* ---- idempotent create ---- */
 
-/* The policy as text, and the values of its secrets; "": none was given. */
+/* The policy as text, and the values of its secrets; "": no policy was given. */
 static char *sign_egress(const struct husk_egress *egress, struct husk_error *err)
 {
 	cleanup_policy struct policy *policy = NULL;
@@ -385,8 +385,8 @@ static char *sign_egress(const struct husk_egress *egress, struct husk_error *er
 	return out;
 }
 
-/* Two requests are the same when this is: every option, in a fixed order. Signed, not merely hashed, because the values of
- * the environment are in it, and what is kept of it outlives them. */
+/* Two requests are the same if this text is the same: it holds every option in a fixed order. The text is signed, not
+ * only hashed, because it holds values of the environment, and the stored result outlives them. */
 static char *sign_request(struct husk *husk, const struct husk_create_options *o, struct husk_error *err)
 {
 	cleanup_free char *metadata = pairs_to_json(o->metadata, o->metadata_count, err);
@@ -416,7 +416,7 @@ static char *sign_request(struct husk *husk, const struct husk_create_options *o
 	return signature;
 }
 
-/* The sandbox of an earlier request with this key, once it is made: 1. There is none, or it came to nothing: 0. */
+/* 1: the sandbox of an earlier request with this key exists. 0: there was no earlier request, or it failed. */
 static int find_earlier(struct husk *husk, const char *key, const char *request, struct husk_sandbox **out,
 			struct husk_error *err)
 {
@@ -437,7 +437,7 @@ static int find_earlier(struct husk *husk, const char *key, const char *request,
 			return show(husk, id, out, err) < 0 ? -1 : 1;
 		if (time_monotonic_ms() > end)
 			return husk_fail(err, HUSK_TIMEOUT, "sandbox %s is still being created", id);
-		if (turn % 100 == 99) /* whoever was making it may have been killed */
+		if (turn % 100 == 99) /* the process that creates it may have been killed */
 			husk_recover(husk, id);
 		usleep(5000);
 	}
@@ -451,7 +451,7 @@ static int create_once(struct husk *husk, const struct husk_create_options *o, s
 
 	if (!request)
 		return -1;
-	/* CONFLICT may mean that another request with the key was faster. Should that one fail, ours has its turn. */
+	/* CONFLICT may mean that another request with the key was faster. If that request fails, this one continues. */
 	for (int attempt = 0; attempt < 3; attempt++) {
 		int found = find_earlier(husk, o->idempotency_key, request, out, err);
 		if (found != 0)
@@ -520,7 +520,7 @@ static void join_children(struct child *children, size_t count)
 			pthread_join(children[i].thread, NULL);
 }
 
-/* Saves the parent, and has the machines that the pool lacks prepared meanwhile. The lock of the snapshot. */
+/* Saves the parent, and meanwhile prepares the machines that the pool lacks. Returns the lock of the snapshot. */
 static int save_parent(struct husk *husk, struct child *children, size_t count, const char *sandbox,
 		       char snapshot[static 32], char **parent, struct husk_error *err)
 {
@@ -550,7 +550,7 @@ static void kill_children(struct husk *husk, struct child *children, size_t coun
 			husk_kill(husk, children[i].plan.row.id, NULL);
 }
 
-/* All children at once; the first failure is kept in err, and then none of them stays. */
+/* Starts all children at once. On failure, err has the first error and no child stays. */
 static int run_children(struct husk *husk, struct child *children, size_t count, struct husk_error *err)
 {
 	int result = 0;
@@ -571,7 +571,7 @@ static int run_children(struct husk *husk, struct child *children, size_t count,
 	return result;
 }
 
-/* What came of them; one that has ended meanwhile fails it, and then none of them stays. */
+/* Collects the results. If a child has ended meanwhile, the call fails and no child stays. */
 static int collect(struct husk *husk, struct child *children, size_t count, struct husk_sandbox ***out,
 		   struct husk_error *err)
 {
@@ -589,7 +589,7 @@ static int collect(struct husk *husk, struct child *children, size_t count, stru
 	return 0;
 }
 
-/* Asked before the parent is paused for nothing. */
+/* Checked first, so that the parent is not paused without need. */
 static int fork_quota(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *o,
 		      struct husk_error *err)
 {
@@ -655,7 +655,7 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 
 /* ---- wake ---- */
 
-/* With the lock of the sandbox. Moves its row to CREATING; whoever then fails leaves it to husk_recover. */
+/* With the lock of the sandbox. Moves its row to CREATING. After a failure, husk_recover handles the row. */
 static int wake_locked(struct husk *husk, const struct catalog_sandbox *row, int lock, bool pooled,
 		       struct husk_error *err)
 {
@@ -672,7 +672,7 @@ static int wake_locked(struct husk *husk, const struct catalog_sandbox *row, int
 	return supervisor_start(husk, row->id, lock, image, false, err);
 }
 
-/* 1: nothing is to be done, or somebody else is at it. */
+/* 1: nothing to do, or another process is waking the sandbox. */
 static int wake_once(struct husk *husk, const char *sandbox, bool pooled, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
@@ -690,7 +690,7 @@ static int wake_once(struct husk *husk, const char *sandbox, bool pooled, struct
 			result = wake_locked(husk, row, lock, pooled, err);
 	}
 	catalog_sandbox_free(row);
-	if (result < 0 && id) /* asleep again, with what is left of the try removed */
+	if (result < 0 && id) /* hibernated again, with the rest of the failed try removed */
 		husk_recover(husk, id);
 	return result;
 }
@@ -699,7 +699,7 @@ int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err)
 {
 	if (husk->remote)
 		return remote_act(husk->remote, sandbox, "wake", err);
-	/* A pool entry that fails is the pool's loss, not the sandbox's: then it gets a machine of its own. */
+	/* If a pool entry fails, the sandbox does not fail: it gets a new machine. */
 	int result = pool_size() > 0 ? wake_once(husk, sandbox, true, NULL) : -1;
 
 	if (result < 0)

@@ -1,6 +1,6 @@
 /*
- * husk_doctor: what works on this host, what does not, and how to fix it. husk_leaks: what was left behind. husk_gc:
- * removes it.
+ * husk_doctor reports what works on this host, what does not work, and how to fix it. husk_leaks lists what was left
+ * behind. husk_gc removes it.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -96,7 +96,7 @@ static void check_host(struct checks *checks, struct husk *husk)
 	}
 }
 
-/* Docker's mark alone proves nothing: machines are booted from its images, too. */
+/* Docker's marker file alone proves nothing: virtual machines are also booted from Docker images. */
 static bool is_container(void)
 {
 	struct statfs root;
@@ -106,7 +106,8 @@ static bool is_container(void)
 	       (layered && access("/.dockerenv", F_OK) == 0);
 }
 
-/* Hosts that are not what they look like, where the usual remedy is on another machine. Nothing is said of a plain one. */
+/* Reports environments where the usual fix belongs on another machine, such as containers. For an ordinary host nothing
+ * is reported. */
 static void check_surroundings(struct checks *checks)
 {
 	cleanup_free char *spaces = file_read("/proc/sys/user/max_user_namespaces", 64, NULL, NULL);
@@ -159,7 +160,8 @@ static void check_programs(struct checks *checks)
 			  "husk-agent is not installed beside husk; run make, or make install");
 }
 
-/* The wire of a machine, made and taken away again; and whether its addresses hide a network of the host from guests. */
+/* Makes the wire of a machine and removes it; also checks whether its addresses hide a network of the host from
+ * guests. */
 static void check_network(struct checks *checks, struct husk *husk)
 {
 	struct gateway gateway = GATEWAY_NONE;
@@ -196,7 +198,7 @@ static bool version_is_there(struct husk *husk, const char *version)
 	return rootfs && access(rootfs, R_OK) == 0;
 }
 
-/* Each version that a name points at, with the image that creates of it continue. */
+/* Checks each version that a name points at, with the image that creates continue from. */
 static void check_templates(struct checks *checks, struct husk *husk)
 {
 	struct catalog_template **list = NULL;
@@ -311,7 +313,7 @@ static void check_sandboxes(struct checks *checks, struct husk *husk, size_t *go
 	catalog_sandbox_list_free(list);
 }
 
-/* Everything that is to be continued one day can be. */
+/* Checks that every image that may be continued later is usable. */
 static void check_images(struct checks *checks, struct husk *husk)
 {
 	size_t good = 0;
@@ -361,14 +363,14 @@ int husk_leaks(struct husk *husk, struct husk_check **out, size_t *count, struct
 
 /* ---- gc ---- */
 
-/* Removes a directory and counts what that freed. */
+/* Removes a directory and counts the freed bytes. */
 static int reclaim(const char *path, uint64_t *bytes, struct husk_error *err)
 {
 	*bytes += dir_bytes(path);
 	return image_discard(path, err);
 }
 
-/* What removals that were killed left beside, and under, the directories of one kind. */
+/* Removes what interrupted removals left beside and under the directories of one kind. */
 static void sweep_removals(struct husk *husk, const char *kind, const char *below)
 {
 	cleanup_free char *directory = str_format("%s/%s", husk->paths.home, kind);
@@ -428,7 +430,7 @@ static bool is_live(struct husk *husk, const char *id)
 	bool live = false;
 
 	if (catalog_sandbox_list(husk->catalog, ~(1u << CATALOG_ENDED), &list, NULL) < 0)
-		return true; /* not known: leave it alone */
+		return true; /* unknown: leave it alone */
 	for (size_t i = 0; list[i] && !live; i++)
 		live = str_equal(list[i]->id, id);
 	catalog_sandbox_list_free(list);

@@ -14,7 +14,7 @@ static json_t *texts(const char *const *list, size_t count)
 	json_t *array = json_array();
 
 	for (size_t i = 0; array && i < count; i++) {
-		/* What is not UTF-8 cannot be a rule; as "" it is refused by its field's name. */
+		/* Text that is not UTF-8 cannot be a rule. As "" it is refused with the name of its field. */
 		if (json_array_append_new(array, json_string(list[i] ? list[i] : "")) < 0 &&
 		    json_array_append_new(array, json_string("")) < 0) {
 			json_decref(array);
@@ -58,8 +58,8 @@ static json_t *limits_json(const struct husk_egress *egress)
 	return NULL;
 }
 
-/* The rules; where it takes one to reach the host of a secret, that goes without saying, unless it is a header: those are
- * set on what is reached anyway. */
+/* The rules. In mode allow, the host of a secret is allowed without a rule, unless the secret is a header: headers are
+ * set only on requests to hosts that are allowed anyway. */
 static json_t *rules_json(const struct husk_egress *egress)
 {
 	json_t *rules = texts(egress->allow, egress->allow_count);
@@ -98,11 +98,12 @@ int egress_check(const struct husk_egress *egress, struct policy **out, struct h
 				 "the egress policy cannot be read: is the name of every secret UTF-8?");
 	int result = policy_parse(text, out, err);
 	if (result < 0 && err && err->code == HUSK_INVALID)
-		snprintf(err->field, sizeof(err->field), "egress"); /* the message says which part */
+		snprintf(err->field, sizeof(err->field), "egress"); /* the message names the part */
 	return result;
 }
 
-/* " --secret NAME@HOST,HOST", less those that are values of headers, which the command line has no form for. */
+/* " --secret NAME@HOST,HOST"; without secrets that are values of headers, because the command line does not support
+ * them. */
 static int put_secret(const struct policy_secret *secret, struct buf *out)
 {
 	if (secret->header)
@@ -127,8 +128,8 @@ static bool is_host_of_secret(const struct policy *policy, const char *rule)
 	return false;
 }
 
-/* A policy that came with a snapshot or template has the names of its secrets alone: says what to type for all of it, since a
- * policy that is given takes the place of the one that came along. */
+/* A policy of a snapshot or template has only the names of its secrets. The error says what to type for the whole
+ * policy, because a given policy replaces the inherited one. */
 static int fail_values(const struct policy *policy, struct husk_error *err)
 {
 	cleanup_buf struct buf words = { 0 };

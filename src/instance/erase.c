@@ -1,7 +1,7 @@
 /*
- * The end of an instance: husk_erase removes its home and its run directory, with everything in them. Called by `husk
- * uninstall --data`, after it has ended the sandboxes. It never removes what something still uses: a server that runs
- * or a sandbox that is awake is a refusal, before anything is removed.
+ * The end of an instance: husk_erase removes its home and its run directory with all content. Called by `husk uninstall
+ * --data`, after it has ended the sandboxes. Nothing that is in use is removed: if a server runs or a sandbox is awake,
+ * the call fails before it removes anything.
  */
 #include <fcntl.h>
 #include <sys/file.h>
@@ -41,7 +41,8 @@ static int check_asleep(struct husk *husk, struct husk_error *err)
 	return result;
 }
 
-/* Does systemd, or anybody, listen there? Asked without a connection, which would start a server. */
+/* Does a process, such as systemd, listen there? Checked without a connection, because a connection would start a
+ * server. */
 static bool is_listened_to(const char *path)
 {
 	cleanup_free char *sockets = file_read("/proc/net/unix", 64u << 20, NULL, NULL);
@@ -49,7 +50,7 @@ static bool is_listened_to(const char *path)
 	return !sockets || strstr(sockets, path);
 }
 
-/* Everything in the directory, then the directory; a socket that is listened to stays, and the directory with it. */
+/* Removes the content of the directory, then the directory. A socket in use stays, and the directory with it. */
 static int empty(const char *path, struct husk_error *err)
 {
 	cleanup_dir DIR *dir = opendir(path);

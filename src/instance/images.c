@@ -1,7 +1,7 @@
 /*
- * Images of registries: pulled (src/registry/) into the store of images, made templates of, listed and removed. The template
- * of an image is named after it and its digest, so a tag that moves on gets another one, and what was made from the old
- * one is not touched.
+ * Images of registries: pulls them (src/registry/) into the image store, builds templates from them, lists and removes
+ * them. The template of an image is named after the image and its digest. A tag that moves therefore gets another
+ * template, and sandboxes of the old one do not change.
  */
 #include "instance/images.h"
 
@@ -106,7 +106,7 @@ int images_sweep(struct husk *husk, uint64_t *bytes, struct husk_error *err)
 	return open_store(husk, &store, err) < 0 ? -1 : image_store_sweep(&store, bytes, err);
 }
 
-/* ---- what husk.h shows of one ---- */
+/* ---- the view of an image in husk.h ---- */
 
 void husk_image_free(struct husk_image *image)
 {
@@ -148,7 +148,7 @@ static int show_layers(const struct oci_image *from, struct husk_image *image, s
 	return 0;
 }
 
-/* Which sandboxes and snapshots of it there are. */
+/* Counts the sandboxes and snapshots that were made from the image. */
 static int count_users(struct husk *husk, struct husk_image *image, struct husk_error *err)
 {
 	struct catalog_sandbox **sandboxes = NULL;
@@ -316,7 +316,7 @@ int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **
 	return *out ? 0 : -1;
 }
 
-/* Takes the name off, and the template when no other name has it. Images that are not whole go as well: by name. */
+/* Removes the name, and the template if no other name uses it. Incomplete images can also be removed, by name. */
 static int forget(struct husk *husk, const struct image_store *store, const struct image_list *list,
 		  const struct image_entry *entry, struct husk_error *err)
 {
@@ -374,7 +374,7 @@ int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct h
 		if (result < 0)
 			continue;
 		++*count;
-		image_entry_free(&list.entries[i]); /* its name is nobody's reason to keep a template any more */
+		image_entry_free(&list.entries[i]); /* its name does not keep a template any more */
 	}
 	return image_store_sweep(&store, bytes, err);
 }

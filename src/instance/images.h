@@ -6,9 +6,9 @@
 
 #include "instance/instance.h"
 
-/* The template of the pulled image that `name` means; caller frees. NULL: it is no image that is here. */
+/* The template of the pulled image with this name; caller frees. NULL: no such image was pulled. */
 char *image_template(struct husk *husk, const char *name);
-/* Half-fetched layers, and those that no image needs. */
+/* Removes incomplete layers, and layers that no image uses. */
 int images_sweep(struct husk *husk, uint64_t *bytes, struct husk_error *err);
 
 #endif

@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "instance/recover.h"
 
-#define UID_FIRST 0x10000000u /* clear of ordinary and subuid ranges; 65,536 ids per slot above it */
+#define UID_FIRST 0x10000000u /* above ordinary and subuid ranges; 65,536 ids per slot */
 
 /* ---- a server ---- */
 
@@ -32,7 +32,7 @@ const char *husk_url(struct husk *husk)
 
 /* ---- an instance of this host ---- */
 
-/* What NULL stands for: the server, or NULL for the directory that paths_open chooses. */
+/* The default place: the server, or NULL for the directory that paths_open chooses. */
 static const char *default_place(void)
 {
 	const char *host = getenv("HUSK_HOST"), *home = getenv("HUSK_HOME");
@@ -58,7 +58,7 @@ int husk_open(const char *home, struct husk **out, struct husk_error *err)
 
 	if (remote_is_url(place) || (!home && place))
 		return husk_open_host(&(struct husk_host){ place, getenv("HUSK_TOKEN"), getenv("HUSK_CA") }, out, err);
-	/* first of all: nothing is made that the next step could not use */
+	/* first: nothing is created that the next step could not use */
 	if (geteuid() != 0)
 		return fail_unprivileged(err);
 	struct husk *husk = calloc(1, sizeof(*husk));

@@ -14,12 +14,12 @@
 #include "instance/spawn.h"
 #include "jail/cgroup.h"
 
-#define REMOVAL_SECONDS 60 /* without a file going: nobody is at work on it */
+#define REMOVAL_SECONDS 60 /* without progress: no process works on it */
 
 struct search {
 	struct husk *husk;
-	char **ids;      /* of sandboxes that are not ended */
-	char **machines; /* names of machines that may be alive: by slot, and bakes under way */
+	char **ids;      /* of sandboxes that have not ended */
+	char **machines; /* names of machines that may be alive: by slot, and running bakes */
 	char **snapshots, **digests;
 	leak_found found;
 	void *data;
@@ -54,7 +54,7 @@ static bool unheld(const char *path)
 	return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
 }
 
-/* ---- what there should be ---- */
+/* ---- what should exist ---- */
 
 static int know_rows(struct search *search, struct catalog_sandbox **rows)
 {
@@ -70,7 +70,7 @@ static int know_rows(struct search *search, struct catalog_sandbox **rows)
 	return bad;
 }
 
-/* Those that have not ended, and those that have and whose supervisor is still clearing up. */
+/* Sandboxes that have not ended, and ended ones whose supervisor is still cleaning up. */
 static int know_sandboxes(struct search *search, struct husk_error *err)
 {
 	struct catalog_sandbox **live = NULL, **remains = NULL;
@@ -107,7 +107,7 @@ static int know_stored(struct search *search, struct husk_error *err)
 
 /* ---- what there is ---- */
 
-/* Calls back for every name in a directory that is there. */
+/* Calls back for every name in a directory, if the directory exists. */
 static void each_name(struct search *search, const char *directory,
 		      void (*check)(struct search *, const char *, const char *))
 {
@@ -119,7 +119,7 @@ static void each_name(struct search *search, const char *directory,
 			check(search, directory, entry->d_name);
 }
 
-/* <id>.sock, <id>.lock; a bake under way is known by the lock it holds. */
+/* <id>.sock, <id>.lock; a running bake is known by the lock that it holds. */
 static void check_run(struct search *search, const char *directory, const char *name)
 {
 	cleanup_free char *path = str_format("%s/%s", directory, name);
@@ -132,7 +132,7 @@ static void check_run(struct search *search, const char *directory, const char *
 	if (str_ends(name, ".lock") && !unheld(path)) {
 		if (str_starts(id, "bake-"))
 			strv_add(&search->machines, id);
-		return; /* somebody is at work under it right now */
+		return; /* a process works under it now */
 	}
 	report(search, str_ends(name, ".sock") ? "socket" : "lock", "%s belongs to no sandbox", path);
 }
@@ -170,7 +170,7 @@ static void check_sandbox(struct search *search, const char *directory, const ch
 	}
 }
 
-/* The rest of a removal is a leak once nobody is at work on it any more. */
+/* The rest of a removal is a leak when no process works on it any more. */
 static bool is_being_removed(const char *directory, const char *name)
 {
 	cleanup_free char *path = str_format("%s/%s", directory, name);
@@ -191,7 +191,7 @@ static void check_template(struct search *search, const char *directory, const c
 {
 	cleanup_free char *path = str_format("%s/%s", directory, name);
 
-	/* A build that is under way holds its lock. */
+	/* A running build holds its lock. */
 	if (path && !listed(search->digests, name) && !is_being_removed(directory, name) && unheld(path))
 		report(search, "directory", "%s/%s belongs to no template", directory, name);
 }
@@ -233,8 +233,8 @@ static bool in_live_machine(struct search *search, const char *pid)
 	return machine && listed(search->machines, machine);
 }
 
-/* A supervisor keeps the lock of its sandbox on SUPERVISOR_LOCK_FD; a pooled one may serve another id than it was started
- * with, so its command line does not tell. */
+/* A supervisor holds the lock of its sandbox on SUPERVISOR_LOCK_FD. Its command line is not enough: a pooled supervisor
+ * may serve another id than it was started with. */
 static bool is_live_supervisor(struct search *search, const char *pid)
 {
 	cleanup_free char *path = str_format("/proc/%s/fd/%d", pid, SUPERVISOR_LOCK_FD);
@@ -271,7 +271,7 @@ static void check_process(struct search *search, const char *directory, const ch
 {
 	if (name[0] < '0' || name[0] > '9')
 		return;
-	/* One that has just said its last word is on its way out: give it a moment. */
+	/* A process that has just finished is about to exit: give it a moment. */
 	for (int i = 0; is_stray(search, name); i++, usleep(20000)) {
 		if (i == 100) {
 			report(search, "process", "%s/%s belongs to no live sandbox", directory, name);
@@ -305,7 +305,7 @@ int leaks_search(struct husk *husk, leak_found found, void *data, struct husk_er
 	if (result == 0)
 		result = know_stored(&search, err);
 	if (result == 0) {
-		each_name(&search, husk->paths.run, check_run); /* first: it learns of bakes */
+		each_name(&search, husk->paths.run, check_run); /* first: it finds running bakes */
 		each_name(&search, machines, check_machine);
 		each_name(&search, engine, check_engine_state);
 		each_name(&search, sandboxes, check_sandbox);

@@ -1,5 +1,5 @@
 /*
- * The search for what an instance left behind on its host; see leaks.c.
+ * The search for leaks of an instance on its host; see leaks.c.
  */
 #ifndef HUSK_LEAKS_H
 #define HUSK_LEAKS_H

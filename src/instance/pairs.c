@@ -29,7 +29,7 @@ static bool is_printable(const char *key)
 	return str_is_utf8(key, strlen(key));
 }
 
-/* As the server's callers know it. */
+/* The field's name in the HTTP API. */
 static const char *field_of(const char *what)
 {
 	return str_equal(what, "environment") ? "env" : what;

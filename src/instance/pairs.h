@@ -1,6 +1,5 @@
 /*
- * Metadata and environments in their two shapes: lists of pairs, as husk.h has them, and the JSON objects of strings
- * that the catalog keeps.
+ * Metadata and environments in two forms: lists of pairs, as in husk.h, and JSON objects of strings, as in the catalog.
  */
 #ifndef HUSK_SANDBOX_JSON_H
 #define HUSK_SANDBOX_JSON_H
@@ -13,14 +12,14 @@
 int pairs_check_metadata(const struct husk_pair *pairs, size_t count, struct husk_error *err);
 int pairs_check_environment(const struct husk_pair *pairs, size_t count, struct husk_error *err);
 
-/* In the order given; of a key given twice the last value counts. The caller frees the string; NULL with err. */
+/* In the given order; if a key is given twice, the last value counts. The caller frees the string; NULL with err. */
 char *pairs_to_json(const struct husk_pair *pairs, size_t count, struct husk_error *err);
-/* NULL and "" count as {}. Anything but an object of strings is refused. *out (never NULL) goes to pairs_free. */
+/* NULL and "" count as {}. Anything except an object of strings is refused. Free *out (never NULL) with pairs_free. */
 int json_to_pairs(const char *json, struct husk_pair **out, size_t *count, struct husk_error *err);
 void pairs_free(struct husk_pair *pairs, size_t count);
-/* The object `base` (may be NULL) with the pairs set over it: what is inherited, and what was asked for. */
+/* Returns the object `base` (inherited, may be NULL) with the pairs (requested) set over it. */
 char *json_with_pairs(const char *base, const struct husk_pair *pairs, size_t count, struct husk_error *err);
-/* Do all the pairs stand in the object, with these values? 1, 0, or -1. */
+/* Are all the pairs in the object, with these values? 1, 0, or -1. */
 int json_has_pairs(const char *json, const struct husk_pair *pairs, size_t count, struct husk_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The images of checkpoints: puts one into the place of its sandbox's image, removes one, those that a killed supervisor
- * left half-written, and all of them with their sandbox. A checkpoint that the sandbox's own image is a link to must not be removed while the sandbox lives: it is
- * what the sandbox wakes from.
+ * The images of checkpoints. Puts one into the place of its sandbox's image. Removes one, those that a killed
+ * supervisor left half-written, or all of them with their sandbox. If the sandbox's own image is a link to a
+ * checkpoint, the checkpoint must not be removed while the sandbox lives: the sandbox wakes from it.
  */
 #include "instance/points.h"
 
@@ -27,13 +27,13 @@ int point_lend(struct husk *husk, const struct catalog_sandbox *row, int64_t num
 	if (!point || !target || !image || !rootfs)
 		return husk_fail_memory(err);
 	struct husk_error why = { 0 };
-	/* Not CONFLICT, whatever the engine says: it does not pass with time. */
+	/* Never CONFLICT, whatever the engine reports: the failure does not pass with time. */
 	if (engine_image_check(row->isolation, point, rootfs, row->disk_bytes, &why) < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "checkpoint %lld of %s cannot be continued: %s",
 				 (long long)number, row->id, why.message);
 	if (image_lend(target, image, err) < 0)
 		return -1;
-	/* point_remove hides the row before it looks for the link: one of the two sees the other. */
+	/* point_remove hides the row before it looks for the link, so one of the two sees the other. */
 	struct catalog_point *still = NULL;
 	int result = catalog_point_get(husk->catalog, row->id, strrchr(target, '/') + 1, &still, err);
 	catalog_point_free(still);

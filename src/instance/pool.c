@@ -16,11 +16,11 @@
 #include "wire/wire.h"
 
 #define DRAIN_DIAL_MS 1000
-#define PREPARING_MS 10000 /* how long the end of the pool waits for entries on their way into it */
+#define PREPARING_MS 10000 /* how long a drain waits for entries that are being prepared */
 #define POOL_SIZE 2
 #define POOL_IDLE_SECONDS 300
 #define CLOSE_SECONDS 2
-#define LEASH_SECONDS 600 /* how long after a sandbox with a policy the pool keeps leashes ready */
+#define LEASH_SECONDS 600 /* how long the pool keeps leashes ready after a sandbox with a policy */
 
 static int64_t number_from_environment(const char *name, int64_t max, int64_t fallback)
 {
@@ -42,7 +42,8 @@ int64_t pool_idle_ms(void)
 
 /* ---- taking from the pool ---- */
 
-/* A claimed entry that wakes another sandbox gives it its slot; one that becomes a new one gets the wanted row's fields. */
+/* If a claimed entry wakes another sandbox, that sandbox gets its slot. If the entry becomes a new sandbox, it gets the
+ * fields of the wanted row. */
 static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, struct catalog_sandbox *entry,
 		     const char *secrets, struct husk_error *err)
 {
@@ -79,7 +80,7 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 	}
 	if (result == 0 && !(*out = strdup(wanted->id ? wanted->id : entry->id)))
 		result = husk_fail_memory(err);
-	if (result < 0) /* its supervisor has cleared up, unless it was killed over it */
+	if (result < 0) /* its supervisor has cleaned up, unless it was killed */
 		husk_recover(husk, entry->id);
 	catalog_sandbox_free(entry);
 	return result < 0 ? -1 : 1;
@@ -87,7 +88,7 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 
 /* ---- emptying the pool ---- */
 
-/* Tells the entries to go; true: some are still on their way into the pool. */
+/* Tells the entries to end; true: some are still being prepared. */
 static bool sweep_pool(struct husk *husk, size_t *ended)
 {
 	struct catalog_sandbox **list = NULL;
@@ -110,7 +111,7 @@ static bool sweep_pool(struct husk *husk, size_t *ended)
 	return preparing;
 }
 
-/* An entry that is being prepared may not be told to go yet, and would turn up after we said that the pool is empty. */
+/* An entry that is being prepared cannot be ended yet, and would appear after the pool was reported as empty. */
 size_t husk_pool_drain(struct husk *husk)
 {
 	size_t ended = 0;
@@ -122,14 +123,14 @@ size_t husk_pool_drain(struct husk *husk)
 	for (int64_t end = time_monotonic_ms() + PREPARING_MS; sweep_pool(husk, &ended); usleep(20000)) {
 		if (time_monotonic_ms() > end)
 			break;
-		husk_recover(husk, NULL); /* it may be one whose supervisor was killed */
+		husk_recover(husk, NULL); /* the supervisor of an entry may have been killed */
 	}
 	return ended;
 }
 
 /* ---- filling the pool ---- */
 
-/* Held between an entry's lock file and its row: a process that ends in between leaves a file that nobody looks after. */
+/* Held between an entry's lock file and its row. A process that ends in between would leave a file without an owner. */
 static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER;
 
 void pool_close(void)
@@ -151,9 +152,9 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 		return false;
 	row.id = id;
 	row.name = row.parent = row.end_reason = row.metadata = row.environment =
-		NULL; /* egress tells whether to keep a leash ready */
+		NULL; /* egress decides whether to keep a leash ready */
 	row.volumes = NULL;
-	row.idempotency_key = row.request = NULL; /* they stand for the sandbox it is like, and for no second one */
+	row.idempotency_key = row.request = NULL; /* they belong to the sandbox that the entry is modelled on */
 	row.state = CATALOG_PREPARING;
 	row.warm = warm;
 	row.persistent = row.hibernates = false;
@@ -167,7 +168,7 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	cleanup_close int lock = supervisor_lock(husk, id, &err);
 	bool added = lock >= 0 && catalog_sandbox_add(husk->catalog, &row, &err) == 0;
 	if (lock >= 0 && !added)
-		unlink(lock_path); /* without a row nobody would find it */
+		unlink(lock_path); /* without a row the file would never be found */
 	pthread_mutex_unlock(&registering);
 	if (added && supervisor_start(husk, id, lock, warm ? baked : NULL, true, &err) == 0)
 		return true;
@@ -179,7 +180,7 @@ struct refill {
 	struct husk *husk;
 	bool (*over)(void *data);
 	void *data;
-	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it is on a leash */
+	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it has a leash */
 };
 
 static void refill_free(struct refill *job)
@@ -194,7 +195,7 @@ static void *refill(void *argument)
 {
 	struct refill *job = argument;
 
-	/* A failure ends it: the pool may be being emptied, which must come to an end. */
+	/* The first failure ends the loop: a drain may be running, and must be able to finish. */
 	bool failed = false;
 	for (int warm = 1; warm >= 0; warm--) {
 		int target = warm ? pool_size() : MIN(pool_size(), 1);
@@ -210,7 +211,8 @@ static void *refill(void *argument)
 	return NULL;
 }
 
-/* Does this instance make sandboxes with a policy these days? Told by the age of a file that each of them touches. */
+/* Did this instance recently create sandboxes with a policy? Decided by the age of a file that each such create
+ * touches. */
 static bool leash_in_use(struct husk *husk, bool leashed)
 {
 	cleanup_free char *path = str_format("%s/leash", husk->paths.runtime);

@@ -22,11 +22,11 @@
 
 #define FORCE_MS 2000 /* how long a killed supervisor may take to be gone */
 #define STILL_MS 3000
-#define OVERDUE_MS 15000 /* a sandbox this long past its time, whose supervisor ought to have ended it */
+#define OVERDUE_MS 15000 /* a sandbox this long past its TTL has a supervisor that does not work */
 
 /* ---- the remains of a killed supervisor ---- */
 
-/* What was a machine is taken apart from outside, the way its supervisor would have done it. */
+/* Takes a machine apart from outside, in the same way as its supervisor does. */
 static void clear_machine(struct husk *husk, const struct catalog_sandbox *row)
 {
 	cleanup_free char *name = str_format("%s-%u", husk->paths.scope, row->slot);
@@ -54,7 +54,8 @@ static void end_row(struct husk *husk, const struct catalog_sandbox *row, const 
 		catalog_event(husk->catalog, row->id, "ended", detail, NULL);
 }
 
-/* Its lock is ours: nobody else clears it at the same time. `reason`: it is to end; NULL: it comes to what is left of it. */
+/* With the sandbox's lock, so that no other process does the same. `reason`: why the sandbox ends; NULL: decided by
+ * what is left of it. */
 static void clear_remains(struct husk *husk, const struct catalog_sandbox *row, const char *reason)
 {
 	cleanup_free char *directory = path_sandbox(&husk->paths, row->id);
@@ -83,7 +84,7 @@ static void clear_remains(struct husk *husk, const struct catalog_sandbox *row, 
 	}
 }
 
-/* What may have a machine: live, or ended with its remains still there. NULL on failure. */
+/* Sandboxes that may have a machine: live, or ended with remains. NULL on failure. */
 static struct catalog_sandbox **with_machines(struct husk *husk, bool ended)
 {
 	unsigned live = 1u << CATALOG_PREPARING | 1u << CATALOG_POOL | 1u << CATALOG_CREATING | 1u << CATALOG_RUNNING |
@@ -95,7 +96,7 @@ static struct catalog_sandbox **with_machines(struct husk *husk, bool ended)
 	return result < 0 ? NULL : rows;
 }
 
-/* With the lock of `id` in hand, looks at its row again: it may have ended properly in between. */
+/* With the lock of `id`: reads its row again, because the sandbox may have ended properly in between. */
 static size_t clear_locked(struct husk *husk, const char *id, bool ended, const char *reason)
 {
 	cleanup_free char *path = path_lock(&husk->paths, id);
@@ -116,7 +117,7 @@ static size_t clear_locked(struct husk *husk, const char *id, bool ended, const 
 
 /* ---- a supervisor that does not answer ---- */
 
-/* Whoever makes a sandbox holds its lock for a while, too. */
+/* Not only supervisors: a process that creates a sandbox also holds its lock for a while. */
 static bool is_supervisor(const char *pid)
 {
 	cleanup_free char *path = str_format("/proc/%s/comm", pid);
@@ -125,7 +126,7 @@ static bool is_supervisor(const char *pid)
 	return str_equal(name, SUPERVISOR_NAME "\n");
 }
 
-/* The supervisor's process, by the lock that it holds on a descriptor of its own; -1: there is none. */
+/* The supervisor's process, found by the lock on its descriptor; -1: none. */
 static int find_supervisor(struct husk *husk, const char *id)
 {
 	cleanup_free char *lock = path_lock(&husk->paths, id);
@@ -164,7 +165,7 @@ int supervisor_force(struct husk *husk, const char *id, const char *reason, stru
 	return 0;
 }
 
-/* Its time was over a while ago: whoever looks after it stands still, or the clock was set. */
+/* The TTL passed a while ago: the supervisor hangs, or the clock was set. */
 static bool stands_still(struct husk *husk, const struct catalog_sandbox *row)
 {
 	struct husk_error err = { 0 };

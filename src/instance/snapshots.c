@@ -33,7 +33,7 @@ void snapshot_settle(struct husk *husk, const char *id, int *lock)
 	fd_close(lock);
 }
 
-/* The row, and then the image: by the sandbox's supervisor. */
+/* Adds the row; then the supervisor of the sandbox writes the image. */
 static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, const char *name, char *id,
 		struct husk_error *err)
 {
@@ -87,9 +87,9 @@ int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char
 	return steal_fd(&lock);
 }
 
-/* ---- what was left by those that were killed over it ---- */
+/* ---- remains of killed processes ---- */
 
-/* True: nobody is at work on it, and its lock is gone. */
+/* True: no process works on it, and its lock is removed. */
 static bool is_abandoned(struct husk *husk, const char *id)
 {
 	cleanup_free char *path = path_lock(&husk->paths, id);

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "store/template.h"
 
-#define START_TIMEOUT_MS (5 * 60 * 1000) /* every step of a start has a shorter limit of its own */
+#define START_TIMEOUT_MS (5 * 60 * 1000) /* every step of a start has a shorter limit */
 
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 {
@@ -30,7 +30,7 @@ int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 			return husk_fail_errno(err, "cannot open '%s'", path);
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0)
 			return husk_fail(err, HUSK_CONFLICT, "sandbox %s is held by another process", id);
-		/* Its last holder may have removed the name between our open and our lock. */
+		/* The last holder may have removed the name between our open and our lock. */
 		if (fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino)
 			return steal_fd(&fd);
 	}
@@ -73,7 +73,7 @@ char *husk_program(struct husk_error *err)
 	return found;
 }
 
-/* Only what a supervisor needs of our environment: never the caller's secrets. */
+/* Only the variables that a supervisor needs: never the caller's secrets. */
 static char **clean_environment(void)
 {
 	static const char *const kept[] = { "PATH",       "HUSK_POOL", "HUSK_POOL_IDLE", "HUSK_BIN",      "HUSK_LIBDIR",
@@ -147,7 +147,7 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
 	if (pipe2(pipe_fds, O_CLOEXEC) < 0)
 		return husk_fail_errno(err, "cannot make a pipe");
 	read_end = pipe_fds[0];
-	write_end = fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, 10); /* clear of 3 and 4, which the child gets */
+	write_end = fcntl(pipe_fds[1], F_DUPFD_CLOEXEC, 10); /* above 3 and 4, which the child gets */
 	fd_close(&pipe_fds[1]);
 	cleanup_close int lock_copy = fcntl(lock_fd, F_DUPFD_CLOEXEC, 10);
 	if (write_end < 0 || lock_copy < 0)
@@ -163,7 +163,7 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
 		return husk_fail_errno(err, "cannot start '%s'", binary);
 	}
 	fd_close(&write_end);
-	/* What we started forks the real one and exits at once. */
+	/* The started process forks the real supervisor and exits at once. */
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	return read_outcome(read_end, err);

@@ -8,11 +8,11 @@
 
 #define SUPERVISOR_NAME "husk-supervise" /* of its process */
 #define SUPERVISOR_LOCK_FD 3   /* where a supervisor holds the lock of its sandbox, from its start to its end */
-#define SUPERVISOR_STATUS_FD 4 /* where it says "ok", or "<code> <message>", once */
+#define SUPERVISOR_STATUS_FD 4 /* where a supervisor writes "ok", or "<code> <message>", once */
 
-/* The husk binary, for the processes libhusk starts; caller frees. */
+/* The husk binary, for processes that libhusk starts; caller frees. */
 char *husk_program(struct husk_error *err);
-/* The lock of a sandbox, taken without waiting: a descriptor to hand to its supervisor, or -1 with CONFLICT. */
+/* Takes the lock of a sandbox without waiting: returns a descriptor to pass to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
 /* Removes the locks that nobody holds, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id));

@@ -41,7 +41,7 @@ int version_lock(const char *directory, int mode)
 
 	if (fd < 0 || flock(fd, mode) < 0 || fstat(fd, &held) < 0)
 		return -1;
-	/* While we waited, it may have been collected. */
+	/* The version may have been collected during the wait. */
 	if (stat(directory, &named) < 0 || named.st_ino != held.st_ino || named.st_dev != held.st_dev)
 		return -1;
 	return steal_fd(&fd);
@@ -54,7 +54,7 @@ static int hide(void *data, struct husk_error *err)
 	return image_hide(names[0], &names[1], err);
 }
 
-/* 1: it is gone; 0: it is in use after all. */
+/* 1: the version is removed; 0: it is in use. */
 static int collect(struct husk *husk, const char *version, uint64_t *bytes, struct husk_error *err)
 {
 	cleanup_free char *directory = path_template(&husk->paths, version);
@@ -72,7 +72,7 @@ static int collect(struct husk *husk, const char *version, uint64_t *bytes, stru
 			*bytes += dir_bytes(gone);
 		result = engine_remove(gone, err) < 0 ? -1 : 1;
 	} else if (gone) {
-		/* The catalog did not take it: the version is as it was. */
+		/* The catalog refused the change: restore the version. */
 		(void)!rename(gone, directory);
 	}
 	return result;
@@ -100,7 +100,7 @@ static bool is_named(struct husk *husk, const char *version)
 	bool named = false;
 
 	if (catalog_template_list(husk->catalog, true, &list, NULL) < 0)
-		return true; /* not known: leave it alone */
+		return true; /* unknown: leave it alone */
 	for (size_t i = 0; list[i] && !named; i++)
 		named = str_equal(list[i]->digest, version);
 	catalog_template_list_free(list);
@@ -119,7 +119,7 @@ int version_sweep(struct husk *husk, uint64_t *bytes, struct husk_error *err)
 		cleanup_free char *path = str_format("%s/%s", directory, entry->d_name);
 		if (!path)
 			return husk_fail_memory(err);
-		/* A build holds its lock until there is a row. So with the lock in hand, look again. */
+		/* A build holds its lock until its row exists. So check again with the lock. */
 		cleanup_close int lock = version_lock(path, LOCK_EX | LOCK_NB);
 		if (lock < 0 || is_named(husk, entry->d_name))
 			continue;
@@ -165,7 +165,7 @@ static void tell(const struct husk_build_options *o, const char *line)
 		o->progress(o->data, line);
 }
 
-/* A directory for a version in the making, with its lock. Between the two a sweep may take it: then another. */
+/* Makes a directory and a lock for a new version. If a sweep removes the directory in between, tries another one. */
 static int begin_version(const char *directory, int *lock, struct husk_error *err)
 {
 	cleanup_free char *baked = str_format("%s/baked", directory);
@@ -187,7 +187,7 @@ static int sync_path(const char *path, struct husk_error *err)
 	return fd < 0 || fsync(fd) < 0 ? husk_fail_errno(err, "cannot flush '%s'", path) : 0;
 }
 
-/* From here on it is a version, and outlasts a power cut. */
+/* From here on the directory is a version and survives a power failure. */
 static int finish_version(const char *partial, const char *directory, struct husk_error *err)
 {
 	static const char *const parts[] = { "rootfs.img", "recipe.json", "baked", "." };
@@ -203,7 +203,7 @@ static int finish_version(const char *partial, const char *directory, struct hus
 	return parent ? sync_path(parent, err) : husk_fail_memory(err);
 }
 
-/* The uids are those of bakes: no sandbox has them. */
+/* The uids of bakes, which no sandbox has. */
 static int build_rootfs(struct husk *husk, const struct husk_build_options *o,
 			const struct template_definition *definition, const char *cache, const char *rootfs,
 			struct husk_error *err)
@@ -242,7 +242,7 @@ static int fill_version(struct husk *husk, const struct husk_build_options *o,
 	return bake_directory(husk, version->isolation, directory, version->disk_bytes, err);
 }
 
-/* Makes the version that version->digest names. The lock keeps it until it has a row. */
+/* Makes the version with the name version->digest. The lock keeps it until it has a row. */
 static int make_version(struct husk *husk, const struct husk_build_options *o,
 			const struct template_definition *definition, const struct catalog_template *version, int *lock,
 			struct husk_error *err)
@@ -261,7 +261,7 @@ static int make_version(struct husk *husk, const struct husk_build_options *o,
 	return -1;
 }
 
-/* ---- versions that are there ---- */
+/* ---- existing versions ---- */
 
 static bool is_of(const struct catalog_template *version, const char *content, const char *isolation)
 {
@@ -271,7 +271,7 @@ static bool is_of(const struct catalog_template *version, const char *content, c
 	       (version->digest[length] == '-' || !version->digest[length]) && str_equal(version->isolation, isolation);
 }
 
-/* Its lock, when all that a bake needs is in it; else -1. */
+/* Returns its lock if everything that a bake needs is in it; otherwise -1. */
 static int take_version(struct husk *husk, const char *version)
 {
 	static const char *const parts[] = { "rootfs.img", "recipe.json", "baked" };
@@ -284,7 +284,7 @@ static int take_version(struct husk *husk, const char *version)
 	return steal_fd(&lock);
 }
 
-/* A version of this content that is there already, into version->digest: 1, with its lock, or 0. */
+/* Looks for an existing version with this content: 1 with its lock and version->digest set, or 0. */
 static int find_version(struct husk *husk, const char *content, struct catalog_template *version,
 			char id[static VERSION_SIZE], int *lock, struct husk_error *err)
 {
@@ -302,7 +302,7 @@ static int find_version(struct husk *husk, const char *content, struct catalog_t
 	return *lock >= 0;
 }
 
-/* Does the name point at this version already, with the same rules? */
+/* Does the name already point at this version, with the same rules? */
 static bool is_current(struct husk *husk, const struct catalog_template *version)
 {
 	struct catalog_template *row = NULL;
@@ -315,9 +315,9 @@ static bool is_current(struct husk *husk, const struct catalog_template *version
 	return same;
 }
 
-/* ---- the whole of it ---- */
+/* ---- a whole build ---- */
 
-/* What sandboxes of this template may reach unless told otherwise, checked; NULL with err->code 0 when it says nothing. */
+/* The default policy for sandboxes of this template, checked; NULL with err->code 0 if the definition has none. */
 static char *definition_egress(const struct template_definition *definition, struct husk_error *err)
 {
 	struct husk_egress egress = { .mode = definition->egress,
@@ -366,7 +366,7 @@ static int provide_version(struct husk *husk, const struct husk_build_options *o
 	return make_version(husk, o, definition, version, lock, err);
 }
 
-/* Points the name at the version, and clears what only its last one needed. */
+/* Points the name at the version, and removes what only the last version needed. */
 static int publish(struct husk *husk, struct catalog_template *version, struct husk_error *err)
 {
 	cleanup_free char *directory = path_template(&husk->paths, version->digest);
@@ -395,7 +395,7 @@ static const struct engine *choose_engine(struct husk *husk, const char *isolati
 	return engine;
 }
 
-/* Layers of pulled images stay while they are read. */
+/* Keeps the layers of pulled images while they are read. */
 static int hold_images(const struct husk_build_options *o, int *held, struct husk_error *err)
 {
 	if (!o->image || !image_store_is(o->image))

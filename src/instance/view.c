@@ -1,6 +1,6 @@
 /*
  * Converts catalog rows to the public structures of husk.h, and frees those. Every libhusk call that returns a sandbox,
- * snapshot or template uses this file. Environment values must never get out: only names are copied.
+ * snapshot or template uses this file. Values of the environment must never be copied, only names.
  */
 #include "instance/view.h"
 
@@ -9,7 +9,7 @@
 #include "instance/pairs.h"
 #include "net/policy.h"
 
-/* A copy that may be NULL because the original is; `bad` remembers a copy that failed. */
+/* Copies s, which may be NULL; `bad` is set if a copy failed. */
 static char *copy(const char *s, bool *bad)
 {
 	char *out = s ? strdup(s) : NULL;
@@ -40,7 +40,7 @@ const char *husk_state_name(enum husk_state state)
 static enum husk_state public_state(enum catalog_state state)
 {
 	switch (state) {
-	case CATALOG_PREPARING: /* nobody's yet: lists leave them out */
+	case CATALOG_PREPARING: /* has no owner yet: lists leave it out */
 	case CATALOG_POOL:
 	case CATALOG_CREATING:
 		return HUSK_CREATING;
@@ -74,7 +74,7 @@ static int copy_environment_names(const char *environment, char ***out)
 	return names ? 0 : -1;
 }
 
-/* What the stored policy calls itself; a row of before there were policies is off. */
+/* The mode of the stored policy; a row from before policies existed is off. */
 static char *egress_mode(const char *text)
 {
 	struct policy *policy = NULL;

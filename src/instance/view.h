@@ -7,8 +7,8 @@
 #include "husk.h"
 #include "store/catalog.h"
 
-/* Each copies what callers may see, and nothing else: of the environment only the names. NULL: out of memory, or a row
- * whose JSON is damaged. Freed with the husk_*_free of the structure. */
+/* Each copies what callers may see, and nothing else: only the names of environment variables. NULL: out of memory, or
+ * damaged JSON in the row. Free with husk_*_free of the structure. */
 struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row);
 struct husk_snapshot *snapshot_from_row(const struct catalog_snapshot *row);
 struct husk_template *template_from_row(const struct catalog_template *row);

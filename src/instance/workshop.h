@@ -8,8 +8,8 @@
 
 struct cgroup; /* jail/cgroup.h */
 
-/* What a bake or a build has on the host while it works. It has no row in the catalog: its lock, named like its cgroup and
- * its directory, tells one at work from the remains of one that was killed. */
+/* What a running bake or build has on the host. A workshop has no row in the catalog. Its lock, named like its cgroup
+ * and its directory, shows whether it is at work or was killed. */
 struct workshop {
 	char name[32];
 	char *directory, *lock_path;
@@ -19,7 +19,7 @@ struct workshop {
 int workshop_open(struct husk *husk, struct workshop *out, struct husk_error *err);
 void workshop_close(struct husk *husk,
 		    struct workshop *workshop); /* ends every process in it; also after a failed open */
-/* Clears the remains of those that were killed. */
+/* Removes the remains of killed bakes and builds. */
 void workshop_sweep(struct husk *husk);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The host's end of the agent link; see link.h. What comes in is an attacker's until checked here: this file and
- * src/wire/ are the whole of what parses it in the supervisor.
+ * The host's end of the agent link; see link.h. Every incoming byte comes from an attacker until this file has checked
+ * it. In the supervisor, only this file and src/wire/ parse these bytes.
  *
  * Example: two clients run `echo hi` and `cat` at the same time. Both call their channel 1; here they are 7 and 8.
  *
@@ -9,7 +9,8 @@
  *     host -> guest   7 CREDIT 3      8 DATA "abc"                   at most 2 MiB of DATA without credit, each way
  *     guest -> host   7 END           7 DATA "more"                  7 is over: the link goes down with PROTOCOL
  *
- * The last frame costs the guest its link: every channel ends with HUSK_PROTOCOL. The supervisor goes on.
+ * After the last frame the link of this guest goes down: every channel ends with HUSK_PROTOCOL. The supervisor
+ * continues.
  */
 #include "link/link.h"
 
@@ -22,45 +23,46 @@
 #include "base/thread.h"
 
 #define CHANNELS_MAX 4096
-#define WAKE_PAUSE_MS 1000           /* a machine that was woken stays so for longer */
+#define WAKE_PAUSE_MS 1000           /* a woken machine stays awake for longer than this */
 #define OUT_MAX (4u * 1024u * 1024u) /* bytes that may wait for a guest that does not read */
 #define IN_SIZE (2u * (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX))
 
 struct channel {
 	bool open;
-	bool abandoned;   /* nobody listens; waiting for END so that the number can be used again */
-	bool owes_cancel; /* and the agent has not been told yet */
+	bool abandoned;   /* has no owner any more; the number is free again after END */
+	bool owes_cancel; /* the agent still has to get a CANCEL */
 	link_handler handler;
 	void *data;
 	uint32_t credit[STREAM_COUNT]; /* bytes the guest may still send */
 };
 
 struct link {
-	int to_agent, from_agent; /* non-blocking: nobody ever waits inside of a read or a write */
-	int nudge_fd;             /* eventfd: the thread looks again at what it has to do */
+	int to_agent, from_agent; /* non-blocking: no thread ever waits in a read or a write */
+	int nudge_fd;             /* eventfd: makes the thread check its work again */
 	pthread_t thread;
 	bool closed;   /* the thread was joined; touched by the owner only */
-	struct buf in; /* what has come of the next frames; the thread's */
+	struct buf in; /* incomplete incoming frames; used by the thread only */
 
 	/* Taken in this order. */
-	pthread_mutex_t dispatch_lock; /* held while a handler runs, so that abandoning can wait for it */
+	pthread_mutex_t dispatch_lock; /* held while a handler runs, so that link_abandon can wait for the handler */
 	pthread_mutex_t lock;          /* the channel table and the state below */
 	pthread_cond_t changed;
 	bool greeted, down;
 	struct husk_error reason;
 	struct channel *channels; /* index is the channel number; 0 unused */
 	size_t count;             /* of open ones */
-	size_t owed;              /* abandoned ones that the agent was not told of */
+	size_t owed;              /* abandoned channels whose CANCEL was not sent yet */
 	uint32_t next;
 
-	/* What goes out. Its lock is the last one, and is never held while anybody waits for the guest. */
+	/* Outgoing frames. out_lock is the last lock in the order, and is never held while a thread waits for the
+	 * guest. */
 	pthread_mutex_t out_lock;
 	pthread_cond_t room;
-	struct buf out; /* whole frames but for the first, of which `out_sent` bytes are gone */
+	struct buf out; /* whole frames, except the first: `out_sent` bytes of it are sent */
 	size_t out_sent;
-	bool shut;         /* nothing leaves any more; the thread is told to end */
+	bool shut;         /* nothing is sent any more; the thread has to end */
 	char parting[160]; /* why; "": nobody said */
-	bool held;         /* only `holder` sends, and link_reply */
+	bool held;         /* only `holder` and link_reply may send */
 	pthread_t holder;
 	int wake_fd; /* -1: nothing to wake */
 	int64_t woken_ms;
@@ -70,12 +72,12 @@ static void nudge(struct link *link)
 {
 	uint64_t one = 1;
 
-	(void)!write(link->nudge_fd, &one, sizeof(one)); /* it cannot be full: its reader empties it */
+	(void)!write(link->nudge_fd, &one, sizeof(one)); /* the counter cannot be full: its reader empties it */
 }
 
 /* ---- going down ---- */
 
-/* Whoever waits to send fails from now on. */
+/* From now on, every thread that waits to send fails. */
 static void shut(struct link *link)
 {
 	pthread_mutex_lock(&link->out_lock);
@@ -85,7 +87,7 @@ static void shut(struct link *link)
 	nudge(link);
 }
 
-/* Every open channel learns that the link is gone; called once, without locks held. */
+/* Sends an END to every open channel, because the link is gone. Called once, without locks held. */
 static void go_down(struct link *link, const struct husk_error *reason)
 {
 	cleanup_buf struct buf end = { 0 };
@@ -97,7 +99,7 @@ static void go_down(struct link *link, const struct husk_error *reason)
 	shut(link);
 	if (wire_put_int(&end, TAG_STATUS, (int64_t)reason->code) < 0 ||
 	    wire_put_string(&end, TAG_MESSAGE, reason->message) < 0)
-		end.size = 0; /* an END without a status reads as a protocol error: still an end */
+		end.size = 0; /* an END without a status is read as a protocol error, which also ends the channel */
 	for (uint32_t i = 1; i < CHANNELS_MAX; i++) {
 		pthread_mutex_lock(&link->dispatch_lock);
 		pthread_mutex_lock(&link->lock);
@@ -136,7 +138,7 @@ static int admit(struct link *link, const struct wire_header *header, const char
 	struct channel *channel = &link->channels[header->channel];
 	switch (header->type) {
 	case WIRE_DATA:
-		if (header->size == 0) { /* costs no credit, so nobody is to queue it */
+		if (header->size == 0) { /* an empty frame costs no credit, so it must not be queued */
 			out->open = false;
 			return 0;
 		}
@@ -164,7 +166,7 @@ static int admit(struct link *link, const struct wire_header *header, const char
 	return 0;
 }
 
-/* One whole frame, to whoever has its channel. */
+/* Passes one whole frame to the handler of its channel. */
 static int dispatch(struct link *link, const struct wire_header *header, const char *payload, struct husk_error *err)
 {
 	struct channel channel = { 0 };
@@ -181,7 +183,7 @@ static int dispatch(struct link *link, const struct wire_header *header, const c
 
 /* ---- the link's thread ---- */
 
-/* Takes in what there is, and hands on every frame that is whole. */
+/* Reads the available bytes and passes on every complete frame. */
 static int take_in(struct link *link, struct husk_error *err)
 {
 	struct wire_header header;
@@ -210,7 +212,7 @@ static int take_in(struct link *link, struct husk_error *err)
 	return 0;
 }
 
-/* With out_lock held: as much as the guest takes at once. */
+/* With out_lock held: sends as much as the guest accepts at once. */
 static int flush_out(struct link *link, struct husk_error *err)
 {
 	while (link->out_sent < link->out.size) {
@@ -224,7 +226,7 @@ static int flush_out(struct link *link, struct husk_error *err)
 		link->out_sent += (size_t)put;
 	}
 	if (link->out_sent < MIN(link->out.size, OUT_MAX / 4))
-		return 0; /* what is left is moved to the front now and then only */
+		return 0; /* the rest is moved to the front only now and then */
 	buf_consume(&link->out, link->out_sent);
 	link->out_sent = 0;
 	pthread_cond_broadcast(&link->room);
@@ -283,7 +285,7 @@ static uint32_t take_channel(struct link *link, link_handler handler, void *data
 
 /* ---- sending ---- */
 
-/* With out_lock held: until it is our turn and there is room. */
+/* With out_lock held: waits until this thread may send and the queue has room. */
 static int wait_to_send(struct link *link, bool past_hold, size_t size, int64_t end, struct husk_error *err)
 {
 	int waited = 0;
@@ -300,7 +302,7 @@ static int wait_to_send(struct link *link, bool past_hold, size_t size, int64_t 
 	return husk_fail(err, HUSK_TIMEOUT, "the guest agent does not take what it is sent");
 }
 
-/* With out_lock held. What the guest does not take at once is left to the link's thread. */
+/* With out_lock held. The link's thread sends the bytes that the guest does not accept at once. */
 static int put_frame(struct link *link, const struct wire_header *header, const void *payload, struct husk_error *err)
 {
 	uint8_t bytes[WIRE_HEADER_SIZE];
@@ -339,7 +341,7 @@ static int send_frame(struct link *link, bool past_hold, int timeout_ms, const s
 	int result = wait_to_send(link, past_hold, WIRE_HEADER_SIZE + header->size, end, err);
 	int64_t now = time_monotonic_ms();
 	if (result == 0 && link->wake_fd >= 0 && now - link->woken_ms >= WAKE_PAUSE_MS) {
-		(void)!write(link->wake_fd, "w", 1); /* only a hint: without, it is late */
+		(void)!write(link->wake_fd, "w", 1); /* only a hint: without it the machine reacts later */
 		link->woken_ms = now;
 	}
 	if (result == 0)
@@ -364,7 +366,7 @@ static int open_channel(struct link *link, const void *payload, size_t size, int
 	pthread_mutex_lock(&link->lock);
 	uint32_t number = take_channel(link, handler, data, err);
 	if (number)
-		*channel = number; /* before the first answer can arrive */
+		*channel = number; /* set before the first answer can arrive */
 	pthread_mutex_unlock(&link->lock);
 	if (!number)
 		return -1;
@@ -381,14 +383,15 @@ int link_open(struct link *link, const void *payload, size_t size, link_handler 
 	return open_channel(link, payload, size, LINK_SEND_MS, handler, data, channel, err);
 }
 
-/* Numbers are used again after END, which the owner may not have seen yet: its `data` tells whose channel it is. */
+/* A number is used again after END, which its last owner may not have seen yet. `data` identifies the owner of a
+ * channel. */
 static bool owns(struct link *link, uint32_t channel, const void *owner)
 {
 	return channel > 0 && channel < CHANNELS_MAX && link->channels[channel].open &&
 	       link->channels[channel].data == owner;
 }
 
-/* Frames of a channel that is over already are dropped: they raced its END. */
+/* Frames for a channel that has ended are dropped: they were sent before their sender saw END. */
 static int send_on(struct link *link, bool past_hold, int timeout_ms, const struct wire_header *header,
 		   const void *owner, const void *payload, struct husk_error *err)
 {
@@ -434,7 +437,8 @@ void link_abandon(struct link *link, uint32_t channel, const void *owner)
 	nudge(link);
 }
 
-/* On the link's thread. What the link is too full or held for now is tried again once that has changed. */
+/* On the link's thread. A CANCEL that cannot be sent now (queue full, link held) is tried again when that has
+ * changed. */
 static void send_cancels(struct link *link)
 {
 	pthread_mutex_lock(&link->lock);
@@ -486,7 +490,7 @@ static void *run_link(void *argument)
 	return NULL;
 }
 
-/* ---- making and ending it ---- */
+/* ---- start and end ---- */
 
 static void set_up(struct link *link)
 {
@@ -615,7 +619,7 @@ int link_call(struct link *link, enum wire_method method, const struct buf *argu
 	bool timed_out = !answer.done;
 	pthread_mutex_unlock(&link->lock);
 	if (timed_out)
-		link_abandon(link, channel, &answer); /* no handler runs after this: `answer` may go */
+		link_abandon(link, channel, &answer); /* no handler runs after this, so `answer` may go out of scope */
 
 	int result;
 	if (!answer.done)

@@ -1,7 +1,7 @@
 /*
- * Fetches one blob (blob.h) into partial/<hex>, under a lock on that file, and renames it into place once size and digest
- * are right. A break leaves the file: the next attempt, or the next pull, asks for the rest. A wrong digest and a full
- * disk remove it.
+ * Downloads one blob (blob.h) into partial/<hex>, under a lock on that file, and renames it into place when size and
+ * digest are right. If the connection fails, the file stays, and the next attempt or the next pull asks for the rest. A
+ * wrong digest or a full disk removes the file.
  */
 #include "registry/blob.h"
 
@@ -11,7 +11,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#define STUCK_MAX 5      /* attempts in a row that bring nothing */
+#define STUCK_MAX 5      /* attempts in a row without progress */
 #define ATTEMPTS_MAX 100 /* in all */
 #define PIECE (1u << 20)
 
@@ -21,8 +21,8 @@ struct fetch {
 	int fd;
 	EVP_MD_CTX *sum;
 	uint64_t have;
-	bool resumed; /* some of it is of an earlier pull */
-	bool fresh;   /* no byte of the present answer has come yet */
+	bool resumed; /* some bytes are from an earlier pull */
+	bool fresh;   /* no byte of the current answer has arrived yet */
 };
 
 static void fetch_close(struct fetch *fetch)
@@ -77,7 +77,7 @@ static int begin_again(struct fetch *fetch, struct husk_error *err)
 	return EVP_DigestInit_ex(fetch->sum, EVP_sha256(), NULL) == 1 ? 0 : husk_fail_memory(err);
 }
 
-/* What is in the file already goes into the sum. */
+/* Adds the existing content of the file to the hash. */
 static int read_rest(struct fetch *fetch, struct husk_error *err)
 {
 	cleanup_free char *piece = malloc(PIECE);
@@ -96,7 +96,7 @@ static int read_rest(struct fetch *fetch, struct husk_error *err)
 	return fetch->have > fetch->blob->size ? begin_again(fetch, err) : 0;
 }
 
-/* Is the locked file still the one of that name? Whoever had the lock may have renamed or removed it. */
+/* Has the locked file still that name? The last holder of the lock may have renamed or removed it. */
 static bool still_named(const struct fetch *fetch)
 {
 	struct stat held, named;
@@ -153,7 +153,7 @@ static int take(void *data, const struct transport_reply *reply, const char *byt
 	return 0;
 }
 
-/* One request for what is missing. 0: it may be whole now. */
+/* One request for the missing bytes. 0: the file may be complete now. */
 static int attempt(struct fetch *fetch, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("blobs/sha256:%s", fetch->blob->digest);
@@ -168,7 +168,7 @@ static int attempt(struct fetch *fetch, struct husk_error *err)
 	return reply->status == 416 ? begin_again(fetch, err) : 0;
 }
 
-/* Until all bytes are here, over breaks. */
+/* Repeats until all bytes have arrived. */
 static int fill(struct fetch *fetch, struct husk_error *err)
 {
 	struct husk_error why = { 0 };
@@ -197,7 +197,7 @@ static int fill(struct fetch *fetch, struct husk_error *err)
 
 /* ---- the whole ---- */
 
-/* 1: it is right; 0: it is not. */
+/* 1: the digest is right; 0: it is wrong. */
 static int check(struct fetch *fetch, char found[static OCI_HEX_LENGTH + 1], struct husk_error *err)
 {
 	if (sum_text(fetch->sum, found, err) < 0)
@@ -227,7 +227,7 @@ static int fetch_whole(struct fetch *fetch, struct husk_error *err)
 		int right = check(fetch, found, err);
 		if (right != 0)
 			return right < 0 ? -1 : finish(fetch, err);
-		/* The part of an earlier pull may be what is wrong: once more, all of it. */
+		/* The bytes of an earlier pull may be wrong: download everything again. */
 		if (begin_again(fetch, err) < 0)
 			return -1;
 		if (!resumed)
@@ -251,7 +251,7 @@ int blob_fetch(const struct blob *blob, struct husk_error *err)
 		return 0;
 	if (open_partial(&fetch, err) < 0)
 		return -1;
-	if (image_store_has(blob->store, blob->digest, blob->size)) { /* by another process, meanwhile */
+	if (image_store_has(blob->store, blob->digest, blob->size)) { /* downloaded by another process meanwhile */
 		unlink(fetch.partial);
 		count(&fetch, (int64_t)blob->size);
 		return 0;

@@ -13,12 +13,12 @@ struct blob {
 	const char *name;   /* of the image, for errors */
 	const char *digest; /* hexadecimal */
 	uint64_t size;
-	void (*count)(void *data, int64_t bytes); /* bytes that came, or (less than 0) are thrown away; may be NULL */
+	void (*count)(void *data, int64_t bytes); /* bytes that arrived, or (negative) are discarded; may be NULL */
 	bool (*stop)(void *data);
 	void *data;
 };
 
-/* Goes on with what an earlier pull left of it, does nothing when it is here, and waits while another process fetches it. */
+/* Continues an earlier download, does nothing if the blob exists, and waits while another process downloads it. */
 int blob_fetch(const struct blob *blob, struct husk_error *err);
 /* The sha256 of bytes, hexadecimal. */
 int blob_digest(const char *bytes, size_t size, char out[static OCI_HEX_LENGTH + 1], struct husk_error *err);

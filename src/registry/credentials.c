@@ -16,7 +16,7 @@
 #define DEPTH_MAX 16
 #define SECRET_MAX (64u << 10)
 #define HELPER_MS 60000
-#define HUB_SERVER "https://index.docker.io/v1/" /* what docker calls docker.io in its config */
+#define HUB_SERVER "https://index.docker.io/v1/" /* docker's name for docker.io in its config */
 
 extern char **environ;
 
@@ -197,7 +197,7 @@ static int ask_helper(const char *helper, const char *server, struct credentials
 	int result = command_run(&command, &why);
 	if (result == 0)
 		result = credentials_helped(answer.data ? answer.data : "", out, err);
-	/* What helpers print, with a failure, for a server without a login. */
+	/* Helpers print this, and fail, for a server without a login. */
 	else if (answer.data && strstr(answer.data, "credentials not found"))
 		result = 0;
 	else

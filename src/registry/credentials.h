@@ -1,6 +1,6 @@
 /*
- * Whom the user is to a registry: what `docker login` (or podman, skopeo) left in ~/.docker/config.json, or a credential
- * helper gives. Secrets are kept in memory for the pull, never logged, and wiped when they are freed.
+ * The user's login for a registry: from `docker login` (or podman, skopeo) in ~/.docker/config.json, or from a
+ * credential helper. Secrets are kept in memory for the pull, never logged, and wiped when they are freed.
  */
 #ifndef HUSK_REGISTRY_CREDENTIALS_H
 #define HUSK_REGISTRY_CREDENTIALS_H
@@ -8,19 +8,20 @@
 #include "base/base.h"
 
 struct credentials {
-	char *user, *secret; /* both NULL: none are known, and the registry is asked as anybody */
-	bool is_token;       /* the secret is an identity token, to be exchanged for others */
+	char *user, *secret; /* both NULL: no login; the registry is asked without one */
+	bool is_token;       /* the secret is an identity token, which is exchanged for others */
 };
 
-/* For a registry's host ("docker.io", "localhost:5000"). None is not an error; a file or helper that is broken is. */
+/* For a registry's host ("docker.io", "localhost:5000"). No login is not an error; a damaged file or a failing helper
+ * is. */
 int credentials_find(const char *host, struct credentials *out, struct husk_error *err);
 void credentials_free(struct credentials *credentials);
 /* The value of an Authorization header; caller frees, NULL: no memory. */
 char *credentials_basic(const struct credentials *credentials);
 
-/* What is in the documents; apart, so that they can be fed anything. */
+/* Parsers of the documents; separate, so that tests and fuzzers can call them with any text. */
 
-/* From config.json: the login of the host, or *helper, which is to be asked for `*server`. Callers free both. */
+/* From config.json: the login for the host, or *helper, which has to be asked for `*server`. The caller frees both. */
 int credentials_read(const char *text, const char *host, struct credentials *out, char **helper, char **server,
 		     struct husk_error *err);
 /* What a helper printed. */

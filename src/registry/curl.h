@@ -1,6 +1,6 @@
 /*
- * libcurl, loaded when a registry is first asked for something: it brings thirty libraries, which no supervisor and no
- * other command should have to load.
+ * libcurl, loaded at the first request to a registry. libcurl needs thirty libraries, and no supervisor or other
+ * command should have to load them.
  */
 #ifndef HUSK_REGISTRY_CURL_H
 #define HUSK_REGISTRY_CURL_H

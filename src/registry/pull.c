@@ -49,7 +49,7 @@ static void pull_close(struct pull *pull)
 
 /* ---- progress ---- */
 
-/* The hook is asked now and then; with the lock held. */
+/* Calls the progress hook now and then; with the lock held. */
 static void tell(struct pull *pull, bool now)
 {
 	int64_t at = time_monotonic_ms();
@@ -131,7 +131,7 @@ static int check_digest(const struct pull *pull, const struct buf *text, const c
 			 pull->name, found, wanted);
 }
 
-/* The tag of this repository that may have been meant: for "did you mean". What fails here is not worth a word. */
+/* The tag of this repository that is nearest to the given one, for "did you mean". Failures here are not reported. */
 static char *nearest_tag(struct pull *pull)
 {
 	cleanup_free struct transport_reply *reply = calloc(1, sizeof(*reply));
@@ -195,7 +195,7 @@ static int fetch_document(struct pull *pull, const char *what, const char *wante
 	return check_digest(pull, text, wanted, digest, err) < 0 ? -1 : kind;
 }
 
-/* Through indexes to the manifest for this host, which is in `text` then. */
+/* Follows indexes to the manifest for this host; `text` then holds the manifest. */
 static int find_manifest(struct pull *pull, struct buf *text, char digest[static OCI_HEX_LENGTH + 1],
 			 char config[static OCI_HEX_LENGTH + 1], uint64_t *config_size, struct husk_error *err)
 {
@@ -242,7 +242,7 @@ static int fetch_blob(struct pull *pull, const char *digest, uint64_t size, bool
 	return blob_fetch(&blob, err);
 }
 
-/* Says whose image it is before anything large is fetched. */
+/* Downloads the config first, so that a wrong platform is found before anything large is downloaded. */
 static int fetch_config(struct pull *pull, const char *digest, uint64_t size, struct husk_error *err)
 {
 	cleanup_free char *path = image_store_blob(pull->store, digest);

@@ -64,7 +64,7 @@ static bool host_valid(const char *host)
 	return true;
 }
 
-/* Docker's rule: what stands before the first '/' is a host when it could not be a folder. */
+/* Docker's rule: the text before the first '/' is a host if it could not be a folder. */
 static bool looks_like_host(const char *text, size_t length)
 {
 	return memchr(text, '.', length) || memchr(text, ':', length) || text[0] == '[' ||
@@ -162,7 +162,7 @@ static bool digest_valid(const char *text)
 
 /* ---- the whole ---- */
 
-/* Takes "@digest" and ":tag" off the end of `rest`. */
+/* Removes "@digest" and ":tag" from the end of `rest`. */
 static int split_end(const char *text, char *rest, struct reference *out, struct husk_error *err)
 {
 	char *at = strchr(rest, '@');
@@ -185,7 +185,7 @@ static int split_end(const char *text, char *rest, struct reference *out, struct
 	return (at && !out->digest) || (!at && !out->tag) ? husk_fail_memory(err) : 0;
 }
 
-/* The host, and what stands before the name in it ("library/", or the prefix of HUSK_REGISTRY). */
+/* Chooses the host and the prefix of the name ("library/", or the prefix of HUSK_REGISTRY). */
 static int choose_host(const char *rest, const char *registry, char **host, char **before, const char **name,
 		       struct husk_error *err)
 {
@@ -199,7 +199,7 @@ static int choose_host(const char *rest, const char *registry, char **host, char
 	} else {
 		registry = registry && *registry ? registry : REFERENCE_REGISTRY;
 		length = strcspn(registry, "/");
-		/* Else a whole name could not be told from a folder of the default registry. */
+		/* Otherwise a whole name could be confused with a folder of the default registry. */
 		if (!length || !looks_like_host(registry, length))
 			return husk_fail(err, HUSK_INVALID,
 					 "HUSK_REGISTRY '%.80s' is not HOST[:PORT][/PREFIX] with a dot or a port",
@@ -225,7 +225,7 @@ static int fill(const char *text, const char *registry, struct reference *out, s
 
 	if (!rest)
 		return husk_fail_memory(err);
-	/* The host's own colon must not be taken for a tag's: so the host comes off last. */
+	/* The colon of the host must not be read as the colon of a tag, so the host is removed last. */
 	if (split_end(text, rest, out, err) < 0 || choose_host(rest, registry, &out->host, &before, &name, err) < 0)
 		return -1;
 	bool bare = str_equal(out->host, REFERENCE_REGISTRY) && !*before && !strchr(name, '/');

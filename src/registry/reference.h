@@ -14,7 +14,7 @@
 
 #include "base/base.h"
 
-#define REFERENCE_REGISTRY "docker.io" /* of names without one, unless HUSK_REGISTRY names another */
+#define REFERENCE_REGISTRY "docker.io" /* for names without a host, unless HUSK_REGISTRY names another */
 
 struct reference {
 	char *host;       /* "docker.io", "localhost:5000", "[::1]:5000" */
@@ -23,18 +23,18 @@ struct reference {
 	char *digest;     /* "sha256:<64 hexadecimal digits>"; NULL: it has a tag */
 };
 
-/* `registry` is where names without a host are: HOST[:PORT][/PREFIX]; NULL: REFERENCE_REGISTRY. INVALID says which part of
- * the name is wrong. reference_free frees what *out holds. */
+/* `registry` is the registry of names without a host: HOST[:PORT][/PREFIX]; NULL: REFERENCE_REGISTRY. INVALID names the
+ * wrong part. Free *out with reference_free. */
 int reference_parse(const char *text, const char *registry, struct reference *out, struct husk_error *err);
 void reference_free(struct reference *reference);
 /* The whole name: "docker.io/library/python:3.12". Caller frees; NULL: no memory. */
 char *reference_name(const struct reference *reference);
-/* Could it be an image's name and never a template's: does it have a tag, a digest or a folder? */
+/* Is it the name of an image and never of a template? Such a name has a tag, a digest or a folder. */
 bool reference_is_image(const char *text);
 bool reference_is_tag(const char *text);
-/* Is the host this one: localhost, 127.0.0.0/8, ::1? */
+/* Is the host this machine: localhost, 127.0.0.0/8, ::1? */
 bool reference_is_loopback(const char *host);
-/* Whether a list of hosts ("a.example:5000,b.example", separated by commas or blanks) has this one. */
+/* Does a list of hosts ("a.example:5000,b.example", separated by commas or blanks) contain this one? */
 bool reference_listed(const char *list, const char *host);
 
 #endif

@@ -33,7 +33,7 @@ struct registry {
 
 /* ---- opening ---- */
 
-/* Plain HTTP on this host, and where somebody said so by hand. */
+/* Plain HTTP for registries on this host, and for those that the user listed. */
 static char *choose_endpoint(const char *host)
 {
 	bool plain = reference_is_loopback(host) || reference_listed(getenv("HUSK_INSECURE_REGISTRIES"), host);
@@ -108,7 +108,7 @@ static int take_document(void *data, const struct transport_reply *reply, const 
 	return buf_append(&document->text, bytes, size) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* service=…&scope=…, and the identity token where there is one. */
+/* service=…&scope=…, and the identity token if there is one. */
 static char *token_query(const struct registry *registry, const struct challenge *challenge, struct husk_error *err)
 {
 	cleanup_free char *wanted = str_format("repository:%s:pull", registry->reference->repository);
@@ -139,7 +139,7 @@ static int fail_login(const struct registry *registry, const char *text, struct 
 			 host, registry->reference->repository, host);
 }
 
-/* The header's value from a token server's answer. */
+/* The header's value from the answer of a token server. */
 static char *read_token(const struct registry *registry, const struct transport_reply *reply, const struct buf *text,
 			struct husk_error *err)
 {
@@ -195,7 +195,7 @@ static char *fetch_token(struct registry *registry, const struct challenge *chal
 	return header;
 }
 
-/* What to show a registry that demands something; `shown` is what it got, which was not enough. */
+/* Chooses the authorization for a registry that requires one; `shown` is the last one, which was not enough. */
 static int authorize(struct registry *registry, const struct transport_reply *reply, const char *shown,
 		     struct husk_error *err)
 {
@@ -205,7 +205,7 @@ static int authorize(struct registry *registry, const struct transport_reply *re
 	challenge_parse(reply->challenge, &challenge);
 	pthread_mutex_lock(&registry->lock);
 	bool renewed = registry->authorization && !str_equal(registry->authorization, shown);
-	if (renewed) /* by another thread, meanwhile */
+	if (renewed) /* by another thread meanwhile */
 		;
 	else if (challenge.scheme == CHALLENGE_BEARER)
 		header = fetch_token(registry, &challenge, reply->was_private, err);
@@ -225,8 +225,8 @@ static int authorize(struct registry *registry, const struct transport_reply *re
 
 struct hop {
 	char *url;
-	char *shown; /* the authorization that it got */
-	bool ours;   /* of the registry itself, not of what it redirected to */
+	char *shown; /* the authorization that was sent */
+	bool ours;   /* to the registry itself, not to the target of a redirect */
 	bool public_only;
 };
 
@@ -347,7 +347,7 @@ int registry_get(struct registry *registry, const struct registry_request *reque
 		bool moved = (status == 301 || status == 302 || status == 303 || status == 307 || status == 308) &&
 			     reply->location[0];
 		int result;
-		/* A login is never asked for by, nor shown to, what a redirect led to. */
+		/* The target of a redirect can neither ask for a login nor get one. */
 		if (status == 401 && hop.ours && logins < 2)
 			logins++, result = authorize(registry, reply, hop.shown, err);
 		else if (status == 401)

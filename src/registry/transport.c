@@ -1,6 +1,6 @@
 /*
- * One request over libcurl (transport.h). libcurl follows nothing and authenticates nothing by itself here: both are decided
- * where the credentials are known (registry.c).
+ * One request over libcurl (transport.h). Here, libcurl neither follows redirects nor authenticates: registry.c decides
+ * on both, because it knows the credentials.
  */
 #include "registry/transport.h"
 
@@ -65,7 +65,7 @@ static curl_socket_t on_socket(void *data, curlsocktype purpose, struct curl_soc
 
 static void keep(char *out, size_t size, const char *value)
 {
-	if (strlen(value) < size) /* a header that does not fit counts as none */
+	if (strlen(value) < size) /* a header that is too long counts as missing */
 		snprintf(out, size, "%s", value);
 }
 
@@ -304,7 +304,7 @@ char *transport_resolve(const char *url, const char *location, struct husk_error
 	return copy;
 }
 
-/* scheme://host:port in one form: lower case, with the port that goes without saying. */
+/* scheme://host:port in one form: lower case, with the default port added. */
 static char *origin_text(const struct curl_library *curl, const char *url)
 {
 	CURLU *parsed = curl->url();

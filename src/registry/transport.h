@@ -1,7 +1,6 @@
 /*
- * One HTTP request to a registry, or to what it redirects to; without redirects and authentication, which are
- * registry.c's. Everything has a limit: time without progress, size of headers, size of a body. What a server answers is
- * a stranger's.
+ * One HTTP request to a registry, or to the target of its redirect. registry.c handles redirects and authentication.
+ * Everything has a limit: time without progress, size of headers, size of a body. The server's answers are untrusted.
  */
 #ifndef HUSK_REGISTRY_TRANSPORT_H
 #define HUSK_REGISTRY_TRANSPORT_H
@@ -17,31 +16,31 @@ struct transport_request {
 	const char *accept;        /* NULL: anything */
 	const char *authorization; /* value of the header; NULL: none */
 	const char *form;          /* POST this; NULL: GET */
-	const char *ca;            /* file of certificates that count for this server; NULL: those of the host */
-	uint64_t from;             /* ask for the bytes from here on; 0: all */
+	const char *ca;            /* file of certificates that verify this server; NULL: the host's */
+	uint64_t from;             /* request the bytes from here on; 0: all */
 	bool public_only;          /* refuse to connect to private addresses */
 	/* Bytes of the body when the status is 200 or 206; -1 (with err) ends the request. `reply` has the headers. */
 	int (*sink)(void *data, const struct transport_reply *reply, const char *bytes, size_t size,
 		    struct husk_error *err);
-	/* Asked often; non-zero ends the request with GONE. May be NULL. */
+	/* Called often; non-zero ends the request with GONE. May be NULL. */
 	bool (*stop)(void *data);
 	void *data;
 };
 
 struct transport_reply {
 	long status;
-	char type[128]; /* Content-Type without parameters; empty: none, as with each of these */
+	char type[128]; /* Content-Type without parameters; empty if missing, like all of these */
 	char location[TRANSPORT_URL_MAX];
-	char challenge[4096]; /* WWW-Authenticate; of several, Bearer */
+	char challenge[4096]; /* WWW-Authenticate; if there are several, Bearer */
 	char digest[128];     /* Docker-Content-Digest */
 	int64_t retry_after;  /* seconds; -1: none */
 	int64_t range_start;  /* of Content-Range; -1: none */
-	bool was_private;     /* the connection went to an address of no public network */
-	char text[512];       /* the beginning of a body that is no success, without control characters */
+	bool was_private;     /* the address of the connection was not public */
+	char text[512];       /* the beginning of an error's body, without control characters */
 };
 
-/* 0 when there is an answer, whatever its status. UNAVAILABLE: the server was not reached, or the connection broke: the
- * same request may be made again. */
+/* 0 if there is an answer, with any status. UNAVAILABLE: the server was not reached, or the connection failed; the same
+ * request may be repeated. */
 int transport_perform(const struct transport_request *request, struct transport_reply *reply, struct husk_error *err);
 /* Text for a query or a form; caller frees, NULL with err. */
 char *transport_escape(const char *text, struct husk_error *err);

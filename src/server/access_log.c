@@ -4,7 +4,7 @@
  */
 #include "server/core.h"
 
-/* A client may call its method anything. */
+/* A client may send any text as its method. */
 static const char *method_of(const struct request *request)
 {
 	size_t size = strlen(request->method);
@@ -40,7 +40,7 @@ void log_request(const struct request *request)
 		{ "tenant", request->tenant, false },
 	};
 
-	log_set_request(request->id); /* whichever thread was the last to let go of it */
+	log_set_request(request->id); /* any thread may be the last holder */
 	log_fields(LOG_INFO, "request", fields, ARRAY_SIZE(fields));
 	log_set_request(NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Taking over listening sockets from systemd; see activation.h. Called by main.c, once. Example: huskd.socket has
+ * Receives listening sockets from systemd; see activation.h. Called by main.c, once. Example: huskd.socket has
  * ListenStream=/run/husk/huskd.sock, systemd starts `LISTEN_PID=712 LISTEN_FDS=1 huskd` as process 712, and descriptor
  * 3 is that socket. Two sockets may be passed, one unix and one TCP.
  */

@@ -1,7 +1,7 @@
 /*
- * POST …/code: runs a snippet in a context that keeps its state, and answers with the whole result or with a stream; also
- * the routes for contexts. A client that disconnects leaves the code running, as with a process. Output is the guest's: it
- * is bounded, converted to valid UTF-8, and never interpreted.
+ * POST …/code: runs code in a context that keeps its state, and answers with the whole result or with a stream; also
+ * the routes for contexts. If a client disconnects, the code continues, as a process does. Output comes from the guest:
+ * it is bounded, converted to valid UTF-8, and never interpreted.
  */
 #include "server/server.h"
 
@@ -13,12 +13,12 @@ struct run {
 	struct request *request;
 	struct husk_pair *environment;
 	int64_t started_ms;   /* wall clock */
-	bool stream, begun;   /* begun: the client has the head of its stream */
+	bool stream, begun;   /* begun: the head of the stream was sent */
 	struct buf output[2]; /* [0] is stdout */
 	uint64_t lost[2];
 	json_t *results, *text, *error;
 	size_t result_bytes, results_lost;
-	bool broken; /* the client is gone, or memory is: `failure` says which */
+	bool broken; /* the client is gone, or memory ran out: `failure` says which */
 	struct husk_error failure;
 };
 
@@ -32,7 +32,7 @@ static void run_cleanup(struct run *run)
 	json_decref(run->error);
 }
 
-/* A stream begins when there is something to wait for: what fails before that is an answer with its own status. */
+/* A stream begins with its first event: a failure before that is an answer with its own status. */
 static int run_begin(struct run *run, struct husk_error *err)
 {
 	if (!run->stream || run->begun)
@@ -41,7 +41,7 @@ static int run_begin(struct run *run, struct husk_error *err)
 	return sse_begin(run->request, err);
 }
 
-/* ---- what the code says ---- */
+/* ---- events of the code ---- */
 
 static int on_output(struct run *run, const struct husk_code_event *event, struct husk_error *err)
 {
@@ -111,7 +111,7 @@ static void on_event(void *data, const struct husk_code_event *event)
 	run->broken = result < 0;
 }
 
-/* How libhusk waits for the code: as the request waits, keeping a stream's line warm. */
+/* How libhusk waits for the code: as the request waits, with keep-alive comments on a stream. */
 static int wait_for_code(void *data, int fd, int timeout_ms)
 {
 	struct run *run = data;
@@ -133,7 +133,7 @@ static int wait_for_code(void *data, int fd, int timeout_ms)
 
 /* ---- running it ---- */
 
-/* What the network policy denied code that failed. */
+/* What the network policy denied, if the code failed. */
 static json_t *run_denied(struct run *run, bool timed_out)
 {
 	const char *traceback = json_string_value(json_object_get(run->error, "traceback"));

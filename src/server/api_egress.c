@@ -54,7 +54,7 @@ static int parse_secrets(json_t *array, struct egress_request *out, struct husk_
 		return husk_fail_memory(err);
 	for (; out->count < size; out->count++)
 		if (parse_secret(json_array_get(array, out->count), &out->secrets[out->count], err) < 0) {
-			out->count++; /* what it has is freed with the rest */
+			out->count++; /* its content is freed with the rest */
 			return -1;
 		}
 	return 0;
@@ -101,7 +101,7 @@ int egress_parse(json_t *document, struct egress_request *out, struct husk_error
 	return 0;
 }
 
-/* ---- the policy of one that is there ---- */
+/* ---- the policy of an existing sandbox ---- */
 
 static int respond_policy(struct request *request, struct husk_error *err)
 {

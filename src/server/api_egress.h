@@ -6,15 +6,16 @@
 
 #include "server/server.h"
 
-/* Its strings belong to the document it was read from. */
+/* The strings belong to the document. */
 struct egress_request {
 	struct husk_egress egress;
 	const char **allow, **deny;
 	struct husk_secret *secrets;
 	size_t count; /* of secrets */
 };
-/* "off", or {"mode","allow":[…],"deny":[…],"secrets":[{"name","value","hosts":[…],"header"}],"limits":{"bytes","rate","connections"}}. Free it also
- * when this fails. */
+/* "off", or
+ * {"mode","allow":[…],"deny":[…],"secrets":[{"name","value","hosts":[…],"header"}],"limits":{"bytes","rate","connections"}}.
+ * Free it also after a failure. */
 int egress_parse(json_t *document, struct egress_request *out, struct husk_error *err);
 void egress_free(struct egress_request *egress);
 #define cleanup_egress cleanup(egress_free)

@@ -1,7 +1,7 @@
 /*
- * Events (one page, or a stream), logs and stats over HTTP. Followers do not each poll the catalog: one watcher polls while
- * there are any, and wakes them when there is something to read. Each follower then reads through its own handle, so that a
- * tenant never sees events of another.
+ * Events (one page, or a stream), logs and stats over HTTP. Followers do not each poll the catalog: one watcher polls
+ * while there are followers, and wakes them when there is something to read. Each follower then reads through its own
+ * handle, so that a tenant never sees events of another tenant.
  */
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -11,7 +11,7 @@
 #define PAGE_DEFAULT 100
 #define PAGE_MAX 1000
 #define WAIT_MAX_MS 30000
-#define WATCH_MS 250 /* also how long the end of the server may wait for the watcher */
+#define WATCH_MS 250 /* also how long a server that stops may wait for the watcher */
 
 /* ---- the watcher ---- */
 
@@ -20,7 +20,7 @@ struct follower {
 	struct follower *previous, *next;
 };
 
-/* One per process: it serves every follower of every tenant, and sleeps while there are none. */
+/* One per process: it serves every follower of every tenant, and sleeps without followers. */
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -36,7 +36,7 @@ void events_wake(void)
 
 	pthread_mutex_lock(&watcher.lock);
 	for (struct follower *follower = watcher.followers; follower; follower = follower->next)
-		(void)!write(follower->fd, &one, sizeof(one)); /* full means that it is readable already */
+		(void)!write(follower->fd, &one, sizeof(one)); /* a full counter is readable already */
 	pthread_mutex_unlock(&watcher.lock);
 }
 
@@ -62,7 +62,7 @@ static void *watcher_main(void *data)
 
 		if (husk_events(watcher.husk, NULL, last, PAGE_MAX, WATCH_MS, &list, &count, NULL) < 0) {
 			usleep(WATCH_MS * 1000);
-			events_wake(); /* they will see for themselves, and tell their clients */
+			events_wake(); /* they notice the end themselves and inform their clients */
 			continue;
 		}
 		if (count) {
@@ -139,7 +139,7 @@ struct events_query {
 	bool follow;
 };
 
-/* 1: there may be more at once; 0: that was all; 2: the sandbox's last event was among them. */
+/* 1: more events may be available at once; 0: that was all; 2: the sandbox's last event was among them. */
 static int send_page(struct request *request, struct events_query *query, struct husk_error *err)
 {
 	struct husk_event *list = NULL;
@@ -170,7 +170,7 @@ static int follow(struct request *request, struct events_query *query, const str
 		int more = send_page(request, query, err);
 		if (more == 1)
 			continue;
-		/* Nothing is lost by ending at the first sign of a stop: the client resumes from its last event. */
+		/* Ending at the first sign of a stop loses nothing: the client resumes from its last event. */
 		if (more != 0 || atomic_load(&request->server->stopping))
 			return more < 0 ? -1 : 0;
 		int ready = request_wait(request, follower->fd, SSE_PING_MS);
@@ -189,7 +189,7 @@ static int stream_events(struct request *request, struct events_query *query, st
 	struct husk_event *list = NULL;
 	size_t count = 0;
 
-	/* A sandbox nobody knows is told before the stream begins. */
+	/* An unknown sandbox is reported before the stream begins. */
 	if (husk_events(request_husk(request), query->sandbox, INT64_MAX - 1, 1, 0, &list, &count, err) < 0)
 		return -1;
 	husk_event_list_free(list, count);
@@ -204,7 +204,7 @@ static int stream_events(struct request *request, struct events_query *query, st
 	return result;
 }
 
-/* A page, once there is something in it or the time is over. */
+/* Sends a page when it has an event or the time is over. */
 static int await_events(struct request *request, const struct events_query *query, struct husk_event **list,
 			size_t *count, struct husk_error *err)
 {

@@ -1,7 +1,8 @@
 /*
- * POST …/exec: starts a process and answers with all of its output, with a stream, or with the process id only. A process
- * belongs to its sandbox: a client that disconnects leaves the process running, unless it asked for "kill_on_disconnect".
- * The table also has the routes of api_process.c. Command lines, input and environments are never logged here.
+ * POST …/exec: starts a process and answers with all of its output, with a stream, or with the process id only. A
+ * process belongs to its sandbox: if a client disconnects, the process continues, unless the client asked for
+ * "kill_on_disconnect". The table also has the routes of api_process.c. Command lines, input and environments are never
+ * logged here.
  */
 #include <signal.h>
 
@@ -28,7 +29,7 @@ static void exec_cleanup(struct exec *exec)
 	buf_free(&exec->decoded);
 }
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 static int read_input(struct exec *exec, const char *text, const char *encoded, struct husk_error *err)
 {
@@ -114,7 +115,7 @@ static int exec_detached(struct request *request, const struct exec *exec, struc
 		if (husk_attach(husk, sandbox, follow.pid, &options, &process, NULL, err) < 0)
 			return -1;
 		follow.process = process;
-		/* That it ended without reading is its own affair; that the client left is not the process's. */
+		/* A process may end without reading its input. A client that left does not end the process. */
 		if (process_feed(&follow, exec->input, exec->input_size, NULL) == 0)
 			process_feed_end(&follow, !exec->keep_stdin, NULL);
 	}
@@ -174,7 +175,7 @@ static int exec_blocking(struct follow *follow, struct husk_error *err)
 	}
 }
 
-/* Starts it and follows it to its end. */
+/* Starts a process and follows it to its end. */
 static int exec_followed(struct request *request, const struct exec *exec, struct husk_error *err)
 {
 	const char *sandbox = request_path(request, "id");

@@ -1,7 +1,7 @@
 /*
- * The files of a sandbox: bytes up and down, entries, directories as tar streams. Paths are guest paths and are resolved
- * in the guest only; nothing here touches the host's filesystem. A transfer holds one piece in memory, however large the
- * file; an upload that breaks off changes nothing.
+ * The files of a sandbox: uploads, downloads, entries, directories as tar streams. Paths are guest paths and are
+ * resolved in the guest only; nothing here touches the host's filesystem. A transfer holds one piece in memory, however
+ * large the file. An upload that fails changes nothing.
  */
 #include "server/api_files.h"
 
@@ -11,7 +11,7 @@
 
 #define PIECE 65536u /* of a listing */
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
 int files_path(struct request *request, const char *const *known, const char **path, struct husk_error *err)
 {
@@ -38,7 +38,7 @@ int files_mode(const char *text, uint32_t *mode, struct husk_error *err)
 	return 0;
 }
 
-/* Answers with the entry as it is now. */
+/* Answers with the current entry. */
 static int respond_entry(struct request *request, unsigned status, const char *path, bool follow,
 			 struct husk_error *err)
 {
@@ -82,7 +82,7 @@ ssize_t files_source(void *data, void *bytes, size_t size)
 
 /* ---- one file ---- */
 
-/* The part that is asked for, with the headers that go with it; an answer of its own (1) when there is none of it. */
+/* The requested range, with its headers; if it is outside the file, answers itself (1). */
 static int choose_range(struct request *request, const struct husk_file *file, struct files_download *download,
 			uint64_t *offset, struct husk_error *err)
 {
@@ -91,7 +91,7 @@ static int choose_range(struct request *request, const struct husk_file *file, s
 	char text[96];
 
 	*offset = 0;
-	/* Many files that are no files on a disk (/proc) say 0 and have something in them. */
+	/* Many files that are not on a disk (/proc) have size 0 and still have content. */
 	bool sized = file->type == HUSK_FILE && file->size > 0;
 	enum range_kind kind = sized ? range_parse(header, file->size, offset, &length) : RANGE_WHOLE;
 	download->length = sized ? (int64_t)length : -1;

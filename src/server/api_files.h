@@ -1,26 +1,26 @@
 /*
- * What api_files.c gives to api_watch.c and to e2b_files.c.
+ * Shared with api_watch.c and e2b_files.c.
  */
 #ifndef HUSK_SERVER_FILES_H
 #define HUSK_SERVER_FILES_H
 
 #include "server/server.h"
 
-/* The query's `path`, after the whole query was found to hold known names only. */
+/* The query's `path`, after a check that the query has known names only. */
 int files_path(struct request *request, const char *const *known, const char **path, struct husk_error *err);
-/* The bytes of a file of the request's sandbox as the answer, or the range of them that its headers ask for. */
+/* Answers with the content of a file of the request's sandbox, or the range in its headers. */
 int files_send(struct request *request, const char *path, struct husk_error *err);
-/* ---- api_watch.c: its route, in api_files.c's table ---- */
+/* ---- api_watch.c: its route in api_files.c's table ---- */
 
 int files_watch(struct request *request, struct husk_error *err);
 
-/* ---- api_files.c: for whoever else has files (api_volumes.c) ---- */
+/* ---- api_files.c: for other files (api_volumes.c) ---- */
 
-/* "0644", "755"; NULL: 0, the default of whoever asks. */
+/* "0644", "755"; NULL: 0, the caller's default. */
 int files_mode(const char *text, uint32_t *mode, struct husk_error *err);
 
-/* Bytes of a file to the client. The answer begins with the first of them, so that a failure before it is told with
- * its own status. */
+/* Sends the content of a file to the client. The answer begins with the first byte, so that a failure before it has its
+ * own status. */
 struct files_download {
 	struct request *request;
 	unsigned status;

@@ -1,6 +1,6 @@
 /*
- * The instance over HTTP: health, this API's document, metrics, and what works on this host. The first two are public; figures
- * about all tenants are for the owner of the instance.
+ * The instance over HTTP: health, the API's document, metrics, and what works on this host. The first two are public;
+ * numbers about all tenants are for the owner of the instance.
  */
 #include "server/core.h"
 #include "server/openapi.h"

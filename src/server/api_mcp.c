@@ -1,7 +1,7 @@
 /*
- * /mcp: the Model Context Protocol over streamable HTTP, in both its eras (src/mcp has the protocol). This file decides who
- * may ask, what the headers of each era must say, and what GET, POST and DELETE do. mcp_exchange.c has answers and
- * sessions. A message must never be acted on before its origin, headers and session are checked.
+ * /mcp: the Model Context Protocol over streamable HTTP, in both its eras (src/mcp has the protocol). This file checks
+ * who may ask and the headers of each era, and handles GET, POST and DELETE. mcp_exchange.c has answers and sessions.
+ * No message may be handled before its origin, headers and session were checked.
  */
 #include "server/mcp_exchange.h"
 
@@ -13,7 +13,7 @@ static int refuse(struct request *request, unsigned status, const json_t *id, en
 	return respond_json(request, status, mcp_error(id, code, text, NULL), err);
 }
 
-/* The answer when session_find gave no session. */
+/* The answer if session_find found no session. */
 static int refuse_session(struct exchange *exchange, int found, struct husk_error *err)
 {
 	if (found == 0)
@@ -40,8 +40,8 @@ static size_t host_size(const char *host)
 	return host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/");
 }
 
-/* A page of another site must not reach us through the browser it is shown in, also when its name was made to point
- * here: on this machine itself only pages of this machine are let in, elsewhere only our own. */
+/* A page of another site must not reach this server through a browser, also not by a name that was made to point here.
+ * On loopback, only pages of this machine are allowed; elsewhere only the server's own. */
 static bool origin_is_good(struct request *request)
 {
 	const char *origin = request_header(request, "Origin"), *host = request_header(request, "Host");
@@ -67,7 +67,7 @@ static bool is_json(struct request *request)
 	return type && strncasecmp(type, "application/json", 16) == 0 && (!type[16] || strchr("; \t", type[16]));
 }
 
-/* 0: go on; 1: it was refused; -1: even that failed. */
+/* 0: continue; 1: refused; -1: the refusal itself failed. */
 static int check_caller(struct request *request, struct husk_error *err)
 {
 	if (!origin_is_good(request))
@@ -81,9 +81,9 @@ static int check_caller(struct request *request, struct husk_error *err)
 	return 0;
 }
 
-/* ---- the modern era: what headers say must be what the body says ---- */
+/* ---- the modern era: headers and body must agree ---- */
 
-/* A name that no header can hold comes as "=?base64?…?=". Caller frees. */
+/* A name that no header can hold is sent as "=?base64?…?=". Caller frees. */
 static char *header_text(const char *value)
 {
 	cleanup_buf struct buf text = { 0 };
@@ -128,12 +128,12 @@ static int listen_to(struct exchange *exchange, const struct mcp_message *messag
 		return -1;
 	while (exchange_idle(exchange) == 0)
 		;
-	/* Of the two that end it, a server that stops is the one that can still be told of. */
+	/* The stream ends with the client or with the server; only in the second case the client can be told. */
 	exchange_send(exchange, mcp_listen_end(message), NULL);
 	return 0;
 }
 
-/* Takes the answer; NULL: there is none to give. */
+/* Takes ownership of the answer; NULL: none. */
 static int give(struct exchange *exchange, json_t *answer, struct husk_error *err)
 {
 	struct request *request = exchange->request;
@@ -145,7 +145,7 @@ static int give(struct exchange *exchange, json_t *answer, struct husk_error *er
 		return respond_json(request, status, answer, err);
 	if (request_over(request))
 		return husk_fail(err, HUSK_GONE, "the client has gone");
-	return respond_empty(request, 202, err); /* cancelled: an answer is not wanted, but HTTP must have one */
+	return respond_empty(request, 202, err); /* cancelled: nobody wants an answer, but HTTP requires one */
 }
 
 static int answer_request(struct exchange *exchange, const struct mcp_message *message, struct husk_error *err)
@@ -174,7 +174,7 @@ static int take_modern(struct exchange *exchange, const struct mcp_message *mess
 	return mcp_is_listen(message) ? listen_to(exchange, message, err) : answer_request(exchange, message, err);
 }
 
-/* A version that is no legacy one, on a message that does not speak like the modern era. */
+/* The version is not a legacy one, but the message has not the form of the modern era. */
 static int refuse_version(struct exchange *exchange, const struct mcp_message *message, struct husk_error *err)
 {
 	const char *header = request_header(exchange->request, "MCP-Protocol-Version");
@@ -216,7 +216,7 @@ static int take_legacy(struct exchange *exchange, const struct mcp_message *mess
 	return respond_empty(exchange->request, 202, err);
 }
 
-/* Several messages in one: only 2025-03-26 has that. The answers come together, and without progress. */
+/* Several messages in one, which only 2025-03-26 has. The answers are sent together, without progress. */
 static int take_batch(struct exchange *exchange, json_t *batch, struct husk_error *err)
 {
 	const char *header = request_header(exchange->request, "MCP-Protocol-Version");
@@ -296,7 +296,7 @@ static int handle_post(struct request *request, struct husk_error *err)
 	return message.version ? take_modern(&exchange, &message, err) : take_legacy(&exchange, &message, err);
 }
 
-/* A stream on which nothing is said: we never speak first. While it is open the session's sandboxes stay. */
+/* A stream without messages: the server never sends first. While it is open, the session's sandboxes stay. */
 static int hold(struct exchange *exchange, struct husk_error *err)
 {
 	int64_t every_ms = exchange->session.defaults.ttl_seconds * 250, renewed_ms = time_monotonic_ms();
@@ -314,7 +314,7 @@ static int hold(struct exchange *exchange, struct husk_error *err)
 	return 0;
 }
 
-/* "<sandbox>.<pid>.<id>" taken apart; the id is the caller's to drop. */
+/* Splits "<sandbox>.<pid>.<id>"; the caller drops the id. */
 static json_t *read_event_id(const char *text, char *sandbox, size_t size, int64_t *pid)
 {
 	const char *dot = strchr(text, '.'), *next = dot ? strchr(dot + 1, '.') : NULL;
@@ -348,7 +348,7 @@ static int come_back(struct exchange *exchange, const char *event, struct husk_e
 	return give(exchange, answer, err);
 }
 
-/* GET and DELETE are of the legacy era, and of a session. */
+/* GET and DELETE belong to the legacy era, and require a session. */
 static int begin_of_session(struct exchange *exchange, struct request *request, bool *refused, struct husk_error *err)
 {
 	int result = check_caller(request, err);

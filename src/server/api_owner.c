@@ -1,6 +1,6 @@
 /*
- * What the instance's owner does with it over HTTP, beside using it: tokens, clearing up, what was left behind. A token's
- * secret is in the answer to its create, and nowhere else.
+ * Calls for the owner of the instance: tokens, cleaning up, leaks. A token's secret is in the answer to its create, and
+ * nowhere else.
  */
 #include "server/server.h"
 

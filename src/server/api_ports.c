@@ -25,8 +25,8 @@ static bool is_sandbox_id(const char *text)
 	       text[3 + strspn(text + 3, "abcdefghijklmnopqrstuvwxyz234567")] == '\0';
 }
 
-/* Below .localhost everything is ours, and a sandbox may be called by its name; elsewhere only what looks like an id
- * is taken for one, since the server may stand behind a name that happens to begin with a number. */
+/* Below .localhost every name belongs to us, and a sandbox may be given by its name. Elsewhere only the form of an id
+ * is accepted, because the server's own name may begin with a number. */
 int ports_match(const char *host, uint16_t *port, char *sandbox, size_t size)
 {
 	size_t label = strcspn(host, ".:");
@@ -61,7 +61,7 @@ static int sign(struct request *request, const char *id, uint16_t port, int64_t 
 	return text ? husk_sign(request_husk(request), text, out, err) : husk_fail_memory(err);
 }
 
-/* Is it ours, for this port, and is there time left? */
+/* Is the signature valid, for this port, and not expired? */
 static bool is_good(struct request *request, const char *id, uint16_t port, const char *expires, const char *signature)
 {
 	cleanup_free char *expected = NULL;
@@ -74,7 +74,7 @@ static bool is_good(struct request *request, const char *id, uint16_t port, cons
 	return CRYPTO_memcmp(expected, signature, SIGNATURE_LENGTH) == 0;
 }
 
-/* Our cookies: "husk_access=<expires>.<signature>". Several may come, of several paths of one host. */
+/* Our cookies: "husk_access=<expires>.<signature>". A request may have several, for several paths of one host. */
 static bool has_cookie(struct request *request, const char *id, uint16_t port)
 {
 	const char *at = request_header(request, "Cookie");
@@ -103,7 +103,7 @@ bool ports_signed(struct request *request, const char *sandbox, uint16_t port)
 	return has_signed_query(request, sandbox, port) || has_cookie(request, sandbox, port);
 }
 
-/* The cookie that a good query is turned into. `path` is where it holds. */
+/* The cookie that replaces a valid query. `path` is where it is valid. */
 static char *make_cookie(struct request *request, const char *path)
 {
 	const char *expires = request_query(request, EXPIRES_QUERY);
@@ -117,7 +117,7 @@ static char *make_cookie(struct request *request, const char *path)
 
 /* ---- the proxy ---- */
 
-/* The target without our two names in its query; everything else stays as it came. */
+/* The target without our two names in its query; everything else stays unchanged. */
 static char *strip_target(const char *target)
 {
 	static const char *const ours[] = { SIGNATURE_QUERY "=", EXPIRES_QUERY "=" };
@@ -127,7 +127,7 @@ static char *strip_target(const char *target)
 	int bad = buf_append(&out, target, path);
 
 	for (const char *at = target + path; *at;) {
-		at++; /* the mark or the ampersand */
+		at++; /* the question mark or the ampersand */
 		size_t size = strcspn(at, "&");
 		bool dropped = false;
 		for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
@@ -141,7 +141,8 @@ static char *strip_target(const char *target)
 	return bad ? NULL : buf_steal(&out);
 }
 
-/* "no such sandbox" and "nothing listens in it" are both NOT_FOUND to libhusk; for a caller they are worlds apart. */
+/* libhusk returns NOT_FOUND both for an unknown sandbox and for a port without a listener; callers must be able to
+ * distinguish them. */
 static int dial(struct request *request, const char *sandbox, uint16_t port, struct husk_error *err)
 {
 	struct husk *husk = request_husk(request);
@@ -156,7 +157,7 @@ static int dial(struct request *request, const char *sandbox, uint16_t port, str
 			 port, sandbox);
 }
 
-/* An Authorization that was not the way in is the program's own. */
+/* An Authorization that was not used for access belongs to the program. */
 static bool is_own_authorization(struct request *request, bool is_signed)
 {
 	const char *header = request_header(request, "Authorization");
@@ -165,7 +166,7 @@ static bool is_own_authorization(struct request *request, bool is_signed)
 	       (header && strncasecmp(header, "Bearer ", 7) != 0);
 }
 
-/* `prefix` NULL: the guest has the host for itself. */
+/* `prefix` NULL: the guest has its own host. */
 static int forward(struct request *request, const char *sandbox, uint16_t port, const char *target, const char *prefix,
 		   struct husk_error *err)
 {
@@ -231,7 +232,7 @@ static int handle_path(struct request *request, struct husk_error *err)
 	return forward(request, sandbox, port, target, prefix, err);
 }
 
-/* The one the caller knows us by, which for an address can only be localhost. */
+/* The name by which the caller knows this server; for an address it can only be localhost. */
 char *ports_domain(struct request *request, struct husk_error *err)
 {
 	const char *host = request_header(request, "Host");

@@ -55,7 +55,7 @@ int process_find(struct request *request, int64_t pid, struct husk_process_info 
 
 /* ---- output ---- */
 
-/* "<stdout>-<stderr>", as an event's id has it. */
+/* "<stdout>-<stderr>", as in an event's id. */
 static int read_event_id(const char *id, struct husk_attach_options *options, struct husk_error *err)
 {
 	char head[24] = "";
@@ -70,7 +70,7 @@ static int read_event_id(const char *id, struct husk_attach_options *options, st
 	return 0;
 }
 
-/* Where to begin: a client that reconnects repeats its query, so the header, which moves on, counts first. */
+/* Where to begin: a client that reconnects repeats its query, so the header, which is newer, counts first. */
 static int read_offsets(struct request *request, struct husk_attach_options *options, struct husk_error *err)
 {
 	const char *id = request_header(request, "Last-Event-ID");

@@ -1,18 +1,18 @@
 /*
- * The processes of a sandbox that run already: finding one, attaching to it, and the routes on it; see api_process.c.
+ * Running processes of a sandbox: finding one, attaching to it, and its routes; see api_process.c.
  */
 #ifndef HUSK_SERVER_API_PROCESS_H
 #define HUSK_SERVER_API_PROCESS_H
 
 #include "server/server.h"
 
-/* 15, "TERM" or "SIGTERM" to the number; INVALID otherwise. */
+/* Converts 15, "TERM" or "SIGTERM" to the number; INVALID otherwise. */
 int process_signal_number(const json_t *value, int *out, struct husk_error *err);
 
-/* The process as it is now; its strings are not filled. NOT_FOUND when the sandbox knows none of that number. */
+/* The current state of the process; its strings are not filled. NOT_FOUND: no such process. */
 int process_find(struct request *request, int64_t pid, struct husk_process_info *out, struct husk_error *err);
 
-/* To feed or resize one that runs: attached from where its output stands now. CONFLICT: it has ended. */
+/* To feed or resize a running process: attached at the current end of its output. CONFLICT: it has ended. */
 int process_attach(struct request *request, int64_t pid, struct husk_process **out, struct husk_error *err);
 
 /* api_process.c's routes, in api_exec.c's table */

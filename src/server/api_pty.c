@@ -29,7 +29,7 @@ static void pty_cleanup(struct pty **pty)
 	pty_free(*pty);
 }
 
-/* ---- what the client says ---- */
+/* ---- messages of the client ---- */
 
 static int on_resize(struct terminal *terminal, json_t *size, struct husk_error *err)
 {
@@ -69,7 +69,7 @@ static int on_text(struct terminal *terminal, const char *text, size_t size, str
 							       : husk_process_signal(terminal->process, number, err);
 }
 
-/* ---- what the client is told ---- */
+/* ---- messages to the client ---- */
 
 static json_t *exit_document(struct terminal *terminal, const struct husk_process_event *event)
 {

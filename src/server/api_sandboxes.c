@@ -1,7 +1,7 @@
 /*
  * Sandboxes over HTTP: create, list, inspect, change, pause, hibernate, fork, remove. A thin layer over libhusk, which
- * checks the values; this file has the form of requests and answers. A bundled template that was never built is built by
- * its first create. Environment values are passed on and never shown, kept or logged.
+ * checks the values; this file has the form of requests and answers. The first create of a bundled template builds it.
+ * Environment values are passed on and never shown, kept or logged.
  */
 #include "server/api_egress.h"
 #include "server/api_templates.h"
@@ -18,7 +18,7 @@ static const char *sandbox_of(const struct request *request)
 
 /* ---- create and fork ---- */
 
-/* What both take. The pairs are the caller's to free, as their fields say. */
+/* Options of both. The caller frees the pairs. */
 static void take_limits(struct fields *fields, struct husk_create_options *options, struct husk_pair **metadata,
 			struct husk_pair **environment)
 {
@@ -34,7 +34,7 @@ static void take_limits(struct fields *fields, struct husk_create_options *optio
 	options->environment = *environment = fields_pairs(fields, "env", &options->environment_count);
 }
 
-/* Reads `egress`, the last of the fields, and fails when others are left. */
+/* Reads `egress`, the last of the fields, and fails if unknown fields are left. */
 static int take_egress(struct fields *fields, struct husk_create_options *options, struct egress_request *egress,
 		       struct husk_error *err)
 {
@@ -46,7 +46,7 @@ static int take_egress(struct fields *fields, struct husk_create_options *option
 	return 0;
 }
 
-/* [{"volume", "path", "read_only"?}]; the array is the caller's to free, its strings belong to the document. */
+/* [{"volume", "path", "read_only"?}]; the caller frees the array, its strings belong to the document. */
 static int take_volumes(struct fields *fields, struct husk_mount **mounts, struct husk_create_options *options,
 			struct husk_error *err)
 {
@@ -188,7 +188,7 @@ static int parse_list(struct request *request, struct list_query *query, int64_t
 	query->filter.metadata_count = query->count;
 	query->filter.template_name = request_query(request, "template");
 	query->filter.after = request_query(request, "cursor");
-	/* One more than asked for: whether there is a next page. */
+	/* One more than requested, to know whether there is a next page. */
 	query->filter.limit = (size_t)*limit + 1;
 	return 0;
 }
@@ -244,7 +244,7 @@ static int handle_delete(struct request *request, struct husk_error *err)
 	return respond_empty(request, 204, err);
 }
 
-/* An action without a body of its own: whatever is in the body is a mistake worth telling. */
+/* An action without a body: any content in the body is a mistake, and is reported. */
 static int act(struct request *request, int (*action)(struct husk *husk, const char *sandbox, struct husk_error *err),
 	       struct husk_error *err)
 {
@@ -353,7 +353,7 @@ static int handle_patch(struct request *request, struct husk_error *err)
 	int64_t idle = fields_int(&fields, "idle_seconds", -1, 0, SECONDS_MAX);
 	if (fields_done(&fields, err) < 0 || check_lifetime(&lifetime, err) < 0)
 		return -1;
-	/* Metadata first: it is what libhusk may still refuse, and then the time has not changed. */
+	/* Metadata first: libhusk may still refuse it, and then the TTL has not changed. */
 	if (pairs && husk_set_metadata(request_husk(request), sandbox_of(request), pairs, count, err) < 0)
 		return -1;
 	if (lifetime.given && husk_extend(request_husk(request), sandbox_of(request), lifetime.ttl_seconds,

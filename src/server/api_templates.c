@@ -16,7 +16,7 @@
 #define UPLOAD_DIRECTORY "/var/tmp"
 #define UPLOAD_PREFIX "husk-upload."
 
-/* Builds are heavy and meet in one cache: those of this server take turns. */
+/* Builds are expensive and share one cache: this server runs one at a time. */
 static pthread_mutex_t building = PTHREAD_MUTEX_INITIALIZER;
 
 static bool is_built(struct husk_template *const *list, const char *name)
@@ -78,7 +78,7 @@ static void send_line(void *data, const char *line)
 			sse_send(stream->request, "log", NULL, json_pack("{s:o}", "line", json_text0(line)), NULL) < 0;
 }
 
-/* From here on the answer is a stream: failures are its last event. */
+/* From here on the answer is a stream: a failure is its last event. */
 static int build(struct request *request, const struct husk_build_options *wanted, struct husk_error *err)
 {
 	struct husk_build_options options = *wanted;
@@ -100,7 +100,7 @@ static int build(struct request *request, const struct husk_build_options *wante
 			json_pack("{s:o, s:b}", "template", json_template(template), "fresh", fresh), err);
 }
 
-/* What servers that were killed left. Anybody may make files in that directory: only our own are looked at. */
+/* Removes remains of killed servers. Everybody can make files in that directory: only our own are checked. */
 static void sweep_uploads(void)
 {
 	cleanup_dir DIR *dir = opendir(UPLOAD_DIRECTORY);
@@ -218,7 +218,7 @@ static int handle_build(struct request *request, struct husk_error *err)
 	return build_bundled(request, err);
 }
 
-/* ---- the first use of a bundled one ---- */
+/* ---- the first use of a bundled template ---- */
 
 int template_ensure(struct request *request, const char *name, struct husk_error *err)
 {
@@ -229,9 +229,9 @@ int template_ensure(struct request *request, const char *name, struct husk_error
 	bool fresh = false;
 
 	if (!definition)
-		return -1; /* `err` says already what was not found */
+		return -1; /* `err` already names what was not found */
 	pthread_mutex_lock(&building);
-	/* While we waited, another may have built it. */
+	/* Another request may have built it during the wait. */
 	int result = husk_template_list(request_husk(request), &list, err);
 	if (result == 0 && !is_built(list, name))
 		result = husk_template_build(request_owner(request), &options, &template, &fresh, err);

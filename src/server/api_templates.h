@@ -1,15 +1,15 @@
 /*
- * What other families need of api_templates.c.
+ * Shared with other families of the API.
  */
 #ifndef HUSK_SERVER_TEMPLATES_H
 #define HUSK_SERVER_TEMPLATES_H
 
 #include "server/server.h"
 
-/* A template that was asked for and not found: when it is a bundled one that nobody has built yet, builds it, for
- * everyone. 1: it is there now; -1: it is not, and `err` says why. One build at a time. */
+/* For a template that was not found: if it is a bundled one that was never built, builds it, for everyone. 1: it exists
+ * now; -1: it does not, and `err` says why. One build at a time. */
 int template_ensure(struct request *request, const char *name, struct husk_error *err);
-/* Builds a template when its turn comes; nothing when it is built already. */
+/* Builds a template when no other build runs; does nothing if it is built already. */
 int template_import(struct husk *husk, const struct husk_build_options *options, struct husk_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * GET …/wire: libhusk's way to the guest, when its caller is not on this host. The connection is upgraded, and then carries the
- * frames of the wire protocol between the client and the sandbox's supervisor, unread here. The supervisor was told that the
- * client is not to be trusted (husk_tunnel): what the agent answers for any client is all that it gets.
+ * GET …/wire: libhusk's connection to the guest, for a caller on another host. The connection is upgraded, and then
+ * carries frames of the wire protocol between the client and the sandbox's supervisor. This file does not read them.
+ * The supervisor knows that the client is not trusted (husk_tunnel): the client can only call methods of the agent.
  */
 #include "base/http_grammar.h"
 #include "server/proxy.h"

@@ -1,14 +1,14 @@
 /*
- * Who asks: the unix socket's peer by the kernel's word, everybody else by a token. Root and the server's own user own the
- * instance; any other peer that the socket's mode let in (the group of --group) is a tenant by its user id, "uid-1000".  Called by http.c for each request
- * that is not public. The token itself goes to libhusk, which knows its hash, and nowhere else: never into a log, an
- * error or an event.
+ * Identifies the caller: the peer of the unix socket by its uid from the kernel, everybody else by a token. Root and
+ * the server's own user own the instance; any other peer that the socket's mode allows (the group of --group) is a
+ * tenant by its user id, "uid-1000". Called by http.c for each request that is not public. The token itself is passed
+ * to libhusk, which knows its hash, and nowhere else: never into a log, an error or an event.
  */
 #include <sys/socket.h>
 
 #include "server/core.h"
 
-/* The peer's user by the kernel's word, as it was when it connected. */
+/* The uid of the peer from the kernel, as it was at the connect. */
 static int peer_user(const struct request *request, uid_t *out, struct husk_error *err)
 {
 	struct ucred peer = { 0 };
@@ -25,13 +25,13 @@ static bool owns_instance(const struct request *request, uid_t user)
 	return user == 0 || user == request->server->uid;
 }
 
-/* The tenant that a user is, with the quotas that the server was started with. */
+/* The tenant of a user, with the quotas of the server's options. */
 static int peer_token(const struct request *request, uid_t user, char name[static 24], struct husk_token *out,
 		      struct husk_error *err)
 {
 	const struct server_options *options = request->server->options;
 
-	/* Without a group the mode lets nobody else in; if somebody changed the mode, this is the second door. */
+	/* Without a group the mode allows nobody else; this second check also holds if somebody changed the mode. */
 	if (!request->server->shared)
 		return husk_fail(err, HUSK_DENIED,
 				 "user %u may not use this socket; it is for root and for the server's own user", user);
@@ -43,7 +43,7 @@ static int peer_token(const struct request *request, uid_t user, char name[stati
 	return 0;
 }
 
-/* "Authorization" may be meant for a program inside a sandbox, so a header of our own comes first, then the dialect's. */
+/* "Authorization" may be meant for a program inside a sandbox, so our own header comes first, then the dialect's. */
 static const char *find_token(const struct request *request)
 {
 	const struct dialect *dialect = request->match.dialect;
@@ -60,7 +60,7 @@ static const char *find_token(const struct request *request)
 	return header + strspn(header, " ");
 }
 
-/* Whatever fails here leaves a caller who may do nothing. */
+/* After any failure here the caller has no rights. */
 static int auth_as(struct request *request, const struct husk_token *token, struct husk_error *err)
 {
 	cleanup_free char *tenant = token->admin ? NULL : strdup(token->tenant);

@@ -1,11 +1,11 @@
 /*
- * What the core of huskd shares behind server.h: the request itself, the two flows through which a streaming
- * handler's thread and its connection's thread meet, the answer, and the server. The families of the API know
- * server.h alone, save api_instance.c and api_events.c, which look at the server as a whole.
+ * Shared by the core of huskd, behind server.h: the request, the two flows between the thread of a streaming handler
+ * and the thread of its connection, the answer, and the server. The families of the API use server.h only, except
+ * api_instance.c and api_events.c, which need the whole server.
  *
- * A request is counted: libmicrohttpd holds it from the request line until it says that the request is completed, a
- * streaming handler's thread while it runs, a response while it may be read from, and an upgraded connection until
- * its `run` returns. The last to let go writes the line in the log.
+ * A request is counted. It is held by libmicrohttpd from the request line until completion, by the thread of a
+ * streaming handler while it runs, by a response while it may be read, and by an upgraded connection until its `run`
+ * returns. The last holder writes the log line.
  */
 #ifndef HUSK_SERVER_CORE_H
 #define HUSK_SERVER_CORE_H
@@ -24,19 +24,20 @@
 #define PARAMETERS_MAX 4 /* {names} in a route */
 #define ROUTES_MAX 400   /* of all families and dialects */
 #define FLOW_BYTES (128 * 1024)
-#define DISCARD_MAX (64 << 20) /* of a refused body: read to its end, so that the client hears why and may go on */
+#define DISCARD_MAX                                                                                                    \
+	(64 << 20) /* of a refused body: read to its end, so that the client gets the reason and can continue */
 #define THREAD_STACK (384 * 1024)
 
 struct text_pair {
 	char *name, *value; /* value NULL: none given */
 };
 
-/* ---- target.c: the path and the query as they came, taken apart without being trusted ---- */
+/* ---- target.c: splits the untrusted path and query ---- */
 
 struct target {
 	char *raw;                           /* as it came */
 	char *decoded;                       /* the bytes that the fields below point into */
-	char *segments[SEGMENTS_MAX];        /* each decoded by itself: an encoded slash never divides */
+	char *segments[SEGMENTS_MAX];        /* each decoded separately: an encoded slash never divides */
 	size_t segment_offset[SEGMENTS_MAX]; /* where each starts in `raw` */
 	size_t segment_count;
 	struct text_pair query[QUERY_MAX];
@@ -50,7 +51,7 @@ void target_free(struct target *target);
 
 struct route_match {
 	const struct route *route;
-	const struct dialect *dialect; /* that the route is of; NULL: the native API */
+	const struct dialect *dialect; /* the dialect of the route; NULL: the native API */
 	size_t index;                  /* of the route among all */
 	const char *names[PARAMETERS_MAX];
 	size_t name_size[PARAMETERS_MAX];
@@ -62,16 +63,16 @@ int routes_setup(struct husk_error *err);
 size_t routes_count(void);
 const struct route *routes_at(size_t index);
 const struct dialect *routes_dialect(size_t index); /* NULL: the native API */
-/* 1: found; 0: no such path; -1: the path exists, but not with this method (`allow` names those there are). */
+/* 1: found; 0: no such path; -1: the path exists, but not with this method (`allow` names the allowed ones). */
 int route_find(const struct target *target, const char *method, struct route_match *match, char *allow, size_t size);
 
 /* ---- flows: bounded, one per direction ---- */
 
 struct flow {
-	char *data; /* a ring, made when the first byte comes, grown up to FLOW_BYTES */
+	char *data; /* a ring, allocated at the first byte, grown up to FLOW_BYTES */
 	size_t capacity, start, size;
 	bool ended;  /* the writer is done */
-	bool closed; /* the reader is done: what is written is thrown away */
+	bool closed; /* the reader is done: written bytes are discarded */
 };
 
 enum answer_kind { ANSWER_NONE, ANSWER_PLAIN, ANSWER_STREAM, ANSWER_UPGRADE };
@@ -79,7 +80,7 @@ enum answer_kind { ANSWER_NONE, ANSWER_PLAIN, ANSWER_STREAM, ANSWER_UPGRADE };
 struct answer {
 	enum answer_kind kind;
 	unsigned status;
-	char *body; /* PLAIN: handed to libmicrohttpd */
+	char *body; /* PLAIN: passed to libmicrohttpd */
 	size_t size;
 	int64_t length; /* STREAM: -1: unknown */
 	struct text_pair *headers;
@@ -88,7 +89,7 @@ struct answer {
 	void *run_data;
 };
 
-/* What the husk codes cannot say; the handler's error takes this status and name when set. */
+/* A status that husk codes cannot express; if set, the handler's error has this status and name. */
 struct fault {
 	unsigned status;
 	const char *name;
@@ -98,7 +99,7 @@ struct server;
 struct listener {
 	struct server *server;
 	struct MHD_Daemon *daemon;
-	bool local; /* the unix socket: who connects is known by the kernel's word */
+	bool local; /* the unix socket: the kernel identifies the caller */
 };
 
 struct request {
@@ -113,22 +114,23 @@ struct request {
 	char remote[64];
 	struct target target;
 	struct route_match match;
-	int (*handle)(struct request *request, struct husk_error *err); /* instead of the route's: respond_streaming */
-	char host_sandbox[64], host_port[8];                            /* when the Host header names them */
+	int (*handle)(struct request *request,
+		      struct husk_error *err); /* replaces the route's handler: respond_streaming */
+	char host_sandbox[64], host_port[8];   /* when the Host header names them */
 	struct text_pair *headers;
 	size_t header_count;
 	int64_t length;    /* of the body; -1: unknown; 0: none */
-	struct husk *husk; /* the caller's view; the server's own for whoever owns the instance */
+	struct husk *husk; /* the caller's view; the server's own handle for the owner */
 	enum { CALLER_UNKNOWN, CALLER_TENANT, CALLER_INSTANCE } caller; /* by its token, or the socket's peer */
-	bool open;                                                      /* a port that wants no token */
-	char *port_host; /* the Host header that a port's program gets; NULL: the caller's */
-	char *tenant;    /* the tenant's name; NULL: any other caller */
+	bool open;                                                      /* a port that requires no token */
+	char *port_host; /* the Host header for the program behind a port; NULL: the caller's */
+	char *tenant;    /* the tenant's name; NULL: not a tenant */
 
-	bool prepared;      /* the headers have been seen */
+	bool prepared;      /* the headers were checked */
 	bool threaded;      /* a streaming handler was started */
 	bool queued;        /* libmicrohttpd has the answer */
 	bool upgraded;      /* `run` has the connection */
-	uint64_t discarded; /* bytes of a body that nobody wants */
+	uint64_t discarded; /* discarded bytes of a body */
 	pthread_t thread;
 	struct buf body;
 	json_t *json;
@@ -150,14 +152,14 @@ struct server {
 	struct husk *husk;
 	const struct server_options *options;
 	struct listener tcp, local;
-	uint16_t port;         /* of TCP; 0: it does not listen there */
+	uint16_t port;         /* of TCP; 0: no TCP */
 	char address[128];     /* of TCP, with the port */
-	int over_fd;           /* an eventfd: readable once patience has ended */
-	_Atomic bool stopping; /* no new connection; those under way may finish */
+	int over_fd;           /* an eventfd: readable when the time for a graceful stop is over */
+	_Atomic bool stopping; /* no new connections; running requests may finish */
 	_Atomic bool over;     /* patience has ended */
-	_Atomic uint64_t held; /* bytes of bodies in memory, of all requests */
+	_Atomic uint64_t held; /* bytes of bodies in memory, over all requests */
 	uid_t uid;
-	bool shared; /* the unix socket is for a group as well, whose users are tenants */
+	bool shared; /* a group may use the unix socket too; its users are tenants */
 	pthread_mutex_t lock;
 	struct request *requests;
 	size_t request_count, stream_count;
@@ -168,33 +170,33 @@ struct server {
 struct request *request_new(const struct listener *listener, struct MHD_Connection *connection, const char *target);
 void request_ref(struct request *request);
 void request_unref(struct request *request);
-/* The client has gone: both flows end, and whoever waits wakes. */
+/* The client is gone: both flows end, and waiting threads wake. */
 void request_gone(struct request *request);
-/* Keeps more of a body that is read whole, within BODY_MAX and what all requests may hold together. */
+/* Adds bytes to a body that is read whole, within BODY_MAX and the limit of all requests together. */
 int body_add(struct request *request, const char *bytes, size_t size, struct husk_error *err);
 
 /* ---- http.c ---- */
 
-/* `fd` -1: it does not listen; connections are added (tls_listener.c). */
+/* `fd` -1: the daemon does not listen; connections are added (tls_listener.c). */
 int http_start(struct listener *listener, int fd, struct husk_error *err);
-/* While a handler works, a connection that says nothing is not idle. */
+/* While a handler works, a silent connection is not idle. */
 void http_patience(struct request *request, bool endless);
 
-/* ---- peers.c: TCP connections, and how long a client may hold one without being known ---- */
+/* ---- peers.c: TCP connections, and the time limits of unauthenticated clients ---- */
 
 #define PEERS_MAX 4096u
-#define PEERS_SPARE 2048u /* connections that peers.c has cut and whose threads a busy host has not ended yet */
+#define PEERS_SPARE 2048u /* connections that peers.c has cut and whose threads have not ended yet */
 int peers_watch(struct husk_error *err);
 void peers_notify(void *data, struct MHD_Connection *connection, void **context,
 		  enum MHD_ConnectionNotificationCode what); /* for libmicrohttpd */
-/* A request with a good token is under way, or over. */
+/* A request with a valid token has begun, or is over. */
 void peers_known(struct MHD_Connection *connection, bool known);
 
 /* ---- tls_listener.c: TLS over TCP, in front of libmicrohttpd ---- */
 
 /* PEM files. */
 int tls_load(const char *certificate, const char *key, struct husk_error *err);
-/* Accepts on `fd`, which is taken when this succeeds, and gives the daemon what comes, until tls_stop. */
+/* Accepts on `fd` (on success takes ownership), and adds the connections to the daemon, until tls_stop. */
 int tls_listen(struct MHD_Daemon *daemon, int fd, struct husk_error *err);
 void tls_stop(void);
 
@@ -204,14 +206,15 @@ int tend_start(struct husk_error *err);
 
 /* ---- auth.c ---- */
 
-/* Who asks. Fills husk, owner and tenant. DENIED when nobody is known by that token. */
+/* Identifies the caller. Fills husk, owner and tenant. DENIED: no valid token. */
 int auth_request(struct request *request, struct husk_error *err);
-/* The caller's view once more, for work that outlives the request; NULL: the server's own. husk_close closes it. */
+/* A second handle with the caller's view, for work that outlives the request; NULL: the server's own. Close with
+ * husk_close. */
 int auth_view(struct request *request, struct husk **out, struct husk_error *err);
 
 /* ---- stream.c: the connection's side of the flows ---- */
 
-/* Hands on what was uploaded. False: it was thrown away, since the handler no longer reads. */
+/* Passes uploaded bytes on. False: they were discarded, because the handler does not read any more. */
 bool flow_upload(struct request *request, const char *bytes, size_t size);
 void flow_upload_end(struct request *request);
 ssize_t flow_download(void *request, uint64_t position, char *bytes, size_t size);
@@ -221,11 +224,11 @@ void flow_free(struct flow *flow);
 
 /* ---- respond.c ---- */
 
-/* The error document as the answer, unless an answer was begun. `fault` NULL: the status that goes with the code. */
+/* Answers with the error document, unless an answer was begun. `fault` NULL: the status of the code. */
 void respond_error(struct request *request, const struct fault *fault, const struct husk_error *failure);
 enum MHD_Result respond_queue(struct request *request);
 void answer_free(struct answer *answer);
-/* For an upgrade that was answered but never came to be. */
+/* For an upgrade that was answered but never happened. */
 void upgrade_abandon(struct request *request);
 
 int thread_start(pthread_t *out, bool detached, void *(*run)(void *data), void *data);
@@ -238,9 +241,9 @@ int metrics_write(struct server *server, struct buf *out, struct husk_error *err
 
 /* ---- api_events.c ---- */
 
-/* Everyone who follows events looks again, at a stop for the last time. */
+/* Wakes all followers of events, at a stop for the last time. */
 void events_wake(void);
-/* Once no request is left: nothing reads events any more. */
+/* Called when no request is left: nothing reads events any more. */
 void events_end(void);
 
 /* ---- error_document.c ---- */

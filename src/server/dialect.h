@@ -12,26 +12,28 @@
 #include "server/server.h"
 
 struct dialect {
-	const char *name;                  /* "e2b" */
-	const struct route *const *tables; /* of routes, NULL-terminated; each as in server.h */
-	const char *token_header; /* a header that may carry the caller's token, beside those of the native API */
-	const char *const *private_headers; /* NULL-terminated: carry secrets, and so are never forwarded to a guest */
-	bool reads_refused;                 /* a refused body without a length is read to its end, not cut off */
+	const char *name;                   /* "e2b" */
+	const struct route *const *tables;  /* of routes, NULL-terminated; each as in server.h */
+	const char *token_header;           /* another header for the caller's token, besides those of the native API */
+	const char *const *private_headers; /* NULL-terminated: hold secrets, so they are never forwarded to a guest */
+	bool reads_refused;                 /* a refused body without a length is read to its end, and not cut */
 
-	/* For ROUTE_AUTHORISE: whether the request may go on. Sets request->husk, and request->fault when it fails. */
+	/* For ROUTE_AUTHORISE: may the request continue? Sets request->husk, and on failure request->fault. */
 	int (*authorise)(struct request *request, struct husk_error *err);
-	/* Whether a request that matched no route comes from a client of the dialect, which then gets the dialect's error. */
+	/* Does a request without a matching route come from a client of the dialect? Then the client gets the dialect's
+	 * error. */
 	bool (*speaks)(const struct request *request);
-	/* Whether a port of a sandbox is open to a request without a good token. Sets request->open. A dialect that made the
-	 * sandbox may refuse in its own words instead: request->match.dialect, request->fault and *err. */
+	/* Is a port of a sandbox open to a request without a valid token? Sets request->open. If the dialect made the
+	 * sandbox, it may refuse with its own error: request->match.dialect, request->fault and *err. */
 	bool (*port_open)(struct request *request, const char *sandbox, struct husk_error *err);
-	/* Whether what a request asks of this port of a sandbox, which its Host header names, may be the dialect's to answer: then
-	 * a ROUTE_AUTHORISE of the dialect that fits its path is taken before a program in the sandbox. */
+	/* May the dialect itself answer a request to this port of a sandbox, named by the Host header? Then a
+	 * ROUTE_AUTHORISE of the dialect that fits the path comes before a program in the sandbox. */
 	bool (*answers)(const struct request *request, uint16_t port);
-	/* The error document of the dialect's routes, and of what it `speaks` or refuses (then request->match.route may be NULL
-	 * or a native one). *status is what the native API would answer, and may be changed. */
+	/* The error document for the dialect's routes, and for what it `speaks` or refuses (then request->match.route
+	 * may be NULL or a native one). *status is the status of the native API, and may be changed. */
 	json_t *(*error)(struct request *request, unsigned *status, const struct husk_error *failure);
-	/* Once, before anything is served, and once after the last request. stop returns false if work was cut off. */
+	/* Called once before anything is served, and once after the last request. stop returns false if work was cut
+	 * off. */
 	int (*start)(struct husk_error *err);
 	bool (*stop)(void);
 };
@@ -39,14 +41,14 @@ struct dialect {
 /* All of them, NULL-terminated: dialects/dialects.c. */
 extern const struct dialect *const dialects[];
 
-/* Runs the hook of every dialect that has it. */
+/* Calls the hook of every dialect that has it. */
 int dialects_start(struct husk_error *err);
 bool dialects_stop(void);
 const struct dialect *dialects_speaking(const struct request *request); /* the one that `speaks`; NULL: none */
 /* One of them opens it. */
 bool dialects_port_open(struct request *request, const char *sandbox, struct husk_error *err);
 const struct dialect *dialects_answering(const struct request *request, uint16_t port); /* NULL: none */
-bool dialects_private(const char *header); /* one of them keeps it from guests */
+bool dialects_private(const char *header); /* a dialect keeps it from guests */
 
 /* ---- for the dialects themselves ---- */
 

@@ -17,7 +17,7 @@ int fields_begin(struct fields *fields, json_t *object)
 	return object ? 0 : -1;
 }
 
-/* The first thing wrong is the one that is told. */
+/* Only the first error is reported. */
 #define fields_fail(fields, name, ...)                                                                                 \
 	do {                                                                                                           \
 		if ((fields)->error.code == HUSK_OK)                                                                   \
@@ -57,7 +57,7 @@ int64_t fields_int(struct fields *fields, const char *name, int64_t fallback, in
 
 	if (!value)
 		return fallback;
-	/* 60.0 is a whole number too: some languages know no other. */
+	/* 60.0 is a whole number too: some languages have no other numbers. */
 	if (json_is_real(value) && real == floor(real) && fabs(real) < 9e15)
 		number = (int64_t)real;
 	else if (!json_is_integer(value)) {
@@ -212,6 +212,6 @@ int64_t fields_timeout_ms(struct fields *fields)
 {
 	double seconds = fields_number(fields, "timeout_seconds", 0, 0, SECONDS_MAX);
 
-	/* Not down to 0, which means none. */
+	/* Rounded up, because 0 means none. */
 	return (int64_t)(seconds * 1000 + 0.999999);
 }

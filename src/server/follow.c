@@ -8,9 +8,9 @@
 #include "server/follow.h"
 
 #define PIECE 65536u        /* of output in one event, at most */
-#define HELD_MS 500         /* how long half a character waits for its rest */
+#define HELD_MS 500         /* how long an incomplete character waits for its rest */
 #define UNREAD_MAX 524288u  /* see husk_process_unread */
-#define TURNS_PER_CHECK 64u /* a process that never stops talking leaves no pause in which the client is looked after */
+#define TURNS_PER_CHECK 64u /* a process that never stops writing must not keep the client from being checked */
 
 /* ---- waiting ---- */
 
@@ -20,7 +20,8 @@ static int abandon(struct follow *follow, struct husk_error *err)
 	return husk_fail(err, HUSK_GONE, "the client went away; process %" PRId64 " goes on", follow->pid);
 }
 
-/* As much input as goes without waiting. A process that ended or closed its stdin wants no more: its exit tells. */
+/* Feeds as much input as possible without waiting. A process that has ended or closed its stdin needs no more; its exit
+ * follows. */
 static void follow_feed(struct follow *follow)
 {
 	if (follow->input_size > 0) {
@@ -41,7 +42,7 @@ int follow_next(struct follow *follow, int timeout_ms, struct husk_process_event
 		bool look = ++follow->turns % TURNS_PER_CHECK == 0;
 		if (look && request_wait(follow->request, -1, 0) < 0)
 			return abandon(follow, err);
-		/* Feeding comes after what has come was taken in: room for input that came with it is not told again. */
+		/* Fed after the pending frames were received: credit that came with them is not announced again. */
 		bool pending = husk_process_pending(follow->process);
 		follow_feed(follow);
 		if (pending)
@@ -56,7 +57,7 @@ int follow_next(struct follow *follow, int timeout_ms, struct husk_process_event
 
 /* ---- feeding alone ---- */
 
-/* Waits until the process may have read something; what it says meanwhile is somebody else's to hear. 1: it ended. */
+/* Waits until the process may have read something; its output is ignored here. 1: it ended. */
 static int wait_for_reader(struct follow *follow, struct husk_error *err)
 {
 	struct husk_process_event event;
@@ -76,7 +77,7 @@ int process_feed(struct follow *follow, const char *bytes, size_t size, struct h
 {
 	while (size > 0) {
 		ssize_t count = husk_process_write_some(follow->process, bytes, size, NULL);
-		if (count < 0) /* the call is over: the exit that waits to be read says so */
+		if (count < 0) /* the call is over: the pending exit has the reason */
 			count = 0;
 		bytes += count;
 		size -= (size_t)count;
@@ -96,7 +97,7 @@ int process_feed_end(struct follow *follow, bool close, struct husk_error *err)
 
 	if (close)
 		husk_process_close_stdin(follow->process, NULL);
-	/* A process that ends now may well have read it all: the last of it is not accounted for any more. */
+	/* A process that ends now may have read everything: the last bytes are not confirmed any more. */
 	while (ended == 0 && husk_process_unread(follow->process) > UNREAD_MAX)
 		ended = wait_for_reader(follow, err);
 	return ended < 0 ? -1 : 0;
@@ -157,7 +158,7 @@ static int send_output(struct follow *follow, int index, const char *bytes, size
 	return -1;
 }
 
-/* What was held of half a character, as it is. */
+/* Sends the held bytes of an incomplete character, unchanged. */
 static int send_held(struct follow *follow, struct husk_error *err)
 {
 	for (int index = 0; index < 2; index++) {
@@ -169,7 +170,7 @@ static int send_held(struct follow *follow, struct husk_error *err)
 	return 0;
 }
 
-/* One piece of output. A character cut in two by a read is put together again, so that text stays text. */
+/* Sends one piece of output. If a read cut a character in two, the parts are joined, so that text stays text. */
 static int send_piece(struct follow *follow, int index, const char *bytes, size_t size, struct husk_error *err)
 {
 	char *held = follow->held[index].bytes;

@@ -1,8 +1,8 @@
 /*
- * A user inside a sandbox, made where the image has none: a line in /etc/passwd, a group, a home, and sudo where the image can do
- * that. Example: guest_user_make("daytona") appends "daytona:x:1000:1000::/home/daytona:/bin/bash". Called by the dialects,
- * whose clients expect their service's user. What the guest says of its users decides where inside the guest a path leads, and
- * nothing else.
+ * Makes a user inside a sandbox if the image has none: a line in /etc/passwd, a group, a home, and sudo if the image
+ * supports it. Example: guest_user_make("daytona") appends "daytona:x:1000:1000::/home/daytona:/bin/bash". Called by
+ * the dialects, whose clients expect the user of their service. The guest's own list of users decides only where a path
+ * leads inside the guest.
  */
 #include "server/guest_user.h"
 
@@ -11,8 +11,9 @@
 #define MAKE_MS 30000
 #define HOME_MAX 256u
 
-/* $1 is the name. The line in /etc/passwd comes last: a user is there when all of it is. sudo asks a server that runs as root,
- * since set-user-id programs have no rights under gVisor. Small images have few programs, so the shell itself reads the home. */
+/* $1 is the name. The line in /etc/passwd is written last, so a user in it is complete. sudo uses a server that runs as
+ * root, because set-user-id programs have no rights under gVisor. Small images have few programs, so the shell itself
+ * reads the home. */
 static const char make_user[] =
 	"u=$1\n"
 	"if ! grep -q \"^$u:\" /etc/passwd; then\n"

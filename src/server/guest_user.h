@@ -1,5 +1,5 @@
 /*
- * The user whom a dialect's clients expect inside a sandbox, and paths as that user means them.
+ * The user that a dialect's clients expect inside a sandbox, and paths relative to that user.
  */
 #ifndef HUSK_SERVER_GUEST_USER_H
 #define HUSK_SERVER_GUEST_USER_H
@@ -11,9 +11,9 @@
 int guest_user_make(struct husk *husk, const char *sandbox, const char *name, const char *first, char **home,
 		    struct husk_error *err);
 
-/* Takes ".", ".." and doubled slashes out of an absolute path, in place. Links are the guest's to follow. */
+/* Removes ".", ".." and doubled slashes from an absolute path, in place. The guest follows links. */
 void guest_path_clean(char *path);
-/* `path` as the user means it: relative paths and "~/" begin at `home`. Cleaned; the caller frees it. */
+/* Resolves `path` for the user: relative paths and "~/" begin at `home`. Cleaned; the caller frees it. */
 int guest_path_join(const char *home, const char *path, char **out, struct husk_error *err);
 
 #endif

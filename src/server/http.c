@@ -11,17 +11,18 @@
 #include "server/core.h"
 
 #define IDLE_SECONDS 60               /* a connection without a request, or with half of one */
-#define STALL_SECONDS 120             /* a client that takes nothing of its answer, or sends nothing of its body */
-#define CONNECTION_MEMORY 36864u      /* of libmicrohttpd, for headers and buffers; it touches half of it at once */
-#define WASTE_MAX (UINT64_C(1) << 30) /* sent after a refusal: then the connection is cut */
+#define STALL_SECONDS 120             /* a client that reads nothing of its answer, or sends nothing of its body */
+#define CONNECTION_MEMORY 36864u      /* of libmicrohttpd, for headers and buffers; it uses half of it at once */
+#define WASTE_MAX (UINT64_C(1) << 30) /* sent after a refusal: then the connection is closed */
 
 void http_patience(struct request *request, bool endless)
 {
-	/* From 0 to a number libmicrohttpd counts anew, which is what makes the time of a handler not the client's. */
+	/* libmicrohttpd restarts its clock when the timeout changes from 0, so the time of a handler does not count for
+	 * the client. */
 	MHD_set_connection_option(request->connection, MHD_CONNECTION_OPTION_TIMEOUT, endless ? 0u : STALL_SECONDS);
 }
 
-/* ---- the headers are in ---- */
+/* ---- after the headers ---- */
 
 static enum MHD_Result copy_header(void *data, enum MHD_ValueKind kind, const char *name, const char *value)
 {
@@ -50,8 +51,8 @@ static void take_request_id(struct request *request)
 		snprintf(request->id, sizeof(request->id), "%s", given);
 }
 
-/* Where its body ends must be said once and in one way: another server between the client and us, which reads it in the
- * other way, would take the rest for a second request, or we would. */
+/* The length of the body must be given once and in one way. Otherwise another server between the client and this one
+ * could read it differently, and one of the two would take the rest for a second request. */
 static int measure_body(struct request *request, const char *version, struct husk_error *err)
 {
 	const char *length = NULL, *coding = NULL;
@@ -82,7 +83,7 @@ static int measure_body(struct request *request, const char *version, struct hus
 	return 0;
 }
 
-/* The next bytes cannot be told from a body: the answer is the last one on this connection. */
+/* The next bytes cannot be distinguished from a body: this answer is the last one on the connection. */
 static enum MHD_Result refuse_framing(struct request *request, const struct husk_error *failure)
 {
 	respond_error(request, NULL, failure);
@@ -100,7 +101,7 @@ static int handle_host(struct request *request, struct husk_error *err)
 
 static const struct route host_route = { "*", "<port>-<id>.localhost", handle_host, ROUTE_STREAM | ROUTE_SIGNED };
 
-/* A Host header that names a port of a sandbox: the whole target is the guest's, and nothing of it is ours to judge. */
+/* If the Host header names a port of a sandbox, the whole target belongs to the guest and is not checked here. */
 static bool find_host(struct request *request)
 {
 	const char *host = request_header(request, "Host");
@@ -118,7 +119,7 @@ static bool find_host(struct request *request)
 	return true;
 }
 
-/* At some ports the clients of a dialect expect what the server answers itself, such as E2B's code interpreter. */
+/* At some ports the clients of a dialect expect answers of the server itself, such as E2B's code interpreter. */
 static void find_answered(struct request *request)
 {
 	const struct dialect *dialect = dialects_answering(request, (uint16_t)atoi(request->host_port));
@@ -187,7 +188,7 @@ static int authorise(struct request *request, struct husk_error *err)
 	return 0;
 }
 
-/* Everything that can be said of the request without its body. */
+/* All checks that do not need the body. */
 static int consider(struct request *request, struct husk_error *err)
 {
 	if (find_route(request, err) < 0 || authorise(request, err) < 0)
@@ -231,7 +232,7 @@ static void start_handler(struct request *request)
 	respond_error(request, NULL, &err);
 }
 
-/* Until the handler has an answer or, with `or_reads`, asks for the body. Tells whether there is an answer. */
+/* Waits until the handler has an answer or, with `or_reads`, asks for the body. Returns whether there is an answer. */
 static bool await_handler(struct request *request, bool or_reads)
 {
 	if (!request->threaded)
@@ -269,8 +270,8 @@ static enum MHD_Result on_headers(struct request *request, const char *method, c
 	snprintf(request->method, sizeof(request->method), "%s", method);
 	MHD_get_connection_values(request->connection, MHD_HEADER_KIND, copy_header, request);
 	take_request_id(request);
-	log_set_request(request->id); /* of the connection's thread, until log_request */
-	/* Without one of its headers it is another request. */
+	log_set_request(request->id); /* for the connection's thread, until log_request */
+	/* If one of its headers is missing, it is a different request. */
 	int count = MHD_get_connection_values(request->connection, MHD_HEADER_KIND, NULL, NULL);
 	if (request->header_count != (size_t)MAX(count, 0))
 		husk_fail_memory(&err);
@@ -293,7 +294,7 @@ static enum MHD_Result on_headers(struct request *request, const char *method, c
 	return MHD_YES;
 }
 
-/* What nobody wants is still read, so that the client comes to hear why; but not for ever. */
+/* A refused body is still read, so that the client gets the reason; but only up to a limit. */
 static enum MHD_Result waste(struct request *request, size_t size)
 {
 	request->discarded += size;
@@ -377,7 +378,7 @@ static void on_completed(void *data, struct MHD_Connection *connection, void **c
 	request_unref(request);
 }
 
-/* libmicrohttpd would decode the target before we see it; we do that ourselves. */
+/* libmicrohttpd would decode the target; target.c does that. */
 static size_t leave_encoded(void *data, struct MHD_Connection *connection, char *text)
 {
 	(void)data, (void)connection;

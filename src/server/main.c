@@ -45,7 +45,8 @@ static int parse_log(const char *text, struct husk_error *err)
 	return husk_fail(err, HUSK_INVALID, "--log '%s'; give text or json", text);
 }
 
-/* Through the environment, so that it holds for the supervisors that are started here as well. Not while threads read it. */
+/* Set in the environment, so that it also applies to supervisors that are started here. Not while other threads read
+ * it. */
 static int parse_log_level(const char *text, struct husk_error *err)
 {
 	enum log_level level;
@@ -120,7 +121,7 @@ static int take_option(int option, const char *text, struct server_options *opti
 	}
 }
 
-/* What the files and the environment say (config.h); an option on the command line wins. */
+/* The values of the files and the environment (config.h); an option on the command line overrides them. */
 static int take_settings(const struct config_setting *settings, struct server_options *options, struct husk_error *err)
 {
 	static const struct {
@@ -147,7 +148,7 @@ static int take_settings(const struct config_setting *settings, struct server_op
 	return 0;
 }
 
-/* 1: only help, or the list of routes, was wanted. */
+/* 1: only help, or the list of routes, was requested. */
 static int parse(int argc, char **argv, struct server_options *options, struct husk_error *err)
 {
 	static const struct option known[] = { { "listen", required_argument, NULL, 'l' },
@@ -191,7 +192,7 @@ static int parse(int argc, char **argv, struct server_options *options, struct h
 static int argument_count;
 static char **arguments;
 
-/* Everything that tells huskd how to serve, from the files to the command line. `settings` holds the texts. */
+/* Collects all settings, from the files to the command line. `settings` holds the texts. */
 static int gather(struct config_setting **settings, struct server_options *out, struct husk_error *err)
 {
 	*out = (struct server_options){ .address = ADDRESS_DEFAULT, .stop_seconds = STOP_SECONDS_DEFAULT };
@@ -200,7 +201,7 @@ static int gather(struct config_setting **settings, struct server_options *out, 
 	return parse(argument_count, arguments, out, err);
 }
 
-/* Of what can change while huskd serves: the log's level and form, and the quotas of users. */
+/* Settings that can change while huskd serves: the level and format of the log, and the quotas of users. */
 static int reload(struct server_options *out, struct husk_error *err)
 {
 	struct config_setting *settings = NULL;
@@ -241,7 +242,8 @@ static int serve(struct server_options *options, struct husk_error *err)
 	if (!path)
 		return options->socket_path ? husk_fail_memory(err) : -1;
 	options->socket_path = path;
-	/* Thousands of threads that each do little: few arenas, and large blocks straight back to the kernel. */
+	/* huskd has thousands of threads that each do little: few arenas, and large blocks go directly back to the
+	 * kernel. */
 	mallopt(M_ARENA_MAX, 4);
 	mallopt(M_MMAP_THRESHOLD, 128 * 1024);
 	if (husk_open(NULL, &husk, err) < 0)
@@ -255,13 +257,13 @@ static int serve(struct server_options *options, struct husk_error *err)
 
 int main(int argc, char **argv)
 {
-	struct config_setting *settings = NULL; /* to the end: options point into it */
+	struct config_setting *settings = NULL; /* kept to the end: options point into it */
 	struct server_options options;
 	struct husk_error err = { 0 };
 
-	/* Its clients may be told to use a server; this is the server. */
+	/* HUSK_HOST is for clients; this process is the server. */
 	unsetenv("HUSK_HOST");
-	/* Threads of TLS connections may be at work to the very end. */
+	/* Threads of TLS connections may run to the very end. */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 	argument_count = argc;
 	arguments = argv;

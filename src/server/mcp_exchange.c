@@ -1,11 +1,11 @@
 /*
- * Answers and sessions of MCP over HTTP; see mcp_exchange.h. A quick answer is JSON. An answer that takes long or reports
- * progress is a stream of server-sent events. A session is a signed id whose sandboxes are found by their metadata. Called
- * by api_mcp.c, and by src/mcp while a tool runs. Everything that must be known beyond one request is here, and lives no
- * longer than the server.
+ * Answers and sessions of MCP over HTTP; see mcp_exchange.h. A quick answer is JSON. An answer that takes long or
+ * reports progress is a stream of server-sent events. A session is a signed id whose sandboxes are found by their
+ * metadata. Called by api_mcp.c, and by src/mcp while a tool runs. All state beyond one request is here, and is lost
+ * with the server.
  *
- * A command whose client was disconnected continues (in the legacy era, as its specification requires). The ids of its
- * events name the sandbox and the process, whose output the agent keeps, so that a client can come back.
+ * If a client is disconnected, its command continues (in the legacy era, as its specification requires). The ids of its
+ * events name the sandbox and the process, whose output the agent keeps, so that the client can reconnect.
  */
 #include <inttypes.h>
 #include <openssl/crypto.h>
@@ -16,10 +16,10 @@
 #include "server/api_templates.h"
 #include "server/mcp_exchange.h"
 
-#define STREAM_AFTER_MS 1000 /* what is answered sooner needs no stream */
+#define STREAM_AFTER_MS 1000 /* a quicker answer needs no stream */
 #define CLOSED_MAX 1024
 
-/* Who is under way, and which sessions were ended: what has to be known beyond one request, and only while we live. */
+/* Running requests and ended sessions: state beyond one request, lost with the server. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct exchange *under_way;
 static char closed[CLOSED_MAX][SESSION_RANDOM + 1];
@@ -27,7 +27,7 @@ static size_t closed_next;
 
 /* ---- answers ---- */
 
-/* The empty event tells the client where to come back to; older ones choke on it. */
+/* The empty event gives the client an id to reconnect with; older clients fail on it. */
 int exchange_stream(struct exchange *exchange, struct husk_error *err)
 {
 	cleanup_buf struct buf first = { 0 };
@@ -55,7 +55,7 @@ int exchange_send(struct exchange *exchange, json_t *message, struct husk_error 
 	return sse_send(exchange->request, "message", exchange->event_id, steal_pointer(taken), err);
 }
 
-/* ---- what src/mcp asks of us ---- */
+/* ---- callbacks for src/mcp ---- */
 
 static int create(void *data, const struct husk_create_options *options, struct husk_sandbox **out,
 		  struct husk_error *err)
@@ -88,7 +88,7 @@ static int notify(void *data, json_t *message, struct husk_error *err)
 	return 0;
 }
 
-/* Keeps the line warm, and turns an answer that takes long into a stream. -1: nobody is there. */
+/* Sends keep-alive comments, and turns a long answer into a stream. -1: the client is gone. */
 static int keep_warm(struct exchange *exchange)
 {
 	int64_t now = time_monotonic_ms();
@@ -108,7 +108,7 @@ static int wait_one(struct exchange *exchange, int timeout_ms)
 	struct epoll_event event;
 	int ready = request_wait(exchange->request, exchange->wait_fd, timeout_ms);
 
-	if (ready < 0 && exchange->modern) /* there, hanging up is how a request is cancelled */
+	if (ready < 0 && exchange->modern) /* in the modern era, a disconnect cancels the request */
 		atomic_store(&exchange->call.cancelled, true);
 	if (ready <= 0)
 		return ready;
@@ -235,7 +235,7 @@ void exchange_leave(struct exchange *exchange)
 	pthread_mutex_unlock(&lock);
 }
 
-/* `id` NULL: all of the session. */
+/* `id` NULL: everything in the session. */
 void exchange_cancel(const char *session, const json_t *id)
 {
 	pthread_mutex_lock(&lock);
@@ -293,8 +293,7 @@ static int read_egress(struct exchange *exchange, struct husk_error *err)
 	return 0;
 }
 
-/* What the address asks of the sandboxes that are made: it comes with every request, so nothing has to be remembered.
- * */
+/* The options in the URL for new sandboxes. They come with every request, so nothing has to be stored. */
 static int read_defaults(struct exchange *exchange, struct husk_error *err)
 {
 	static const char *const known[] = { "template", "snapshot", "ttl_seconds", "idle_seconds",
@@ -321,7 +320,7 @@ int exchange_begin(struct exchange *exchange, struct request *request, struct hu
 
 	exchange->request = request;
 	exchange->session = (struct mcp_session){ .husk = request_husk(request),
-						  .everything = true, /* the token says what the caller sees */
+						  .everything = true, /* the token decides what the caller sees */
 						  .create = create,
 						  .link = make_link,
 						  .data = exchange };

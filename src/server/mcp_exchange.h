@@ -1,6 +1,6 @@
 /*
- * One request to /mcp and its answer, as api_mcp.c sees it: the session it belongs to, how its answer is given, and how it
- * is cancelled by another. mcp_exchange.c is behind it.
+ * One request to /mcp and its answer, for api_mcp.c: the session of the request, how its answer is sent, and how
+ * another request cancels it. Implemented in mcp_exchange.c.
  */
 #ifndef HUSK_SERVER_MCP_EXCHANGE_H
 #define HUSK_SERVER_MCP_EXCHANGE_H
@@ -15,49 +15,48 @@
 /* One request and its answer. */
 struct exchange {
 	struct request *request;
-	struct exchange *next; /* of those under way, in the legacy era */
+	struct exchange *next; /* in the list of running requests, legacy era */
 	struct mcp_session session;
 	struct mcp_call call;
 	struct husk_egress egress;
 	const char *allow[32];
 	char *rules;                         /* what `allow` points into */
-	char session_id[SESSION_RANDOM + 1]; /* without its signature: what sandboxes are marked with */
+	char session_id[SESSION_RANDOM + 1]; /* without its signature: the mark in the metadata of sandboxes */
 	const json_t *id;
 	const char *version; /* what both sides speak */
 	bool modern, takes_events, begun;
-	char *event_id; /* names what can be come back to; NULL: nothing */
+	char *event_id; /* the id to reconnect with; NULL: none */
 	unsigned event_count;
 	int cancel_fd, wait_fd;
 	int64_t started_ms, spoke_ms;
 };
 
-/* Zero-initialise with both descriptors -1; then exchange_free. INVALID names what is wrong with the address's query.
- * */
+/* Zero-initialise with both descriptors -1; free with exchange_free. INVALID names the error in the URL's query. */
 int exchange_begin(struct exchange *exchange, struct request *request, struct husk_error *err);
 void exchange_free(struct exchange *exchange);
 #define cleanup_exchange cleanup(exchange_free)
 #define EXCHANGE_INIT .cancel_fd = -1, .wait_fd = -1
 
-/* ---- sessions: an id is signed, so that nothing has to be kept of it ---- */
+/* ---- sessions: an id is signed, so that nothing has to be stored ---- */
 
-/* A new one, in the answer's header. */
+/* A new session; its id is in a header of the answer. */
 int session_begin(struct exchange *exchange, struct husk_error *err);
-/* 1: a session of this caller's; 0: none was named; -1: it is unknown, or was ended. */
+/* 1: a session of this caller; 0: none was given; -1: unknown or ended. */
 int session_find(struct exchange *exchange);
-/* Ends it, and all that is under way in it. */
+/* Ends the session and all of its running requests. */
 int session_close(struct exchange *exchange, struct husk_error *err);
 
 /* ---- the answer ---- */
 
 /* From here on the answer is a stream of events. */
 int exchange_stream(struct exchange *exchange, struct husk_error *err);
-/* An event with a message (taken), which begins the stream. */
+/* Sends an event with a message (takes ownership); begins the stream if necessary. */
 int exchange_send(struct exchange *exchange, json_t *message, struct husk_error *err);
 
-/* Sits on a stream on which nothing is said, and keeps the line warm. 0: go on; -1: it is over. */
+/* Waits on a silent stream, with keep-alive comments. 0: continue; -1: the stream is over. */
 int exchange_idle(struct exchange *exchange);
 
-/* ---- cancelling: while a request is entered, others can cancel it ---- */
+/* ---- cancelling: while a request is registered, others can cancel it ---- */
 
 void exchange_enter(struct exchange *exchange);
 void exchange_leave(struct exchange *exchange);

@@ -1,12 +1,12 @@
 /*
- * Metrics for Prometheus: requests and their durations, counted as requests end; and what exists right now, read from the
- * catalog for each scrape. Counters are per route, never per path, so that no client can make them grow.
+ * Metrics for Prometheus: requests and their durations, counted when requests end; and current numbers, read from the
+ * catalog for each scrape. Counters are per route, never per path, so that no client can add counters.
  */
 #include "server/core.h"
 
-#define ROUTES_COUNTED (ROUTES_MAX + 2) /* all routes, ports by host name, and what matched none */
+#define ROUTES_COUNTED (ROUTES_MAX + 2) /* all routes, ports by host name, and requests without a route */
 #define REASONS_MAX 16
-#define DESTINATIONS_MAX 32 /* told apart for each sandbox; the others as "rest" */
+#define DESTINATIONS_MAX 32 /* listed separately for each sandbox; the others as "rest" */
 #define LABEL_MAX 256
 
 static const unsigned statuses[] = { 0,   101, 200, 201, 204, 206, 400, 401, 403, 404, 405,
@@ -20,7 +20,7 @@ static struct {
 	_Atomic uint64_t count, us;
 } counters[ROUTES_COUNTED];
 
-/* How sandboxes ended, as far as the events were read. */
+/* How sandboxes ended, from the events read so far. */
 static struct {
 	pthread_mutex_t lock;
 	int64_t last;
@@ -149,7 +149,7 @@ static const struct {
 	[DENIED] = { "husk_network_denied_total", "Connections and lookups of sandboxes that were refused." },
 };
 
-/* Names come from guests: what is no plain character becomes "?". */
+/* Names come from guests: characters that are not plain become "?". */
 static void clean_label(const char *text, char out[static LABEL_MAX])
 {
 	size_t at = 0;
@@ -175,7 +175,7 @@ static int put_destination(const char *sandbox, const struct husk_egress_traffic
 	return failed;
 }
 
-/* One that ends while we look has nothing to tell. */
+/* A sandbox that ends meanwhile is left out. */
 static int put_sandbox(struct server *server, const char *id, struct buf out[static NETWORK_COUNTERS])
 {
 	struct husk_egress_traffic *list = NULL, rest = { .host = (char *)"rest" };
@@ -239,7 +239,7 @@ static void count_end(const struct husk_event *event)
 	ends.count[i]++;
 }
 
-/* Reads on from where the last look ended. The first reads all there are. */
+/* Continues after the last event that was read. The first call reads all events. */
 static int read_ends(struct server *server, struct husk_error *err)
 {
 	for (;;) {

@@ -6,7 +6,7 @@
 
 #define PIECE 65536u
 
-/* The value of a parameter: name="…" or name=…, up to the end of the line; NULL: not there. Caller frees. */
+/* The value of a parameter: name="…" or name=…, up to the end of the line; NULL: missing. Caller frees. */
 static char *parameter(const char *header, const char *name)
 {
 	size_t size = strlen(name);
@@ -24,7 +24,7 @@ static char *parameter(const char *header, const char *name)
 	return NULL;
 }
 
-/* What browsers and their like write for the three characters that cannot stand between quotes. */
+/* Decodes what browsers write for the three characters that are not allowed between quotes. */
 static void unescape(char *text)
 {
 	static const struct {
@@ -59,7 +59,7 @@ int multipart_open(struct multipart *multipart, const char *type, multipart_sour
 	    strlen(boundary) > MULTIPART_BOUNDARY_MAX)
 		return husk_fail_field(err, "Content-Type", "the body is not multipart/form-data with a boundary");
 	snprintf(multipart->delimiter, sizeof(multipart->delimiter), "\r\n--%s", boundary);
-	/* The first delimiter need have no line before it. */
+	/* The first delimiter may be at the start of the body. */
 	return buf_append(&multipart->bytes, "\r\n", 2) < 0 ? husk_fail_memory(err) : 0;
 }
 
@@ -68,7 +68,7 @@ void multipart_close(struct multipart *multipart)
 	buf_free(&multipart->bytes);
 }
 
-/* More bytes: false when there are none, or no memory for them. */
+/* Reads more bytes: false at the end, or without memory. */
 static bool fill(struct multipart *multipart)
 {
 	if (multipart->ended || buf_reserve(&multipart->bytes, PIECE) < 0)
@@ -125,7 +125,7 @@ static int skip_part(struct multipart *multipart, struct husk_error *err)
 	return count < 0 ? husk_fail(err, HUSK_INVALID, "the multipart body breaks off before its last boundary") : 0;
 }
 
-/* The headers of the part that begins: the one line that matters, NULL when there is none of it. */
+/* Reads the headers of a part: the one needed line, NULL if it is missing. */
 static int read_head(struct multipart *multipart, char **disposition, struct husk_error *err)
 {
 	struct buf *bytes = &multipart->bytes;
@@ -163,7 +163,7 @@ int multipart_next(struct multipart *multipart, char **name, char **filename, st
 		;
 	if (bytes->size >= 2 && memcmp(bytes->data, "--", 2) == 0)
 		return 0;
-	/* A part without headers is none that a form has: the blank line below is then the end of none. */
+	/* A form has no part without headers: then this blank line ends no headers. */
 	if (bytes->size < 2 || memcmp(bytes->data, "\r\n", 2) != 0)
 		return husk_fail(err, HUSK_INVALID, "the multipart body has a boundary that is not a line of its own");
 	if (read_head(multipart, &disposition, err) < 0)

@@ -26,8 +26,8 @@
 
 struct peer {
 	struct peer *previous, *next;
-	int fd; /* a copy: libmicrohttpd closes its own before it says so, and the number may be another's then */
-	unsigned char address[16]; /* IPv6 by its /64, which is one customer's */
+	int fd; /* a copy: libmicrohttpd closes its own before it calls back, and the number may be used again */
+	unsigned char address[16]; /* IPv6 by its /64, which belongs to one customer */
 	int64_t deadline_ms;       /* 0: known */
 	bool cut;
 };
@@ -48,7 +48,7 @@ static void read_address(const struct sockaddr *from, unsigned char out[static 1
 		memcpy(out, &((const struct sockaddr_in6 *)from)->sin6_addr, 8);
 }
 
-/* Its thread sees the end of the stream and closes. Under the lock. */
+/* Its thread sees the end of the stream and closes it. Under the lock. */
 static void cut(struct peer *peer)
 {
 	peer->cut = true;
@@ -78,7 +78,7 @@ static void make_room(const unsigned char address[static 16])
 		cut(oldest);
 }
 
-/* Every second: those whose time is over. */
+/* Every second: cuts connections whose time is over. */
 static void *watch(void *data)
 {
 	const struct timespec pause = { .tv_sec = LOOK_MS / 1000, .tv_nsec = LOOK_MS % 1000 * 1000000L };
@@ -106,7 +106,7 @@ int peers_watch(struct husk_error *err)
 	return 0;
 }
 
-/* NULL, when memory or descriptors have run out: the connection goes by libmicrohttpd's own clock. */
+/* NULL if memory or descriptors have run out: then only libmicrohttpd's timeouts apply. */
 static struct peer *peer_open(struct MHD_Connection *connection)
 {
 	const union MHD_ConnectionInfo *socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);

@@ -1,10 +1,11 @@
 /*
- * A request to a program inside a sandbox, and its answer back; see proxy.h. Called by api_ports.c on the request's own thread.
- * The program is hostile: its answer passes through http1.c, nothing of it is kept beyond fixed buffers, and headers that
- * would speak for the server itself are dropped. It must never see a token of ours, nor the cookie that stands in for one.
+ * Forwards a request to a program inside a sandbox, and its answer back; see proxy.h. Called by api_ports.c on the
+ * request's own thread. The program is hostile: its answer passes through http1.c, only fixed buffers hold it, and
+ * headers that would speak for the server itself are dropped. The program must never see a token of ours, nor the
+ * cookie that replaces one.
  *
- * libmicrohttpd takes an answer only after the whole body, so what the program says earlier waits here, up to EARLY_MAX;
- * past that the rest of the body is not sent.
+ * libmicrohttpd accepts an answer only after the whole body. If the program answers earlier, its answer waits here, up
+ * to EARLY_MAX; beyond that the rest of the body is not sent.
  */
 #include <poll.h>
 #include <sys/socket.h>
@@ -18,18 +19,18 @@
 #define EARLY_MAX (256u << 10)
 #define INFORMATIONAL_MAX 16 /* 1xx heads before the real one */
 #define RELAY_MAX (64u << 10)
-#define LINGER_MS 10000 /* for one side of an upgraded connection after the other has ended */
+#define LINGER_MS 10000 /* for one side of an upgraded connection after the other side has ended */
 
 struct exchange {
 	struct request *request;
 	const struct proxy *proxy;
 	int fd;
-	struct buf in; /* of the answer, and not taken apart yet */
-	bool ended;    /* the program will say no more */
+	struct buf in; /* received bytes of the answer, not parsed yet */
+	bool ended;    /* the program sends no more */
 	bool upgrade;  /* the client asked for one */
 };
 
-/* Headers about one connection, which end with it (RFC 9110, 7.6.1). */
+/* Headers that belong to one connection only (RFC 9110, 7.6.1). */
 static bool is_hop_by_hop(const char *name, const char *connection)
 {
 	static const char *const names[] = {
@@ -72,7 +73,7 @@ static bool is_ours(const char *name)
 	return dialects_private(name);
 }
 
-/* The client's cookies without ours. */
+/* The client's cookies without our own. */
 static int put_cookies(struct buf *text, const char *value)
 {
 	const char *separator = "Cookie: ";
@@ -99,7 +100,7 @@ static int put_header(void *data, const char *name, const char *value)
 		head->forwarded_for = value;
 	if (is_hop_by_hop(name, head->connection) || is_ours(name))
 		return 0;
-	/* Whatever it was taken for: a token of ours is never handed to a guest. */
+	/* In any case: a token of ours is never passed to a guest. */
 	if (authorization && (!head->exchange->proxy->keep_authorization || strcasestr(value, "husk_")))
 		return 0;
 	if (strcasecmp(name, "Cookie") == 0)
@@ -130,7 +131,7 @@ static int put_body_headers(struct head *head, int64_t length, const char *metho
 	return 0;
 }
 
-/* The whole head of the request as the guest gets it. */
+/* The whole head of the request for the guest. */
 static int make_head(struct exchange *x, struct buf *out, struct husk_error *err)
 {
 	struct request *request = x->request;
@@ -167,7 +168,7 @@ static int fail_gone(struct husk_error *err)
 	return husk_fail(err, HUSK_GONE, "the client has gone");
 }
 
-/* What has come of the answer, without waiting. */
+/* Reads what has arrived of the answer, without waiting. */
 static int take_in(struct exchange *x, struct husk_error *err)
 {
 	if (buf_reserve(&x->in, PIECE) < 0)
@@ -176,7 +177,7 @@ static int take_in(struct exchange *x, struct husk_error *err)
 	if (count > 0)
 		x->in.size += (size_t)count;
 	else if (count == 0 || (errno != EAGAIN && errno != EINTR))
-		x->ended = true; /* a reset is an end too: whether it came too early, the length tells */
+		x->ended = true; /* a reset ends it too: the length shows whether it came too early */
 	return 0;
 }
 
@@ -188,7 +189,7 @@ static int await(struct exchange *x, struct husk_error *err)
 	return take_in(x, err);
 }
 
-/* 0: sent; 1: the program takes no more, but may have said why. */
+/* 0: sent; 1: the program accepts no more, but may have sent the reason. */
 static int send_bytes(struct exchange *x, const char *bytes, size_t size, struct husk_error *err)
 {
 	while (size) {
@@ -261,7 +262,7 @@ static int read_head(struct exchange *x, struct http1_head *head, struct husk_er
 	}
 }
 
-/* The head that counts: 1xx ones are between the program and us, except the one that was asked for. */
+/* Reads the final head. Heads with 1xx are between the program and this server, except a requested one. */
 static int read_final_head(struct exchange *x, struct http1_head *head, struct husk_error *err)
 {
 	for (int i = 0; i < INFORMATIONAL_MAX; i++) {
@@ -278,7 +279,8 @@ static int read_final_head(struct exchange *x, struct http1_head *head, struct h
 	return husk_fail(err, HUSK_PROTOCOL, "%s sends one provisional answer after the other", x->proxy->what);
 }
 
-/* On a path of ours the guest's pages share our origin: what would reach beyond its own path is not passed on. */
+/* Below a path of ours, the guest's pages share our origin: headers with an effect beyond that path are not passed
+ * on. */
 static bool is_allowed(const struct proxy *proxy, const struct http1_header *header)
 {
 	static const char *const ours[] = { "Content-Length", "X-Request-Id", "X-Husk-Version" };
@@ -294,7 +296,7 @@ static bool is_allowed(const struct proxy *proxy, const struct http1_header *hea
 	return strcasecmp(header->name, "Set-Cookie") != 0 || !str_starts(header->value, ACCESS_COOKIE "=");
 }
 
-/* A redirection to "/login" means the guest's "/login". */
+/* A redirect to "/login" means the guest's "/login". */
 static int pass_location(struct exchange *x, const char *value, struct husk_error *err)
 {
 	const char *prefix = x->proxy->prefix;
@@ -324,7 +326,8 @@ static int pass_headers(struct exchange *x, const struct http1_head *head, struc
 	return x->proxy->cookie ? respond_header(x->request, "Set-Cookie", x->proxy->cookie, err) : 0;
 }
 
-/* Passes on what is in hand: 1 when the body is whole, 0 when more is to come. *left: of a known length; -1: unknown. */
+/* Passes on the buffered bytes: 1 if the body is complete, 0 if more is to come. *left: of a known length; -1:
+ * unknown. */
 static int pass_piece(struct exchange *x, struct http1_chunks *chunks, int64_t *left, struct husk_error *err)
 {
 	size_t size = x->in.size;
@@ -345,7 +348,7 @@ static int pass_piece(struct exchange *x, struct http1_chunks *chunks, int64_t *
 	return done || *left == 0;
 }
 
-/* An end that comes too early is a failure, so that the client does not take half an answer for a whole one. */
+/* An early end is a failure, so that the client does not take half an answer for a whole one. */
 static int pass_body(struct exchange *x, const struct http1_head *head, struct husk_error *err)
 {
 	struct http1_chunks chunks = { 0 };
@@ -377,17 +380,17 @@ static int pass_answer(struct exchange *x, const struct http1_head *head, struct
 	return silent || asked_head || length == 0 ? 0 : pass_body(x, head, err);
 }
 
-/* ---- after an upgrade: bytes both ways, whatever they are ---- */
+/* ---- after an upgrade: any bytes, both ways ---- */
 
 struct tunnel {
 	int fd;
-	struct buf early; /* came with the guest's head */
+	struct buf early; /* received with the guest's head */
 };
 
 struct side {
 	int fd;
 	struct buf to_send;
-	bool ended, shut; /* it will say no more; it has been told that the other will not */
+	bool ended, shut; /* it sends no more; it was told that the other side sends no more */
 };
 
 static short side_events(const struct side *side, const struct side *other)
@@ -396,7 +399,7 @@ static short side_events(const struct side *side, const struct side *other)
 		       (side->to_send.size ? POLLOUT : 0));
 }
 
-/* False when the side is broken. */
+/* False if the side has failed. */
 static bool side_read(struct side *side, struct side *other)
 {
 	if (buf_reserve(&other->to_send, PIECE) < 0)
@@ -417,7 +420,7 @@ static bool side_write(struct side *side)
 	return count >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-/* Moves what can be moved; false when it is over. */
+/* Moves as many bytes as possible; false at the end. */
 static bool side_serve(struct side *side, struct side *other, short seen)
 {
 	if ((seen & (POLLIN | POLLHUP | POLLERR)) && !side->ended && other->to_send.size < RELAY_MAX &&
@@ -477,7 +480,7 @@ static int begin_tunnel(struct exchange *x, struct husk_error *err)
 		free(tunnel);
 		return -1;
 	}
-	x->fd = -1; /* both are the tunnel's now */
+	x->fd = -1; /* the tunnel owns both now */
 	x->in = (struct buf){ 0 };
 	return 0;
 }

@@ -1,26 +1,28 @@
 /*
- * One request handed on to a program inside a sandbox, and its answer handed back. For api_ports.c, which decides whose
- * request it is and which port it goes to.
+ * Forwards one request to a program inside a sandbox, and its answer back. For api_ports.c, which decides on access and
+ * the port.
  */
 #ifndef HUSK_SERVER_PROXY_H
 #define HUSK_SERVER_PROXY_H
 
 #include "server/server.h"
 
-#define ACCESS_COOKIE "husk_access" /* what a signed link turns into; the guest never sees it, nor sets it */
+#define ACCESS_COOKIE "husk_access" /* replaces a signed link; the guest never sees it and cannot set it */
 
 struct proxy {
 	const char *what;        /* "port 8000 of sandbox sb-…", for errors */
-	const char *target;      /* path and query, as the guest gets them */
+	const char *target;      /* path and query for the guest */
 	const char *host;        /* the Host it gets */
-	const char *prefix;      /* of our own path before the guest's; NULL: the guest has a host of its own */
-	const char *cookie;      /* a Set-Cookie of ours to add to the answer; NULL: none */
-	bool keep_authorization; /* it is the program's own, not the token for us */
+	const char *prefix;      /* our own path before the guest's; NULL: the guest has its own host */
+	const char *cookie;      /* our Set-Cookie for the answer; NULL: none */
+	bool keep_authorization; /* it belongs to the program and is not our token */
 };
 
-/* `fd` is connected to the program and is taken. Streams both ways; an upgrade goes on as raw bytes after this returns. */
+/* `fd` is connected to the program; takes ownership. Streams both ways; after an upgrade, raw bytes continue when this
+ * has returned. */
 int proxy_run(struct request *request, int fd, const struct proxy *proxy, struct husk_error *err);
-/* The answer is an upgrade, and then bytes go both ways between the client and `fd`, which is taken also when this fails. */
+/* Answers with an upgrade; then bytes go both ways between the client and `fd`. Takes ownership of `fd`, also on
+ * failure. */
 int proxy_tunnel(struct request *request, int fd, struct husk_error *err);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 
-/* Digits at *text, which moves past them; false when there are none. A number too large counts as the largest. */
+/* Digits at *text, which moves past them; false: no digits. A number that is too large counts as the maximum. */
 static bool take_number(const char **text, uint64_t *out)
 {
 	const char *start = *text;

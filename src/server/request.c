@@ -1,7 +1,6 @@
 /*
- * The life of a request, and what a handler can ask of it: the accessors of server.h. A request is created when
- * libmicrohttpd has read the request line, and freed by its last holder. Header values and bodies may hold secrets, so
- * nothing here logs.
+ * The life of a request, and the accessors of server.h for handlers. A request is created when libmicrohttpd has read
+ * the request line, and freed by its last holder. Header values and bodies may hold secrets, so nothing here logs.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -9,8 +8,8 @@
 
 #include "server/core.h"
 
-#define JSON_DEPTH_MAX 64       /* the parser recurses, and its stack is small */
-#define BODIES_MAX (512u << 20) /* in memory, of all requests under way together */
+#define JSON_DEPTH_MAX 64       /* the parser is recursive, and its stack is small */
+#define BODIES_MAX (512u << 20) /* in memory, over all running requests */
 
 /* ---- life ---- */
 
@@ -238,7 +237,7 @@ int64_t request_length(const struct request *request)
 	return request->length;
 }
 
-/* "metadata.*" in the list stands for every name with that beginning. */
+/* "metadata.*" in the list matches every name with that beginning. */
 static bool name_known(const char *const *names, const char *name)
 {
 	for (; *names; names++) {
@@ -350,7 +349,7 @@ json_t *request_json(struct request *request, struct husk_error *err)
 {
 	json_t *document = parse_body(request, request->body.data ? request->body.data : "", request->body.size, err);
 
-	/* A stream may last for hours after its request was understood. */
+	/* A stream may continue for hours after its request was read. */
 	body_drop(request);
 	return document;
 }

@@ -9,7 +9,7 @@
 
 #include "server/core.h"
 
-/* libmicrohttpd's buffer for an answer of known length. A chunked one is made in the connection's own memory. */
+/* libmicrohttpd's buffer for an answer of known length. A chunked answer uses the connection's own memory. */
 #define SIZED_BLOCK ((size_t)64 * 1024)
 #define CHUNKED_BLOCK ((size_t)16)
 
@@ -122,7 +122,7 @@ void respond_error(struct request *request, const struct fault *fault, const str
 	json_t *document = dialect && dialect->error ? dialect->error(request, &status, failure)
 						     : error_json(fault && fault->status ? fault->name : NULL, failure);
 	if (respond_json(request, status, document, NULL) < 0) {
-		request->answer.kind = ANSWER_PLAIN; /* no memory even for saying so */
+		request->answer.kind = ANSWER_PLAIN; /* no memory even for the error */
 		request->answer.status = 500;
 	}
 }
@@ -153,7 +153,7 @@ static void *upgrade_main(void *data)
 	log_set_request(request->id);
 	fd_set_nonblocking(upgrade->fd, false);
 	setsockopt(upgrade->fd, IPPROTO_TCP, TCP_NODELAY, &on,
-		   sizeof(on)); /* fails on a unix socket, which needs none */
+		   sizeof(on)); /* fails on a unix socket, which does not need it */
 	request->answer.run(request, upgrade->fd, upgrade->first, upgrade->size, request->answer.run_data);
 	MHD_upgrade_action(upgrade->handle, MHD_UPGRADE_ACTION_CLOSE);
 	free(upgrade->first);
@@ -201,7 +201,7 @@ static void upgraded(void *data, struct MHD_Connection *connection, void *contex
 	MHD_upgrade_action(handle, MHD_UPGRADE_ACTION_CLOSE);
 }
 
-/* `run` owns its data and must run to let go of it: on a connection that is at its end. */
+/* `run` owns its data and must run to free it: on a closed connection. */
 void upgrade_abandon(struct request *request)
 {
 	int pair[2];

@@ -6,7 +6,7 @@
 
 /* Filled once, before the first connection. */
 static const struct route *all[ROUTES_MAX];
-static const struct dialect *spoken[ROUTES_MAX]; /* by all[i]; NULL: the native API */
+static const struct dialect *spoken[ROUTES_MAX]; /* the dialect of all[i]; NULL: the native API */
 static size_t all_count;
 
 static int add_tables(const struct route *const *tables, const struct dialect *dialect, struct husk_error *err)

@@ -19,7 +19,7 @@
 
 #define BACKLOG 1024
 #define DEFAULT_GROUP "husk"
-#define LAST_WORDS_MS 2000 /* for handlers to tell their clients, once patience has ended */
+#define LAST_WORDS_MS 2000 /* for handlers to inform their clients after the graceful time */
 #define DRAIN_STEP_MS 50
 
 /* ---- sockets ---- */
@@ -68,7 +68,7 @@ static bool has_token(struct husk *husk)
 	return found;
 }
 
-/* A dead peer must not hold its connection for ever. */
+/* A dead peer must not keep its connection for ever. */
 static void set_socket_options(int fd)
 {
 	int on = 1;
@@ -99,7 +99,7 @@ static int listen_tcp(struct server *server, struct husk_error *err)
 	return steal_fd(&fd);
 }
 
-/* Beyond this machine a listener needs a token, and should have TLS. */
+/* On addresses other than loopback, a listener requires a token and should have TLS. */
 static int check_reach(struct server *server, int fd, struct husk_error *err)
 {
 	struct sockaddr_storage address = { 0 };
@@ -120,7 +120,7 @@ static int check_reach(struct server *server, int fd, struct husk_error *err)
 	return 0;
 }
 
-/* The lock beside the socket says whether its server lives: a socket left by a killed one is simply replaced. */
+/* The lock beside the socket shows whether its server lives: the socket of a killed server is replaced. */
 static int lock_socket(const char *path, struct husk_error *err)
 {
 	cleanup_free char *name = str_format("%s.lock", path);
@@ -151,8 +151,8 @@ static int find_group(const char *wanted, gid_t *out, struct husk_error *err)
 	return 0;
 }
 
-/* The socket, and the way to it when that is the instance's own run directory, which is closed to everybody else: its
- * files can be named by the group then, and keep their own modes. */
+/* Opens the socket to the group. If it is in the instance's own run directory, which is closed to everybody else, the
+ * directory is opened too: the group can then name its files, which keep their own modes. */
 static int share_socket(const char *path, gid_t group, struct husk_error *err)
 {
 	cleanup_free char *directory = strdup(path);
@@ -193,7 +193,7 @@ static int listen_unix(const char *path, struct husk_error *err)
 
 /* ---- starting ---- */
 
-/* Where it listens, with the port the kernel chose when none was asked for. */
+/* The address it listens on, with the port that the kernel chose if none was given. */
 static void name_address(int fd, char *out, size_t out_size)
 {
 	struct sockaddr_storage address = { 0 };
@@ -255,7 +255,7 @@ static int start_unix(struct server *server, struct husk_error *err)
 	return 0;
 }
 
-/* Each stream has a socket, and some a connection to a supervisor beside it. */
+/* Each stream has a socket, and some also a connection to a supervisor. */
 static void raise_limits(void)
 {
 	struct rlimit limit;
@@ -287,7 +287,7 @@ static size_t requests_left(struct server *server)
 	return count;
 }
 
-/* Everyone who waits for a flow looks again; those who poll see the descriptor. */
+/* Wakes all threads that wait for a flow; threads in poll see the descriptor. */
 static void end_patience(struct server *server)
 {
 	uint64_t one = 1;
@@ -304,7 +304,7 @@ static void end_patience(struct server *server)
 	pthread_mutex_unlock(&server->lock);
 }
 
-/* Until no request is under way; false when time is up or another signal came. */
+/* Waits until no request is running; false if the time is over or another signal arrived. */
 static bool drain(struct server *server, const sigset_t *signals, int64_t ms)
 {
 	const struct timespec step = { .tv_nsec = DRAIN_STEP_MS * 1000000L };
@@ -327,7 +327,7 @@ static void stop(struct server *server, const sigset_t *signals)
 	if (server->tcp.daemon)
 		tcp = MHD_quiesce_daemon(server->tcp.daemon);
 	MHD_socket local = MHD_quiesce_daemon(server->local.daemon);
-	/* systemd's socket goes on listening: who connects now is served after the restart */
+	/* systemd's socket continues to listen: clients that connect now are served after the restart */
 	if (server->options->local_fd < 0)
 		unlink(server->options->socket_path);
 	events_wake();
@@ -340,7 +340,7 @@ static void stop(struct server *server, const sigset_t *signals)
 	}
 	quiet = dialects_stop() && quiet;
 	husk_pool_drain(server->husk);
-	/* A handler deep in a call is not waited for: the end of the process is the end of it. */
+	/* The server does not wait for a handler deep in a call: it ends with the process. */
 	if (!quiet) {
 		log_line(LOG_WARN, "stopped with %zu requests cut off", requests_left(server));
 		_exit(0);
@@ -356,7 +356,7 @@ static void stop(struct server *server, const sigset_t *signals)
 	log_line(LOG_INFO, "stopped");
 }
 
-/* SIGHUP: settings that are wrong change nothing. */
+/* SIGHUP: wrong settings change nothing. */
 static void reload(struct server_options *options)
 {
 	struct server_options fresh;
@@ -391,7 +391,7 @@ int server_run(struct husk *husk, struct server_options *options, struct husk_er
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &signals, NULL); /* every thread inherits it: only this one takes them */
+	pthread_sigmask(SIG_BLOCK, &signals, NULL); /* every thread inherits the mask: only this thread receives them */
 	raise_limits();
 	cleanup_close int over = eventfd(0, EFD_CLOEXEC);
 	server.over_fd = over;

@@ -1,11 +1,11 @@
 /*
- * Streaming: the two flows between a handler's thread and its connection's thread; built on them, the pieces of an answer
- * and server-sent events. A flow is a ring of bounded size: whoever is ahead waits, so that a slow client costs its
+ * Streaming: the two flows between a handler's thread and its connection's thread; built on them, the pieces of an
+ * answer and server-sent events. A flow is a ring of bounded size: the faster side waits, so a slow client costs its
  * handler's time and no memory. Every wait also ends when the client disconnects or the server's deadline passes.
  */
 #include "server/core.h"
 
-#define FLOW_FIRST 1024 /* most streams say little at a time */
+#define FLOW_FIRST 1024 /* most streams send little at a time */
 
 /* ---- the ring; its request's lock is held ---- */
 
@@ -28,7 +28,7 @@ static bool flow_grow(struct flow *flow)
 	return true;
 }
 
-/* Takes what fits; 0: the ring is full. */
+/* Adds what fits; 0: the ring is full. */
 static size_t flow_put(struct flow *flow, const char *bytes, size_t size)
 {
 	while (flow->capacity - flow->size < size && flow->capacity < FLOW_BYTES && flow_grow(flow))

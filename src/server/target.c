@@ -89,7 +89,7 @@ int target_parse(struct target *target, struct husk_error *err)
 
 	if (strlen(target->raw) > TARGET_MAX)
 		return husk_fail(err, HUSK_INVALID, "the request's target is longer than %d bytes", TARGET_MAX);
-	/* Decoding never lengthens; each piece takes one byte more for its end. */
+	/* Decoding never makes text longer; each piece needs one more byte for its end. */
 	target->decoded = malloc(strlen(target->raw) + SEGMENTS_MAX + 2 * QUERY_MAX + 2);
 	if (!target->decoded)
 		return husk_fail_memory(err);

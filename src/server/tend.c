@@ -8,7 +8,7 @@
 #include "server/core.h"
 
 #define PERIOD_MS 30000u
-#define JITTER_MS 5000u /* several instances on one host should not all look at once */
+#define JITTER_MS 5000u /* several instances on one host should not all run at once */
 
 static void rest(void)
 {

@@ -1,7 +1,8 @@
 /*
- * TLS for huskd: accepts connections, shakes hands on a thread each, and hands libmicrohttpd the plain end (tls_stream.h). libmicrohttpd
- * has TLS of its own, but Debian 12's (0.9.75) moves an upgraded connection four bytes at a time, which is what terminals, ports and
- * libhusk's tunnels are. A client that is slow to shake hands holds a thread for a bounded time, and only so many of them may.
+ * TLS for huskd: accepts connections, runs each handshake on its own thread, and passes the plain end to libmicrohttpd
+ * (tls_stream.h). libmicrohttpd has its own TLS, but Debian 12's version (0.9.75) moves an upgraded connection
+ * (terminals, ports, libhusk's tunnels) four bytes at a time. A slow handshake holds a thread for a bounded time, and
+ * the number of handshakes is limited.
  */
 #include <openssl/err.h>
 #include <poll.h>
@@ -61,7 +62,7 @@ static void stream_over(void *data)
 	atomic_fetch_sub(&listening.streams, 1);
 }
 
-/* Whole within the time, whatever the client's pace. */
+/* The whole handshake within the time limit, whatever the client's pace. */
 static bool shake_hands(SSL *tls, int fd)
 {
 	int64_t deadline = time_monotonic_ms() + HANDSHAKE_MS;
@@ -91,7 +92,7 @@ static void *greet(void *data)
 	atomic_fetch_sub(&listening.handshakes, 1);
 	if (good) {
 		int plain = tls_stream(tls, newcomer->fd, stream_over, NULL, NULL);
-		/* libmicrohttpd closes it when it cannot take it. */
+		/* libmicrohttpd closes the descriptor if it cannot accept it. */
 		if (plain >= 0)
 			MHD_add_connection(listening.daemon, plain, (struct sockaddr *)&newcomer->address,
 					   newcomer->size);

@@ -1,15 +1,15 @@
 /*
- * Terminals over WebSockets; see web_terminal.h. When the client does not read, the terminal is not read, and the other way
- * round. So nothing accumulates here.
+ * Terminals over WebSockets; see web_terminal.h. If the client does not read, the terminal is not read, and vice versa.
+ * So nothing accumulates here.
  */
 #include "server/web_terminal.h"
 
 #include <sys/epoll.h>
 
-#define INPUT_MAX (256u << 10) /* typed, and not yet taken by the terminal */
+#define INPUT_MAX (256u << 10) /* typed, and not yet accepted by the terminal */
 #define CLOSE_NORMAL 1000      /* of RFC 6455 */
 #define CLOSE_FAILED 1011
-#define SILENT_MAX 4 /* times SSE_PING_MS without a word, not even a pong: the client is gone */
+#define SILENT_MAX 4 /* times SSE_PING_MS without any message, not even a pong: the client is gone */
 
 struct terminal *terminal_new(const struct terminal_words *words)
 {
@@ -33,7 +33,7 @@ void terminal_free(struct terminal *terminal)
 	free(terminal);
 }
 
-/* ---- what the client says ---- */
+/* ---- messages of the client ---- */
 
 static int on_message(void *data, bool text, const char *bytes, size_t size)
 {
@@ -51,7 +51,7 @@ static int on_message(void *data, bool text, const char *bytes, size_t size)
 	return terminal->input.size >= INPUT_MAX;
 }
 
-/* ---- what the terminal says ---- */
+/* ---- output of the terminal ---- */
 
 static void terminal_exit(struct terminal *terminal, const struct husk_process_event *event)
 {
@@ -60,7 +60,7 @@ static void terminal_exit(struct terminal *terminal, const struct husk_process_e
 	websocket_send_json(terminal->websocket, terminal->words->exit(terminal, event));
 }
 
-/* The sandbox went away, or something broke. */
+/* The sandbox ended, or something failed. */
 static void terminal_fail(struct terminal *terminal, const struct husk_error *why)
 {
 	terminal->ended = true;
@@ -69,7 +69,7 @@ static void terminal_fail(struct terminal *terminal, const struct husk_error *wh
 	websocket_send_json(terminal->websocket, terminal->words->failure(why));
 }
 
-/* Passes on what the terminal has said, as fast as the client takes it. */
+/* Passes on the output of the terminal, as fast as the client reads. */
 static void terminal_output(struct terminal *terminal)
 {
 	struct husk_error why = { 0 };
@@ -81,7 +81,7 @@ static void terminal_output(struct terminal *terminal)
 		else if (event.kind == HUSK_EXIT)
 			terminal_exit(terminal, &event);
 		else if (websocket_send(terminal->websocket, false, event.data, event.size) < 0)
-			return; /* the client has said goodbye */
+			return; /* the client has closed */
 		if (websocket_flush(terminal->websocket) < 0)
 			return;
 	}
@@ -95,7 +95,7 @@ static void terminal_input(struct terminal *terminal)
 	buf_consume(&terminal->input, count < 0 ? terminal->input.size : (size_t)count);
 }
 
-/* wslay puts a close before whatever else is queued: it has to wait until the last message is out. */
+/* wslay sends a close before other queued messages: it has to wait until the last message is sent. */
 static void terminal_farewell(struct terminal *terminal)
 {
 	if (!terminal->farewell || websocket_sending(terminal->websocket))
@@ -116,7 +116,7 @@ static int watch(struct terminal *terminal, int index, int fd, uint32_t events)
 	return epoll_ctl(terminal->epoll, EPOLL_CTL_MOD, fd, &event);
 }
 
-/* Waits for whatever can move now. 1: something may; 0: a long silence; -1: it is over. */
+/* Waits until either side is ready. 1: it may be; 0: a long silence; -1: the end. */
 static int terminal_wait(struct terminal *terminal, struct request *request, int fd)
 {
 	bool sending = websocket_sending(terminal->websocket);
@@ -151,7 +151,7 @@ static void terminal_relay(struct terminal *terminal, struct request *request, i
 			break;
 		websocket_ping(terminal->websocket);
 	}
-	/* What was typed just before the connection went is still the terminal's. */
+	/* Input that was typed just before the disconnect still reaches the terminal. */
 	websocket_receive(terminal->websocket);
 	terminal_input(terminal);
 }

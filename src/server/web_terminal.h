@@ -1,7 +1,7 @@
 /*
- * A terminal over a WebSocket, whatever the API: binary messages are the terminal's bytes both ways, and what text messages
- * mean, and what is said at the beginning and at the end, is the API's (struct terminal_words). Used by api_pty.c and by
- * dialects. One thread per terminal, waiting for both sides at once.
+ * A terminal over a WebSocket, for any API: binary messages are the terminal's bytes both ways. The API (struct
+ * terminal_words) defines text messages and the messages at the beginning and at the end. Used by api_pty.c and by
+ * dialects. One thread per terminal waits for both sides at once.
  */
 #ifndef HUSK_SERVER_TERMINAL_H
 #define HUSK_SERVER_TERMINAL_H
@@ -17,23 +17,23 @@ struct terminal {
 	struct websocket *websocket;
 	struct buf input;
 	bool ended;        /* its exit was told */
-	uint16_t farewell; /* to close with, once that has been sent; 0: not yet, or done */
+	uint16_t farewell; /* the status to close with after the last message; 0: not yet, or done */
 	char reason[96];   /* and why */
 	int epoll;
-	uint32_t watched[2]; /* what is waited for: of the client, of the process */
+	uint32_t watched[2]; /* events that are waited for: of the client, of the process */
 };
 
 /* Documents are new; NULL: out of memory. */
 struct terminal_words {
-	/* What the client is told of the end; fills terminal->reason with that of the close. */
+	/* The client's message about the end; sets terminal->reason to the reason of the close. */
 	json_t *(*exit)(struct terminal *terminal, const struct husk_process_event *event);
-	json_t *(*failure)(const struct husk_error *why); /* the sandbox went away, or a text message was wrong */
+	json_t *(*failure)(const struct husk_error *why); /* the sandbox ended, or a text message was wrong */
 	const char *gone;                                 /* reason of the close when the sandbox ended */
-	/* A text message from the client; NULL: it is typed as it is. */
+	/* A text message from the client; NULL: it is typed unchanged. */
 	int (*text)(struct terminal *terminal, const char *text, size_t size, struct husk_error *err);
 };
 
-/* Zeroed, with `words`; terminal_free frees. NULL: out of memory. */
+/* Zeroed, with `words`; free with terminal_free. NULL: out of memory. */
 struct terminal *terminal_new(const struct terminal_words *words);
 void terminal_free(struct terminal *terminal);
 static inline void terminal_cleanup(struct terminal **terminal)
@@ -42,8 +42,8 @@ static inline void terminal_cleanup(struct terminal **terminal)
 }
 #define cleanup_terminal cleanup(terminal_cleanup)
 
-/* Serves the client until it goes or the process ends. `hello` is the first message (taken). What the process says
- * meanwhile is read only as fast as the client reads. */
+/* Serves the client until it disconnects or the process ends. `hello` is the first message (takes ownership). The
+ * process's output is read only as fast as the client reads. */
 void terminal_serve(struct terminal *terminal, struct request *request, int fd, const void *first, size_t size,
 		    json_t *hello);
 

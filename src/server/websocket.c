@@ -1,6 +1,6 @@
 /*
- * WebSockets; see websocket.h. wslay does the framing. This file has the handshake, the byte stream below, and the limits
- * on what a client can make the server hold: a message that is too long closes the connection, and nothing more is read
+ * WebSockets; see websocket.h. wslay does the framing. This file has the handshake, the byte stream below, and limits
+ * on what the server holds for a client: a message that is too long closes the connection, and nothing more is read
  * while answers to pings are queued.
  */
 #include "server/websocket.h"
@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include <wslay/wslay.h>
 
-/* Of what is queued for the client, past which nothing is read from it. Messages count too: an empty one (the answer to an
- * empty ping) has no bytes, but costs memory. */
+/* Limits of what is queued for the client; above them nothing is read from it. Messages count too: an empty one (the
+ * answer to an empty ping) has no bytes, but costs memory. */
 #define QUEUE_MAX (256u << 10)
 #define QUEUED_MAX 256u
 #define KEY_LENGTH 24 /* of Sec-WebSocket-Key: 16 bytes in base64 */
@@ -18,18 +18,18 @@
 struct websocket {
 	int fd;
 	struct wslay_event_context *wslay;
-	struct buf first; /* came with the handshake; read before the descriptor */
+	struct buf first; /* received with the handshake; read before the descriptor */
 	websocket_handler handler;
 	void *data;
-	bool full; /* the handler wants no more for now */
+	bool full; /* the handler accepts no more for now */
 	bool broken, heard;
-	uint16_t close_status; /* to close with, once all is sent; 0: not to close */
+	uint16_t close_status; /* the status to close with when everything is sent; 0: do not close */
 	const char *close_reason;
 };
 
 /* ---- the handshake ---- */
 
-/* Whether a comma-separated header has this word. */
+/* Has a comma-separated header this word? */
 static bool header_has(const char *header, const char *word)
 {
 	size_t length = strlen(word);
@@ -225,7 +225,7 @@ int websocket_flush(struct websocket *websocket)
 		return -1;
 	if (!websocket->close_status || wslay_event_want_write(websocket->wslay))
 		return 0;
-	/* Only now: wslay sends a close before the messages that were queued ahead of it, and then drops those. */
+	/* Only now: wslay sends a close before the messages that were queued earlier, and then drops those. */
 	const char *reason = websocket->close_reason;
 	uint16_t status = websocket->close_status;
 	websocket->close_status = 0;

@@ -1,14 +1,14 @@
 /*
- * `husk builder`: one step of building a root image, in a cell. The caller (rootfs.c, through the steps at the end) may be
- * a server with threads and secrets in its memory; so a step is a program of its own, which is told everything on its
- * command line, gets the tar as standard input, goes into its cell, and only then reads the first byte.
+ * `husk builder`: one step of building a root image, in a cell. The caller (rootfs.c, through the steps at the end) may
+ * be a server with threads and secrets in its memory. So a step is a separate program: it gets all arguments on its
+ * command line and the tar as standard input. It enters its cell before it reads the first byte.
  *
  *     husk builder --uid N --directory TREE --name NAME --field tar unpack                   < root.tar
  *     husk builder --uid N --directory TREE --name NAME --digest HEX [--unpacked] layer      < layer.tar.gz
  *     husk builder --uid N --directory TREE --image FILE image
  *     husk builder --uid N --directory WORK --image SCRIPT packages mmdebstrap ARGUMENTS...
  *
- * What went wrong comes back on standard output: the code, the field and the message, a line each.
+ * An error is returned on standard output: the code, the field and the message, a line each.
  */
 #include "store/builder.h"
 
@@ -68,8 +68,9 @@ static int run_layer(void *data)
 	return 0;
 }
 
-/* noinline_data: gVisor reads no other. Times are kept: python recompiles a module whose source has another than its
- * compiled form remembers. No extended attributes: nothing in a guest may depend on the host's labels. */
+/* noinline_data: gVisor supports no other layout. Times are kept, because python recompiles a module if the time of its
+ * source differs from the time in its compiled form. No extended attributes: a guest must not depend on the labels of
+ * the host. */
 static int run_image(void *data)
 {
 	const char *program = data;
@@ -96,7 +97,7 @@ static int run_in_cell(const struct step *step, const struct cell_file *files, i
 	return cell_run(&cell, inside, data, err);
 }
 
-/* What libc loads by itself when a thread ends, and aborts without; it lies beside libc. */
+/* libc loads this library when a thread ends, and aborts without it. The library is in the same directory as libc. */
 static int add_unwinder(const char *library, char ***out)
 {
 	const char *name = strrchr(library, '/');
@@ -109,7 +110,7 @@ static int add_unwinder(const char *library, char ***out)
 	return access(path, R_OK) == 0 ? strv_add(out, path) : 0;
 }
 
-/* A program and every library it loads, as the loader itself tells. */
+/* Lists a program and every library that it loads, as reported by the loader. */
 static int list_program(const char *program, char ***out, struct husk_error *err)
 {
 	cleanup_buf struct buf listing = { 0 };
@@ -169,8 +170,8 @@ static int make_image(const struct step *step, struct husk_error *err)
 	return run_in_cell(step, files, run_image, tool, true, err);
 }
 
-/* What apt, dpkg, perl, npm and pip read of a host, where it is there. Nothing in it is a secret: the cell's root is nobody on the
- * host, and reads what everybody may. */
+/* Files of the host that apt, dpkg, perl, npm and pip read, if they exist. None of them is a secret: root of the cell
+ * has no rights on the host, and reads only what everybody can read. */
 static const struct cell_file install_files[] = {
 	{ "/usr", "/usr", CELL_READ },
 	{ "/bin", "/bin", CELL_LINK },
@@ -213,7 +214,8 @@ static int run_packages(void *data)
 	return 126;
 }
 
-/* Debian packages, npm, pip, the definition's scripts: other people's programs, which need the network to come here. */
+/* Debian packages, npm, pip and the definition's scripts: third-party programs, which need the network to be
+ * downloaded. */
 static int install_packages(const struct step *step, struct husk_error *err)
 {
 	cleanup_free char *temporary = str_format("%s/tmp", step->directory);
@@ -301,7 +303,7 @@ int builder_main(int argc, char **argv)
 
 /* ---- the caller's side ---- */
 
-/* What the step reported; its words are not trusted to be any. */
+/* Reads the report of the step. Its text is not trusted. */
 static int take_report(struct buf *output, struct husk_error *err)
 {
 	char *rest = output->data;
@@ -326,7 +328,7 @@ static int enter_cgroup(void *data)
 	return data && cgroup_enter(data) < 0 ? 124 : 0;
 }
 
-/* The step ends with us, also when we are killed. */
+/* The step ends with this process, also if this process is killed. */
 static int enter_cell(void *data)
 {
 	return prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ? 124 : enter_cgroup(data);

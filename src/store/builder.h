@@ -1,6 +1,6 @@
 /*
- * The steps of a build that read what a stranger wrote, each in a process and a cell of its own (jail/cell.h). rootfs.c asks
- * for them here; builder_main is what `husk builder` does.
+ * The steps of a build that read untrusted data, each in its own process and cell (jail/cell.h). rootfs.c starts them
+ * here; builder_main is the entry of `husk builder`.
  */
 #ifndef HUSK_BUILDER_H
 #define HUSK_BUILDER_H
@@ -8,26 +8,27 @@
 #include "store/oci.h"
 #include "store/template.h"
 
-/* Each waits for its step. What a step makes belongs to the cell's uids: jail->uid_base is root's. */
+/* Each function waits for its step. Files that a step makes belong to the cell's uids: jail->uid_base is root. */
 
-/* A tar (compressed or not), from where `fd` stands, into an existing directory. `name` is what errors call it, `field` the
- * option it came by. */
+/* Unpacks a tar (compressed or not), from the position of `fd`, into an existing directory. `name` is its name in
+ * errors, `field` the option that gave it. */
 int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, const char *directory,
 		struct husk_error *err);
-/* One layer of a container image over those below it in `directory`, after a look at its digest. */
+/* Unpacks one layer of a container image over those below it in `directory`, after a check of its digest. */
 int step_layer(const struct template_jail *jail, int fd, const char *name, const struct oci_layer *layer,
 	       const char *directory, struct husk_error *err);
-/* The tree as an EROFS image, written to the existing file `image`. */
+/* Writes the tree as an EROFS image to the existing file `image`. */
 int step_image(const struct template_jail *jail, const char *directory, const char *image, struct husk_error *err);
 
-/* Starts a program that puts a system together from packages, in `directory`, which it knows as BUILDER_WORK; `script` is its
- * BUILDER_SCRIPT. It has the network, and of the host what its tools are made of. What it says goes to `output`. */
+/* Starts a program that installs a system from packages, in `directory`, which it sees as BUILDER_WORK; it sees
+ * `script` as BUILDER_SCRIPT. It has the network and, of the host, only the files of its tools. Its output goes to
+ * `output`. */
 int step_packages(const struct template_jail *jail, const char *directory, const char *script, char *const *arguments,
 		  char *const *environment, int output, pid_t *pid, struct husk_error *err);
 #define BUILDER_WORK "/work"
 #define BUILDER_SCRIPT "/customize.sh"
 
-/* husk builder … STEP: started by the above, with a tar as standard input. */
+/* husk builder … STEP: started by the functions above, with a tar as standard input. */
 int builder_main(int argc, char **argv);
 
 #endif

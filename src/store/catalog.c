@@ -11,11 +11,12 @@
 #define BUSY_MS 5000
 
 /*
- * Each step takes the schema one version up; PRAGMA user_version counts the steps taken. Steps are only ever added.
+ * Each step raises the schema by one version; PRAGMA user_version counts the steps. Steps are only added, never
+ * changed.
  *
  * There are no foreign keys: events outlive their sandboxes, ended sandboxes outlive their templates, and a template is
- * baked in a sandbox before it has a row of its own. What must hold (one live sandbox per name and per slot, one
- * current version per template name) is held by the unique indexes.
+ * baked in a sandbox before it has a row. Unique indexes enforce what must be unique: one live sandbox per name and per
+ * slot, one current version per template name.
  */
 static const char *const schema_steps[] = {
 	"CREATE TABLE sandboxes ("
@@ -41,15 +42,15 @@ static const char *const schema_steps[] = {
 	"  bytes INTEGER NOT NULL, disk_bytes INTEGER NOT NULL, current INTEGER NOT NULL, PRIMARY KEY (name, digest));"
 	"CREATE UNIQUE INDEX templates_current ON templates (name) WHERE current;"
 
-	/* AUTOINCREMENT: a number is never given twice, also after the newest events were trimmed away. */
+	/* AUTOINCREMENT: a number is never used twice, also after the newest events were removed. */
 	"CREATE TABLE events ("
 	"  sequence INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, sandbox TEXT, kind TEXT NOT NULL,"
 	"  detail TEXT NOT NULL);"
 	"CREATE INDEX events_sandbox ON events (sandbox, sequence);",
 
-	/* Tenants. A name is unique among what one tenant has; NULL is the instance itself, and NULLs never clash in an
-	 * index, so '' stands for it there. The names of snapshots and the key of templates were unique by the tables
-	 * themselves, which therefore are made anew. */
+	/* Tenants. A name is unique per tenant. NULL is the instance itself. NULLs never conflict in an index, so the
+	 * index uses '' for NULL. Names of snapshots and keys of templates were unique by table constraints, so these
+	 * tables are made again. */
 	"ALTER TABLE sandboxes ADD COLUMN tenant TEXT;"
 	"ALTER TABLE sandboxes ADD COLUMN idempotency_key TEXT;"
 	"ALTER TABLE sandboxes ADD COLUMN request TEXT;"
@@ -78,7 +79,7 @@ static const char *const schema_steps[] = {
 	"INSERT INTO templates SELECT name, digest, description, isolation, created_ms, bytes, disk_bytes, current, "
 	"NULL"
 	"  FROM old_templates;"
-	"DROP TABLE old_templates;" /* and templates_current with it */
+	"DROP TABLE old_templates;" /* drops templates_current too */
 	"CREATE UNIQUE INDEX templates_version ON templates (name, digest, coalesce(tenant, ''));"
 	"CREATE UNIQUE INDEX templates_current ON templates (name, coalesce(tenant, '')) WHERE current;"
 
@@ -95,7 +96,7 @@ static const char *const schema_steps[] = {
 	"ALTER TABLE snapshots ADD COLUMN egress TEXT;"
 	"ALTER TABLE templates ADD COLUMN egress TEXT;",
 
-	/* Further names of a snapshot, from the same space as its own; they go with it. */
+	/* More names of a snapshot, in the same space as its own name; removed with the snapshot. */
 	"CREATE TABLE snapshot_tags (name TEXT NOT NULL, tenant TEXT, snapshot TEXT NOT NULL);"
 	"CREATE UNIQUE INDEX snapshot_tags_name ON snapshot_tags (name, coalesce(tenant, ''));"
 	"CREATE INDEX snapshot_tags_snapshot ON snapshot_tags (snapshot);"
@@ -114,14 +115,14 @@ static const char *const schema_steps[] = {
 	"ALTER TABLE sandboxes ADD COLUMN volumes TEXT;"
 	"ALTER TABLE snapshots ADD COLUMN volumes TEXT;",
 
-	/* It was an entry of the metadata once. */
+	/* Was an entry of the metadata before. */
 	"ALTER TABLE sandboxes ADD COLUMN hibernates INTEGER NOT NULL DEFAULT 0;"
 	"UPDATE sandboxes SET hibernates = 1 WHERE json_extract(metadata, '$.\"husk.on-expiry\"') = 'hibernate';",
 
 	/* A snapshot that other tenants may create sandboxes from. */
 	"ALTER TABLE snapshots ADD COLUMN shared INTEGER NOT NULL DEFAULT 0;",
 
-	/* Checkpoints of a sandbox, which go with it. `point` of a sandbox: the one that it was at last. */
+	/* Checkpoints of a sandbox, removed with it. `point` of a sandbox: its current checkpoint. */
 	"CREATE TABLE points ("
 	"  sandbox TEXT NOT NULL, number INTEGER NOT NULL, parent INTEGER NOT NULL, label TEXT,"
 	"  created_ms INTEGER NOT NULL, bytes INTEGER NOT NULL, ready INTEGER NOT NULL, traffic TEXT,"
@@ -139,8 +140,8 @@ static int execute(struct catalog *catalog, const char *sql, struct husk_error *
 	return sqlite3_exec(catalog->db, sql, NULL, NULL, NULL) == SQLITE_OK ? 0 : catalog_fail(catalog, err);
 }
 
-/* Waits for another process's transaction, which takes well under a millisecond. SQLite's own handler would soon sleep
- * 100 ms at a time, and on a busy host the ones that wait so long are overtaken again and again. */
+/* Waits for another process's transaction, which takes well under a millisecond. SQLite's own handler soon sleeps 100
+ * ms at a time. On a busy host, processes that sleep so long are overtaken again and again. */
 static int wait_while_busy(void *data, int waited_before)
 {
 	struct catalog *catalog = data;
@@ -152,8 +153,8 @@ static int wait_while_busy(void *data, int waited_before)
 	return now < catalog->busy_until_ms;
 }
 
-/* SQLite does not always wait for a lock when it changes the journal mode, so the waiting is done here: two processes
- * may well make the same instance's first call at once. */
+/* SQLite does not always wait for a lock when it changes the journal mode, so this function waits: two processes may
+ * make the first call of an instance at once. */
 static int switch_to_wal(struct catalog *catalog, struct husk_error *err)
 {
 	int64_t deadline = time_monotonic_ms() + BUSY_MS;
@@ -171,7 +172,7 @@ static int apply_steps(struct catalog *catalog, struct husk_error *err)
 	int64_t version = 0;
 	char set_version[64];
 
-	/* Asked again under the write lock: somebody else may have been first. */
+	/* Checked again under the write lock: another process may have been first. */
 	if (catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
 		return -1;
 	for (; version < (int64_t)ARRAY_SIZE(schema_steps); version++)
@@ -193,11 +194,12 @@ static int set_up(struct catalog *catalog, const char *path, struct husk_error *
 	int64_t version = 0;
 
 	sqlite3_busy_handler(catalog->db, wait_while_busy, catalog);
-	/* The last one to close would otherwise copy the log into the database and wait for the disk, and with short
-	 * commands everyone is the last one. The log is kept short instead, so that finding it costs little. */
+	/* By default, the last process that closes the database copies the log into it and waits for the disk. With
+	 * short commands, every process is the last one. So this is off, and the log is kept short, so that reading it
+	 * costs little. */
 	sqlite3_db_config(catalog->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 	sqlite3_wal_autocheckpoint(catalog->db, 256);
-	/* What is deleted is written over: secrets are among it. */
+	/* Deleted data is overwritten, because it may hold secrets. */
 	if (execute(catalog, "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON", err) ||
 	    catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
 		return -1;
@@ -213,7 +215,7 @@ static int set_up(struct catalog *catalog, const char *path, struct husk_error *
 	return version < (int64_t)ARRAY_SIZE(schema_steps) ? upgrade_schema(catalog, err) : 0;
 }
 
-/* Does this directory, beside the catalog, hold anything? */
+/* Is this directory, beside the catalog, not empty? */
 static bool has_entries(const char *directory, const char *name)
 {
 	cleanup_free char *path = str_format("%s/%s", directory, name);
@@ -226,8 +228,8 @@ static bool has_entries(const char *directory, const char *name)
 	return false;
 }
 
-/* A catalog of no bytes is a new one, which somebody else is just about to fill, or one that was emptied: then all that it
- * listed would pass for left over and be cleared away. */
+/* A catalog of zero bytes is either a new one, which another process is about to fill, or one that was emptied. If it
+ * was emptied, all that it listed would look like remains and be removed. */
 static int check_emptied(const char *path, const char *directory, struct husk_error *err)
 {
 	static const char *const kept[] = { "sandboxes", "snapshots", "templates", "volumes" };
@@ -248,13 +250,13 @@ static int check_emptied(const char *path, const char *directory, struct husk_er
 	return 0;
 }
 
-/* Makes the file when there is none, and refuses one that was emptied. */
+/* Makes the file if it does not exist, and refuses an emptied one. */
 static int find_file(const char *path, const char *directory, struct husk_error *err)
 {
 	struct stat status;
 
-	/* It holds secrets, so it is ours alone, and so are its -wal and -shm, which take its mode. Made without
-	 * opening it: closing any descriptor of a database drops the locks this process has on it. */
+	/* The file holds secrets, so only root may read it; -wal and -shm get the same mode. The file is made without
+	 * opening it: closing any descriptor of a database drops the locks of this process on it. */
 	if (mknod(path, S_IFREG | 0600, 0) == 0)
 		return 0;
 	if (errno != EEXIST)

@@ -1,7 +1,8 @@
 /*
- * The catalog: one SQLite database (WAL) for sandboxes, snapshots, templates and events. It is how things are found and
- * what survives; the truth about a running sandbox is its supervisor. Kept narrow so that a shared store can take its
- * place. Each process opens its own; every call is one transaction; a busy database is waited for (5 s).
+ * The catalog: one SQLite database (WAL) for sandboxes, snapshots, templates and events. It is used to find objects,
+ * and survives restarts. The truth about a running sandbox is in its supervisor. The interface is narrow, so that a
+ * shared store can replace it. Each process opens its own handle; every call is one transaction; calls wait up to 5 s
+ * for a busy database.
  */
 #ifndef HUSK_CATALOG_H
 #define HUSK_CATALOG_H
@@ -16,34 +17,35 @@ void catalog_close(struct catalog *catalog);
 
 /* ---- tenants ---- */
 
-/* Who is asking. Through a handle with a tenant nothing of anybody else is found, listed, or suggested; what is added
- * through it is the tenant's, within its quotas (0: none). */
+/* The caller. Through a handle with a tenant, only the tenant's objects are found, listed or suggested. Objects that
+ * are added through it belong to the tenant, within its quotas (0: none). */
 struct catalog_view {
-	bool instance;      /* the instance itself, which finds everything by id, and by name what is its own */
+	bool instance;      /* the instance itself: finds everything by id, and its own objects by name */
 	const char *tenant; /* else this one's things only. One of the two must be given: a name that is missing, for
 			     * want of memory, say, must not open everything */
 	uint32_t max_sandboxes;
 	uint64_t max_memory_bytes, max_snapshot_bytes;
 };
-/* A handle on the same database with this view; `catalog` must outlive it. catalog_close closes. */
+/* A handle on the same database with this view; `catalog` must outlive it. Close with catalog_close. */
 int catalog_as(struct catalog *catalog, const struct catalog_view *view, struct catalog **out, struct husk_error *err);
 const char *catalog_tenant(const struct catalog *catalog);
-/* LIMIT, naming the quota, its use and its limit, when that much more would be over it. What is added later is checked
- * again; asking first saves the work. */
+/* LIMIT, with the quota, its use and its limit, if that much more would exceed it. The check is repeated when a row is
+ * added; asking first saves work. */
 int catalog_quota(struct catalog *catalog, size_t sandboxes, uint64_t memory_bytes, struct husk_error *err);
 int catalog_quota_snapshots(struct catalog *catalog, struct husk_error *err);
 
-/* Tokens, by the hash of their secret. CONFLICT when one that is not revoked has the name. husk_token_free. */
+/* Tokens, by the hash of their secret. CONFLICT: a token that is not revoked has the name. Free with
+ * husk_token_free. */
 int catalog_token_add(struct catalog *catalog, const struct husk_token *token, const char *hash,
 		      struct husk_error *err);
 int catalog_token_list(struct catalog *catalog, struct husk_token ***out, struct husk_error *err);
-/* 1 with *out, also when it is revoked or expired; 0: nobody's. */
+/* 1 with *out, also if the token is revoked or expired; 0: no such token. */
 int catalog_token_find(struct catalog *catalog, const char *hash, struct husk_token **out, struct husk_error *err);
 int catalog_token_revoke(struct catalog *catalog, const char *id_or_name, struct husk_error *err);
 
 /* ---- sandboxes ---- */
 
-/* Beyond the public view: what only the host side needs. */
+/* Fields beyond the public view, for the host side only. */
 enum catalog_state {                        /* stored as text */
 		     CATALOG_PREPARING = 1, /* on its way into the pool */
 		     CATALOG_POOL,          /* prepared or restored, waiting to be claimed */
@@ -57,29 +59,29 @@ enum catalog_state {                        /* stored as text */
 struct catalog_sandbox {
 	char *id, *name, *template_name, *template_digest, *parent, *isolation, *end_reason;
 	enum catalog_state state;
-	bool warm; /* POOL: restored already; else a prepared shell */
+	bool warm; /* POOL: already restored; otherwise a prepared shell */
 	int64_t created_ms, expires_ms, ended_ms, idle_seconds;
 	bool persistent;
-	bool hibernates; /* when its time is over, in place of its end; asleep, its expires_ms is 0 */
+	bool hibernates; /* hibernates at the end of its TTL; while hibernated, its expires_ms is 0 */
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
-	uint32_t slot;     /* its number in 1..16383 while not ended: uid range, later its network */
+	uint32_t slot;     /* 1..16383 while not ended; decides its uid range and its network */
 	char *metadata;    /* JSON object of strings */
-	char *environment; /* JSON object of strings; kept for the processes started later, never shown */
-	char *tenant;      /* as the view it was added through says; what a caller puts here is not looked at */
-	char *idempotency_key, *request; /* the caller's key for the request that made it, and that request signed */
+	char *environment; /* JSON object of strings; kept for processes that are started later, never shown */
+	char *tenant;      /* set from the view through which it is added; a caller's value is ignored */
+	char *idempotency_key, *request; /* the caller's key of the request that created it, and the signed request */
 	char *egress;                    /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
-	char *volumes; /* JSON array of {id, name, path, read_only}, in the order they are mounted; NULL: none */
-	int64_t point; /* the number of the checkpoint that it took or went back to last; 0: none */
+	char *volumes; /* JSON array of {id, name, path, read_only}, in the order of the mounts; NULL: none */
+	int64_t point; /* the number of its current checkpoint; 0: none */
 };
-void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is fine */
+void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is allowed */
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
 
-/* Inserts, and gives it a free slot (row->slot). CONFLICT when a live sandbox has that name, or one of the last day the
- * idempotency key. LIMIT when it is over a quota. NOT_FOUND when one of its volumes is gone. */
+/* Inserts the row and gives it a free slot (row->slot). CONFLICT: a live sandbox has that name, or one of the last day
+ * has the idempotency key. LIMIT: over a quota. NOT_FOUND: one of its volumes is gone. */
 int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err);
-/* By id or by name (live ones first, then the newest ended). NOT_FOUND names what was asked for and, where one is near,
- * the one that may have been meant. Rows in POOL are not found. */
+/* By id or by name (live ones first, then the newest ended). NOT_FOUND names the word and, if there is a similar one,
+ * suggests it. Rows in POOL are not found. */
 int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct catalog_sandbox **out,
 			struct husk_error *err);
 /* Every row in any of the states of `mask` (1u << state), newest first. */
@@ -87,47 +89,50 @@ int catalog_sandbox_list(struct catalog *catalog, unsigned mask, struct catalog_
 struct catalog_query {
 	unsigned mask;             /* of states */
 	const char *template_name; /* NULL: any */
-	const char *after;         /* those that follow this id in the order of the list; NULL: from the newest */
+	const char *after;         /* those after this id in the order of the list; NULL: from the newest */
 	size_t limit;              /* 0: all */
-	bool without_builds;       /* leaves out those whose metadata has "husk.build" */
+	bool without_builds;       /* leaves out sandboxes whose metadata has "husk.build" */
 };
-/* INVALID when `after` is no sandbox any more. */
+/* INVALID if `after` is not a sandbox any more. */
 int catalog_sandbox_query(struct catalog *catalog, const struct catalog_query *query, struct catalog_sandbox ***out,
 			  struct husk_error *err);
-/* The sandbox that a request with this key made, or is making: 1 with *out, or 0. A key is forgotten after a day. */
+/* The sandbox of the request with this key, complete or in progress: 1 with *out, or 0. A key expires after a day. */
 int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct catalog_sandbox **out,
 			   struct husk_error *err);
-/* Moves it from any state of `from_mask` to `to`; CONFLICT ("sandbox X is hibernated") when it is in another. To CREATING,
- * which is waking it: LIMIT when its memory is over the quota. */
+/* Moves the sandbox from any state of `from_mask` to `to`; CONFLICT ("sandbox X is hibernated") if it is in another
+ * state. A move to CREATING wakes it: LIMIT if its memory is over the quota. */
 int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
 			 struct husk_error *err);
-/* Writes name, parent, expiry, idle, persistent, limits, metadata, environment, egress, volumes, created_ms, state and the idempotency
- * key of `row` over the row, which becomes the view's. Refuses as catalog_sandbox_add does. */
+/* Overwrites name, parent, expiry, idle, persistent, limits, metadata, environment, egress, volumes, created_ms,
+ * state and the idempotency key with those of `row`. The sandbox then belongs to the view. Fails as
+ * catalog_sandbox_add does. */
 int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
 			       struct husk_error *err);
 int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t idle_seconds, struct husk_error *err);
-/* The metadata alone, so that a client's change never writes over what the supervisor changed meanwhile. GONE: ended. */
+/* Changes only the metadata, so that a client's change never overwrites a change of the supervisor. GONE: ended. */
 int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err);
-/* The egress policy alone, likewise. */
+/* The same for the egress policy. */
 int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const char *egress, struct husk_error *err);
-/* To ENDED with a reason and the time; frees its name, drops its environment. It keeps its slot, because what is left of its
- * machine is still being removed. Does nothing when it had ended. */
+/* Sets the state to ENDED with a reason and the time, frees the name and drops the environment. The slot is kept,
+ * because the remains of the machine are still being removed. Does nothing if the sandbox had ended. */
 int catalog_sandbox_ending(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err);
-/* The same, and nothing is left of its machine: frees its slot too. */
+/* The same, when nothing is left of the machine: also frees the slot. */
 int catalog_sandbox_end(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err);
-/* Ended ones whose machine may not be gone yet. catalog_sandbox_list_free. */
+/* Ended sandboxes whose machine may still exist. Free with catalog_sandbox_list_free. */
 int catalog_sandbox_remains(struct catalog *catalog, struct catalog_sandbox ***out, struct husk_error *err);
-/* Removes the values of environments that have no row any more: of processes killed between the two. */
+/* Removes values of environments without a row: remains of processes that were killed between the two writes. */
 int catalog_values_sweep(struct catalog *catalog, struct husk_error *err);
-/* Deletes the row altogether (a pool entry, a creation that failed). */
+/* Deletes the row (a pool entry, a failed creation). */
 int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_error *err);
-/* Takes one pool entry of this template digest, disk size and kind, atomically, moving it to CREATING. 1 with *out, or 0. */
+/* Claims one pool entry of this template digest, disk size and kind, atomically, and moves it to CREATING. 1 with *out,
+ * or 0. */
 int catalog_pool_claim(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm,
 		       struct catalog_sandbox **out, struct husk_error *err);
-/* A sandbox that wakes in the machine of a claimed pool entry: takes over its slot; the entry's row goes. */
+/* A sandbox wakes in the machine of a claimed pool entry: the sandbox gets the slot, and the row of the entry is
+ * deleted. */
 int catalog_pool_adopt(struct catalog *catalog, const char *id, const char *entry, struct husk_error *err);
-/* Those on their way into the pool count too. */
+/* Entries that are being prepared count too. */
 int catalog_pool_count(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm,
 		       struct husk_error *err);
 
@@ -138,7 +143,7 @@ struct catalog_snapshot {
 	int64_t created_ms;
 	uint64_t bytes, memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
-	bool ready; /* false while it is being written, and for what a fork passes through */
+	bool ready; /* false while it is being written, and for the temporary snapshot of a fork */
 	char *environment, *metadata, *egress, *volumes; /* of the sandbox */
 	char *tenant;                                    /* as of a sandbox */
 	bool shared;                                     /* other tenants may create from it */
@@ -146,63 +151,64 @@ struct catalog_snapshot {
 void catalog_snapshot_free(struct catalog_snapshot *row);
 void catalog_snapshot_list_free(struct catalog_snapshot **list);
 int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot *row, struct husk_error *err);
-/* Ready now; LIMIT when its bytes are over the quota. */
+/* Marks it as ready; LIMIT: its bytes are over the quota. */
 int catalog_snapshot_finish(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err);
 int catalog_snapshot_get(struct catalog *catalog, const char *id_or_name, struct catalog_snapshot **out,
 			 struct husk_error *err);
-/* One that `tenant` (NULL: the instance) shares, whoever the view is of. */
+/* A snapshot that `tenant` (NULL: the instance) shares, for any view. */
 int catalog_snapshot_get_shared(struct catalog *catalog, const char *tenant, const char *name,
 				struct catalog_snapshot **out, struct husk_error *err);
 int catalog_snapshot_share(struct catalog *catalog, const char *id, bool shared, struct husk_error *err);
-/* With `unready` only those not ready; else only the ready ones; newest first. */
+/* `unready`: only those that are not ready; otherwise only the ready ones. Newest first. */
 int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out,
 			  struct husk_error *err);
 int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err);
-/* A further name; the first one when it has none. CONFLICT: another has it. */
+/* Adds a name; it is the first one if the snapshot has none. CONFLICT: another snapshot has it. */
 int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *name, struct husk_error *err);
-/* Takes a name off a snapshot. 1: it was its last one, and stays; the caller removes it. NOT_FOUND: nobody's name. */
+/* Removes a name from a snapshot. 1: it was the last one; the snapshot stays, and the caller removes it. NOT_FOUND: no
+ * such name. */
 int catalog_snapshot_untag(struct catalog *catalog, const char *name, struct husk_error *err);
-/* Its further names, in order; strv_free. */
+/* Its additional names, sorted; free with strv_free. */
 int catalog_snapshot_tags(struct catalog *catalog, const char *id, char ***out, struct husk_error *err);
 
-/* ---- checkpoints: of one sandbox, by its id; they go with it ---- */
+/* ---- checkpoints of one sandbox, by its id; removed with the sandbox ---- */
 
 struct catalog_point {
 	char *sandbox, *label;
-	int64_t number, parent; /* from 1 on; the one that the sandbox was at before, 0: none */
+	int64_t number, parent; /* from 1 on; the previous checkpoint of the sandbox, 0: none */
 	int64_t created_ms;
 	uint64_t bytes;
 	bool ready;    /* false while it is being written */
-	char *traffic; /* JSON array of what the sandbox had sent and received by then, by destination; NULL: nothing */
+	char *traffic; /* JSON array of the sandbox's traffic up to then, by destination; NULL: none */
 };
 #define CATALOG_POINTS_MAX 256 /* of one sandbox */
 void catalog_point_free(struct catalog_point *row);
 void catalog_point_list_free(struct catalog_point **list);
-/* Gives it a number and its parent. CONFLICT: the label is taken; LIMIT: there are too many. */
+/* Sets its number and its parent. CONFLICT: the label is used; LIMIT: too many. */
 int catalog_point_add(struct catalog *catalog, struct catalog_point *row, struct husk_error *err);
-/* Ready now, and where the sandbox is. */
+/* Marks it as ready and as the current checkpoint of the sandbox. */
 int catalog_point_finish(struct catalog *catalog, const char *sandbox, int64_t number, uint64_t bytes,
 			 struct husk_error *err);
-/* Not ready, or ready again: around its removal. */
+/* Marks it as not ready, or ready again: around its removal. */
 int catalog_point_show(struct catalog *catalog, const char *sandbox, int64_t number, bool ready,
 		       struct husk_error *err);
-/* The sandbox has gone back to it. */
+/* The sandbox was rewound to it. */
 int catalog_point_reach(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
-/* By number or label, of those that are ready. */
+/* By number or label; only ready ones. */
 int catalog_point_get(struct catalog *catalog, const char *sandbox, const char *word, struct catalog_point **out,
 		      struct husk_error *err);
-/* With `unready` only those not ready; else only the ready ones; by number. */
+/* `unready`: only those that are not ready; otherwise only the ready ones. By number. */
 int catalog_point_list(struct catalog *catalog, const char *sandbox, bool unready, struct catalog_point ***out,
 		       struct husk_error *err);
 int catalog_point_remove(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
 
-/* ---- stored secrets: each tenant's own; the view's tenant is meant, also by NULL ---- */
+/* ---- stored secrets, separate for each tenant; NULL also means the tenant of the view ---- */
 
-/* A row is without its value, which catalog_secret_value alone gives; husk_stored_secret_free. CONFLICT: the name is taken;
- * LIMIT: there are too many. */
+/* A row has no value: only catalog_secret_value returns it. Free with husk_stored_secret_free. CONFLICT: the name is
+ * used; LIMIT: too many. */
 int catalog_secret_add(struct catalog *catalog, const struct husk_stored_secret *secret, const char *value,
 		       struct husk_error *err);
-/* `metadata` NULL: it stays. */
+/* `metadata` NULL: the metadata stays. */
 int catalog_secret_change(struct catalog *catalog, const char *id_or_name, const char *value, const char *metadata,
 			  struct husk_error *err);
 int catalog_secret_get(struct catalog *catalog, const char *id_or_name, struct husk_stored_secret **out,
@@ -212,7 +218,7 @@ int catalog_secret_list(struct catalog *catalog, struct husk_stored_secret ***ou
 int catalog_secret_remove(struct catalog *catalog, const char *id_or_name, struct husk_error *err);
 int catalog_secret_value(struct catalog *catalog, const char *id_or_name, char **out, struct husk_error *err);
 
-/* ---- templates: a name points at the newest version; older ones stay while something uses them ---- */
+/* ---- templates: a name points at the newest version; an older version stays while it is used ---- */
 
 struct catalog_template {
 	char *name, *description, *isolation;
@@ -220,8 +226,8 @@ struct catalog_template {
 	int64_t created_ms;
 	uint64_t bytes, disk_bytes;
 	bool current; /* the name points here */
-	char *tenant; /* as of a sandbox; NULL: the instance's, which everybody may use */
-	char *egress; /* what its sandboxes start with; NULL: off */
+	char *tenant; /* as for a sandbox; NULL: of the instance, which everybody may use */
+	char *egress; /* the default policy of its sandboxes; NULL: off */
 };
 void catalog_template_free(struct catalog_template *row);
 void catalog_template_list_free(struct catalog_template **list);
@@ -231,15 +237,15 @@ int catalog_template_add(struct catalog *catalog, const struct catalog_template 
  * "(husk template ls)". */
 int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out,
 			 struct husk_error *err);
-/* Those catalog_template_get would give; with_old: every version of everybody's. */
+/* Templates that catalog_template_get would return; with_old: every version of every tenant. */
 int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog_template ***out,
 			  struct husk_error *err);
-/* Drops the name; the versions become old. DENIED when a tenant means the instance's. */
+/* Drops the name; its versions become old. DENIED: a tenant tries to remove a template of the instance. */
 int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err);
 /* Old versions that no sandbox (not ended) and no snapshot uses. */
 int catalog_template_unused(struct catalog *catalog, struct catalog_template ***out, struct husk_error *err);
-/* Forgets such a version. `take` takes its files out of sight, in the same transaction: nobody can begin to use it
- * meanwhile. 1: done; 0: it is in use, and `take` was not called. */
+/* Deletes such a version. `take` hides its files, in the same transaction, so that nothing can begin to use the version
+ * meanwhile. 1: done; 0: the version is in use, and `take` was not called. */
 typedef int (*catalog_template_take)(void *data, struct husk_error *err);
 int catalog_template_forget(struct catalog *catalog, const char *digest, catalog_template_take take, void *data,
 			    struct husk_error *err);
@@ -254,15 +260,15 @@ struct catalog_volume {
 };
 void catalog_volume_free(struct catalog_volume *row);
 void catalog_volume_list_free(struct catalog_volume **list);
-/* CONFLICT when the name is taken. */
+/* CONFLICT: the name is used. */
 int catalog_volume_add(struct catalog *catalog, const struct catalog_volume *row, struct husk_error *err);
 int catalog_volume_get(struct catalog *catalog, const char *id_or_name, struct catalog_volume **out,
 		       struct husk_error *err);
 /* Newest first. */
 int catalog_volume_list(struct catalog *catalog, struct catalog_volume ***out, struct husk_error *err);
-/* The ids of live sandboxes that have it, as a list for strv_free. */
+/* The ids of live sandboxes that use it, as a list for strv_free. */
 int catalog_volume_users(struct catalog *catalog, const char *id, char ***out, struct husk_error *err);
-/* CONFLICT, naming them, while live sandboxes have it: none can get it any more once this has succeeded. */
+/* CONFLICT, with their names, while live sandboxes use it. After success, no sandbox can get it any more. */
 int catalog_volume_remove(struct catalog *catalog, const char *id, struct husk_error *err);
 
 /* ---- events ---- */
@@ -270,7 +276,8 @@ int catalog_volume_remove(struct catalog *catalog, const char *id, struct husk_e
 /* `detail` is a JSON object or NULL. Never holds a secret. */
 int catalog_event(struct catalog *catalog, const char *sandbox, const char *kind, const char *detail,
 		  struct husk_error *err);
-/* After `after`, oldest first, of one sandbox (id) or of all (NULL); limit 0: all there are. husk_event_list_free. */
+/* Events after `after`, oldest first, of one sandbox (id) or of all (NULL); limit 0: all. Free with
+ * husk_event_list_free. */
 int catalog_events(struct catalog *catalog, const char *sandbox, int64_t after, size_t limit, struct husk_event **out,
 		   size_t *count, struct husk_error *err);
 int catalog_events_trim(struct catalog *catalog, size_t keep, struct husk_error *err);

@@ -31,7 +31,7 @@ int catalog_event(struct catalog *catalog, const char *sandbox, const char *kind
 	return 0;
 }
 
-/* The public list is an array of structures, the kit's one of pointers to them. Takes the strings over. */
+/* Converts a list of pointers to an array of structures, which is the public form. Takes ownership of the strings. */
 static struct husk_event *flatten(void **list, size_t *count)
 {
 	size_t length = 0;
@@ -54,7 +54,7 @@ static struct husk_event *flatten(void **list, size_t *count)
 int catalog_events(struct catalog *catalog, const char *sandbox, int64_t after, size_t limit, struct husk_event **out,
 		   size_t *count, struct husk_error *err)
 {
-	/* Put together, because a condition that says "?1 IS NULL OR sandbox = ?1" would not use the index. */
+	/* The statement is composed, because the condition "?1 IS NULL OR sandbox = ?1" would not use the index. */
 	const char *tenant = catalog->view.tenant;
 	cleanup_free char *tail = str_format("WHERE sequence > ?3%s%s ORDER BY sequence LIMIT ?4",
 					     sandbox ? " AND sandbox = ?1" : "", tenant ? " AND tenant = ?2" : "");

@@ -23,7 +23,7 @@ int catalog_fail(struct catalog *catalog, struct husk_error *err)
 		return husk_fail(err, HUSK_TIMEOUT, "the catalog is busy: another husk process holds it; try again");
 	case SQLITE_FULL:
 		return husk_fail(err, HUSK_LIMIT, "the catalog cannot grow: %s; free some disk space (husk gc)", why);
-	case SQLITE_ERROR: /* every statement here fits the schema: a table is missing, or is there too early */
+	case SQLITE_ERROR: /* all statements fit the schema, so a table is missing or exists too early */
 		if (strstr(why, "no such ") || strstr(why, "already exists"))
 			return husk_fail(err, HUSK_UNAVAILABLE, "the catalog %s is damaged: %s" DAMAGED_WAY_OUT, file,
 					 why);
@@ -59,7 +59,7 @@ int catalog_finish(struct catalog *catalog, int result, struct husk_error *err)
 {
 	if (result >= 0 && sqlite3_exec(catalog->db, "COMMIT", NULL, NULL, NULL) != SQLITE_OK)
 		result = catalog_fail(catalog, err);
-	/* Some errors (a full disk) have rolled back already; a second rollback would only complain. */
+	/* Some errors (a full disk) have already rolled back; a second rollback would fail. */
 	if (!sqlite3_get_autocommit(catalog->db))
 		sqlite3_exec(catalog->db, "ROLLBACK", NULL, NULL, NULL);
 	pthread_mutex_unlock(catalog->lock);
@@ -87,7 +87,7 @@ static int prepare(struct catalog *catalog, const char *sql, const struct argume
 	return 0;
 }
 
-/* 1: there is a row to read; 0: there are no more. */
+/* 1: a row is available; 0: no more rows. */
 static int step(struct catalog *catalog, sqlite3_stmt *statement, struct husk_error *err)
 {
 	switch (sqlite3_step(statement)) {
@@ -198,7 +198,7 @@ static struct argument field_argument(const struct field *field, const void *row
 		return text(*(char *const *)member);
 	case FIELD_INT64:
 		return number(*(const int64_t *)member);
-	case FIELD_UINT64: /* SQLite's integers are signed; the bits come back as they went in */
+	case FIELD_UINT64: /* SQLite's integers are signed; the bits are stored unchanged */
 		return number((int64_t) * (const uint64_t *)member);
 	case FIELD_UINT32:
 		return number(*(const uint32_t *)member);
@@ -234,7 +234,7 @@ static int read_field(sqlite3_stmt *statement, int column, const struct field *f
 
 	switch (field->kind) {
 	case FIELD_TEXT: {
-		/* Out of memory looks the same as NULL, except for the type, which is good until the value is read. */
+		/* Out of memory looks the same as NULL, except for the type, which is valid until the value is read. */
 		bool none = sqlite3_column_type(statement, column) == SQLITE_NULL;
 		const char *value = none ? NULL : (const char *)sqlite3_column_text(statement, column);
 

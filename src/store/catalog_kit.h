@@ -1,7 +1,7 @@
 /*
- * The kit the catalog's files are written with: transactions, statements with typed arguments, and tables described
- * once so that reading, inserting and freeing a row need no code per column. Only src/store/catalog*.c includes it;
- * nothing outside may see that there is SQLite behind the catalog.
+ * Shared code of the catalog's files: transactions, statements with typed arguments, and tables that are described
+ * once, so that reading, inserting and freeing a row need no code per column. Only src/store/catalog*.c includes it;
+ * nothing else may depend on SQLite.
  */
 #ifndef HUSK_CATALOG_KIT_H
 #define HUSK_CATALOG_KIT_H
@@ -18,7 +18,7 @@ struct catalog {
 	sqlite3 *db;
 	pthread_mutex_t *lock; /* held from catalog_begin to catalog_finish; a handle and its views share it */
 	pthread_mutex_t own_lock;
-	int64_t busy_until_ms; /* when to stop waiting for the lock that is being waited for; monotonic */
+	int64_t busy_until_ms; /* when to stop waiting for the current lock; monotonic */
 	char *values;          /* the directory of catalog_values.c; a view borrows it */
 	bool is_view;
 	struct catalog_view view; /* all zero: the whole instance */
@@ -26,16 +26,17 @@ struct catalog {
 
 /* ---- transactions ---- */
 
-/* CATALOG_WRITE takes the write lock at once: a transaction that reads first and writes later could otherwise find that
- * somebody else wrote in between, and would have to fail. */
+/* CATALOG_WRITE takes the write lock at once. A transaction that reads first and writes later would fail if another
+ * process wrote in between. */
 enum catalog_mode { CATALOG_READ, CATALOG_WRITE };
 
-/* One transaction, and this handle, for the calling thread alone. Followed by catalog_finish unless it failed. */
+/* One transaction, and this handle, for the calling thread only. Must be followed by catalog_finish unless it
+ * failed. */
 int catalog_begin(struct catalog *catalog, enum catalog_mode mode, struct husk_error *err);
-/* Commits when `result` is not negative, else rolls back. Returns `result`, or -1 when the commit failed. */
+/* Commits if `result` is not negative, otherwise rolls back. Returns `result`, or -1 if the commit failed. */
 int catalog_finish(struct catalog *catalog, int result, struct husk_error *err);
 
-/* ---- statements: all of these stand between catalog_begin and catalog_finish ---- */
+/* ---- statements: only between catalog_begin and catalog_finish ---- */
 
 struct argument {
 	enum { ARGUMENT_END, ARGUMENT_TEXT, ARGUMENT_NUMBER } kind;
@@ -50,22 +51,22 @@ static inline struct argument number(int64_t value)
 {
 	return (struct argument){ .kind = ARGUMENT_NUMBER, .number = value };
 }
-/* For ?1, ?2, … of a statement: ARGUMENTS(text(id), number(now)); NULL when it takes none. */
+/* For ?1, ?2, … of a statement: ARGUMENTS(text(id), number(now)); NULL if the statement has none. */
 #define ARGUMENTS(...) ((const struct argument[]){ __VA_ARGS__, { .kind = ARGUMENT_END } })
 
 /* Runs a statement that returns no rows. Returns how many rows it changed. */
 int catalog_run(struct catalog *catalog, const char *sql, const struct argument *arguments, struct husk_error *err);
-/* The first column of the first row as a number: 1 with *out, or 0 when there is no row. */
+/* The first column of the first row as a number: 1 with *out, or 0: no row. */
 int catalog_number(struct catalog *catalog, const char *sql, const struct argument *arguments, int64_t *out,
 		   struct husk_error *err);
 /* The first column of every row, as a list for strv_free. */
 int catalog_strings(struct catalog *catalog, const char *sql, const struct argument *arguments, char ***out,
 		    struct husk_error *err);
-/* Fails with NOT_FOUND: "<kind> '<word>' not found; did you mean '<the nearest of what sql selects>'? (<hint>)". ?1 is the
- * tenant, whose things alone may be named. */
+/* Fails with NOT_FOUND: "<kind> '<word>' not found; did you mean '<the nearest of what sql selects>'? (<hint>)". ?1 is
+ * the tenant: only its objects may be named. */
 int catalog_not_found(struct catalog *catalog, const char *kind, const char *word, const char *sql, const char *hint,
 		      struct husk_error *err);
-/* Fills err from what SQLite said last, and returns -1. */
+/* Fills err from SQLite's last error, and returns -1. */
 int catalog_fail(struct catalog *catalog, struct husk_error *err);
 
 /* ---- tables ---- */
@@ -77,7 +78,7 @@ struct field {
 	enum field_kind kind;
 	size_t offset; /* of the member in the row's structure */
 };
-/* A member of `struct type`, kept in a column of the same name. */
+/* A member of `struct type`, stored in a column of the same name. */
 #define FIELD(type, kind, member)                                                                                      \
 	{                                                                                                              \
 #member, kind, offsetof(struct type, member)                                                           \
@@ -104,16 +105,16 @@ const char *catalog_state_name(enum catalog_state state);
 
 /* ---- tenants (catalog_tenant.c), inside a transaction ---- */
 
-/* LIMIT when `count` more live sandboxes, or `memory_bytes` more for running ones, are over the view's quotas. The row
- * `id` (NULL: none) counts as one of the new ones. */
+/* LIMIT if `count` more live sandboxes, or `memory_bytes` more for running ones, exceed the view's quotas. The row `id`
+ * (NULL: none) counts as one of the new ones. */
 int quota_check(struct catalog *catalog, const char *id, size_t count, uint64_t memory_bytes, struct husk_error *err);
 int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_error *err);
 
 /* ---- values of environments (catalog_values.c) ---- */
 
-/* Keeps the values; *names is what the row gets in their place, for the caller to free also on failure. */
+/* Stores the values; *names is the text for the row. The caller frees it, also on failure. */
 int values_put(struct catalog *catalog, const char *id, const char *environment, char **names, struct husk_error *err);
-/* Puts them into the row's text again. */
+/* Puts the values back into the row's text. */
 int values_get(struct catalog *catalog, const char *id, char **environment, struct husk_error *err);
 void values_drop(struct catalog *catalog, const char *id);
 

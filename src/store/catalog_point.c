@@ -101,7 +101,7 @@ int catalog_point_reach(struct catalog *catalog, const char *sandbox, int64_t po
 	return catalog_finish(catalog, reach(catalog, sandbox, point, err), err) < 0 ? -1 : 0;
 }
 
-/* Says what there is in its place. */
+/* Chooses the error: no checkpoints, the current one was removed, or no such checkpoint. */
 static int not_found(struct catalog *catalog, const char *sandbox, const char *word, struct husk_error *err)
 {
 	int64_t count = 0;
@@ -164,7 +164,7 @@ static int remove_point(struct catalog *catalog, const char *sandbox, int64_t po
 {
 	const struct argument *arguments = ARGUMENTS(text(sandbox), number(point));
 
-	/* What came after it came after the one before it now. */
+	/* Its children become children of its parent. */
 	if (catalog_run(catalog,
 			"UPDATE points SET parent = (SELECT p.parent FROM points p WHERE p.sandbox = ?1 AND p.number = "
 			"?2) WHERE sandbox = ?1 AND parent = ?2",

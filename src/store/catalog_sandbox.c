@@ -64,7 +64,7 @@ static int not_found(struct catalog *catalog, const char *word, struct husk_erro
 		"husk ls", err);
 }
 
-/* Of the row that a conditional update did not touch, and which therefore is missing or in another state. */
+/* The error for a row that a conditional update did not change: the row is missing or in another state. */
 static int untouched(struct catalog *catalog, const char *id, enum husk_code code, struct husk_error *err)
 {
 	void *found = NULL;
@@ -92,7 +92,7 @@ int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct 
 		return husk_fail(err, HUSK_INVALID, "no sandbox given: pass an id or a name (husk ls)");
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
-	/* An id always wins, so that nobody's name can stand in for somebody else's sandbox. */
+	/* An id always wins, so that a name cannot hide the sandbox of another user. */
 	int result = table_one(catalog, &sandboxes,
 			       "WHERE ((id = ?1 AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND tenant IS ?2)) "
 			       "AND state <> 'pool' "
@@ -127,7 +127,7 @@ static int append_states(struct buf *sql, unsigned mask)
 	return 0;
 }
 
-/* Only the conditions that are asked for stand in the statement, so that each can use its index. */
+/* Only the requested conditions are part of the statement, so that each can use its index. */
 static int query_tail(const struct catalog *catalog, const struct catalog_query *query, struct buf *tail)
 {
 	if (buf_append_string(tail, "WHERE state IN (") || append_states(tail, query->mask) ||
@@ -209,7 +209,7 @@ int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct cata
 
 /* ---- adding ---- */
 
-/* CONFLICT when a live sandbox other than `id` has this name. */
+/* CONFLICT if a live sandbox other than `id` has this name. */
 static int check_name(struct catalog *catalog, const char *name, const char *id, struct husk_error *err)
 {
 	int64_t taken = 0;
@@ -227,7 +227,7 @@ static int check_name(struct catalog *catalog, const char *name, const char *id,
 	return 0;
 }
 
-/* CONFLICT when another has the key; one that is too old gives it up. */
+/* CONFLICT if another sandbox has the key; a key that is too old is removed. */
 static int check_key(struct catalog *catalog, const char *key, const char *id, struct husk_error *err)
 {
 	int64_t taken = 0;
@@ -245,7 +245,7 @@ static int check_key(struct catalog *catalog, const char *key, const char *id, s
 	return taken ? husk_fail(err, HUSK_CONFLICT, "another request has this idempotency key") : 0;
 }
 
-/* NOT_FOUND when one of them was removed since it was looked up: from here on it cannot be. */
+/* NOT_FOUND if one of the volumes was removed since the lookup. From here on none can be removed. */
 static int check_volumes(struct catalog *catalog, const char *volumes, struct husk_error *err)
 {
 	cleanup_strv char **gone = NULL;
@@ -262,7 +262,7 @@ static int check_volumes(struct catalog *catalog, const char *volumes, struct hu
 		       : 0;
 }
 
-/* What a row must be that is to be the view's: free in name and key, and within the quotas. */
+/* Checks a row that will belong to the view: its name and key must be free, and the quotas must allow it. */
 static int check_new(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err)
 {
 	if (check_name(catalog, row->name, row->id, err) || check_key(catalog, row->idempotency_key, row->id, err) ||
@@ -271,7 +271,7 @@ static int check_new(struct catalog *catalog, const struct catalog_sandbox *row,
 	return quota_check(catalog, row->id, 1, row->memory_bytes, err);
 }
 
-/* The lowest number nobody has. */
+/* The lowest free number. */
 static int free_slot(struct catalog *catalog, uint32_t *out, struct husk_error *err)
 {
 	int64_t slot = 0;
@@ -314,7 +314,7 @@ int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, st
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
 	if (catalog_finish(catalog, insert_sandbox(catalog, row, err), err)) {
-		if (row->slot) /* it is not another's: the row was nearly there */
+		if (row->slot) /* set late, so the stored values are of this row and of no other */
 			values_drop(catalog, row->id);
 		row->slot = 0;
 		return -1;
@@ -324,7 +324,7 @@ int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, st
 
 /* ---- changing ---- */
 
-/* A sandbox that wakes takes its memory again. */
+/* A waking sandbox uses memory again. */
 static int quota_check_wake(struct catalog *catalog, const char *id, struct husk_error *err)
 {
 	int64_t memory = 0;
@@ -358,7 +358,7 @@ int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_
 	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
 }
 
-/* One update of a sandbox that has not ended; ?1 is its id. GONE when it has. */
+/* Updates a sandbox that has not ended; ?1 is its id. GONE if it has ended. */
 static int update_live(struct catalog *catalog, const char *id, const char *sql, const struct argument *arguments,
 		       struct husk_error *err)
 {
@@ -424,7 +424,7 @@ int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t id
 	return catalog_finish(catalog, result, err);
 }
 
-/* One text column of a sandbox that has not ended. */
+/* Sets one text column of a sandbox that has not ended. */
 static int set_text(struct catalog *catalog, const char *id, const char *sql, const char *value, struct husk_error *err)
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
@@ -446,7 +446,7 @@ int catalog_sandbox_set_egress(struct catalog *catalog, const char *id, const ch
 			err);
 }
 
-/* Inside a transaction. NOT_FOUND: there is no such row. */
+/* Inside a transaction. NOT_FOUND: no such row. */
 static int end_row(struct catalog *catalog, const char *id, const char *reason, struct husk_error *err)
 {
 	int64_t known = 0;
@@ -515,7 +515,7 @@ int catalog_sandbox_forget(struct catalog *catalog, const char *id, struct husk_
 
 /* ---- the pool ---- */
 
-/* The row, already moved to CREATING; NULL when there is none. */
+/* The row, already moved to CREATING; NULL: none. */
 static int claim(struct catalog *catalog, const char *template_digest, uint64_t disk_bytes, bool warm, void **row,
 		 struct husk_error *err)
 {
@@ -567,7 +567,7 @@ int catalog_pool_count(struct catalog *catalog, const char *template_digest, uin
 	return catalog_finish(catalog, result, err) < 0 ? -1 : (int)count;
 }
 
-/* Inside a transaction: the entry goes first, since a slot belongs to one row at a time. */
+/* Inside a transaction: the entry is deleted first, because a slot belongs to one row at a time. */
 static int adopt(struct catalog *catalog, const char *id, const char *entry, struct husk_error *err)
 {
 	int64_t slot = 0;

@@ -64,8 +64,8 @@ int catalog_secret_add(struct catalog *catalog, const struct husk_stored_secret 
 	return catalog_finish(catalog, insert(catalog, secret, value, err), err) < 0 ? -1 : 0;
 }
 
-/* One statement on one secret, ?1 being its id or name and ?2 the tenant. The old value is gone from the disk as well,
- * unless somebody reads just now: then the next change takes it along. */
+/* Runs one statement on one secret; ?1 is its id or name and ?2 the tenant. The old value is also removed from the
+ * disk, unless another process reads at that moment: then the next change removes it. */
 static int change(struct catalog *catalog, const char *id_or_name, const char *sql, const struct argument *arguments,
 		  struct husk_error *err)
 {

@@ -88,7 +88,7 @@ int catalog_snapshot_add(struct catalog *catalog, const struct catalog_snapshot 
 	return result;
 }
 
-/* One statement on one snapshot, ?1 being its id, that makes it `more` bytes; NOT_FOUND when it touched none. */
+/* Runs one statement on one snapshot (?1 is its id) that adds `more` bytes; NOT_FOUND if no row changed. */
 static int change(struct catalog *catalog, const char *id, uint64_t more, const char *sql,
 		  const struct argument *arguments, struct husk_error *err)
 {
@@ -213,7 +213,7 @@ int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *na
 	return catalog_finish(catalog, add_tag(catalog, id, name, err), err) < 0 ? -1 : 0;
 }
 
-/* When it is its own name, one of the further ones takes its place. */
+/* If the main name is removed, one of the additional names replaces it. */
 static int remove_name(struct catalog *catalog, const char *name, struct husk_error *err)
 {
 	const struct argument *arguments = ARGUMENTS(text(name), text(catalog->view.tenant));

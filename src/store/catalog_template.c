@@ -13,7 +13,7 @@ static const struct field template_fields[] = {
 	FIELD(catalog_template, FIELD_TEXT, tenant),       FIELD(catalog_template, FIELD_TEXT, egress),
 };
 
-/* What a view may use: the tenant's own, and the instance's where it has none of that name. ?1 is the tenant. */
+/* What a view may use: the tenant's own templates, and those of the instance with other names. ?1 is the tenant. */
 #define USABLE                                                                                                         \
 	"current AND (tenant IS ?1 OR (tenant IS NULL AND NOT EXISTS (SELECT 1 FROM templates AS own "                 \
 	"WHERE own.name = templates.name AND own.current AND own.tenant = ?1)))"
@@ -42,7 +42,7 @@ static int insert_template(struct catalog *catalog, const struct catalog_templat
 
 	version.current = true;
 	version.tenant = (char *)catalog->view.tenant;
-	/* A name may go back to a version that it had: that one's row is written anew. */
+	/* A name may return to an earlier version: then the row of that version is written again. */
 	if (catalog_run(catalog, "DELETE FROM templates WHERE name = ?1 AND digest = ?2 AND tenant IS ?3",
 			ARGUMENTS(text(row->name), text(row->digest), text(version.tenant)), err) < 0 ||
 	    catalog_run(catalog, "UPDATE templates SET current = 0 WHERE name = ?1 AND current AND tenant IS ?2",
@@ -104,7 +104,7 @@ int catalog_template_list(struct catalog *catalog, bool with_old, struct catalog
 			      err);
 }
 
-/* Two names may share one version: it is unused when neither points at it. */
+/* Two names may share one version: the version is unused if no name points at it. */
 #define UNUSED                                                                                                         \
 	"NOT EXISTS (SELECT 1 FROM templates WHERE digest = candidate.digest AND current) "                            \
 	"AND NOT EXISTS (SELECT 1 FROM snapshots WHERE template_digest = candidate.digest) "                           \
@@ -116,7 +116,7 @@ int catalog_template_unused(struct catalog *catalog, struct catalog_template ***
 			      err);
 }
 
-/* Why a tenant's removal touched nothing: it is the instance's, or there is none. */
+/* Why a tenant's removal changed nothing: the template belongs to the instance, or does not exist. */
 static int not_removed(struct catalog *catalog, const char *name, struct husk_error *err)
 {
 	int64_t known = 0;

@@ -52,7 +52,7 @@ static int check_count(struct catalog *catalog, const char *id, size_t count, st
 			 (long long)used, catalog->view.max_sandboxes, count);
 }
 
-/* Limits come from callers and may be near the top of their type. */
+/* Limits come from callers and may be near the maximum of their type. */
 static bool exceeds(uint64_t used, uint64_t more, uint64_t limit)
 {
 	uint64_t total;
@@ -211,7 +211,7 @@ int catalog_token_revoke(struct catalog *catalog, const char *id_or_name, struct
 	int changed = catalog_run(catalog, "UPDATE tokens SET revoked = 1 WHERE (id = ?1 OR name = ?1) AND NOT revoked",
 				  ARGUMENTS(text(id_or_name)), err);
 
-	/* ?1 is the tenant, and only the instance has tokens to name. */
+	/* ?1 is the tenant; only the instance has tokens to suggest. */
 	if (changed == 0)
 		changed = catalog_not_found(catalog, "token", id_or_name,
 					    "SELECT name FROM tokens WHERE NOT revoked AND ?1 IS NULL", "husk token ls",

@@ -18,7 +18,7 @@ static char *path_of(const struct catalog *catalog, const char *id)
 	return str_format("%s/%s", catalog->values, id);
 }
 
-/* The same object, every value empty. */
+/* The same object with empty values. */
 static char *names_of(const char *environment)
 {
 	json_t *object = json_loads(environment, 0, NULL);
@@ -56,7 +56,7 @@ int values_put(struct catalog *catalog, const char *id, const char *environment,
 	return file_write_atomic(path, environment, strlen(environment), 0600, err);
 }
 
-/* Replaces the names by what the file has; a row of an older husk has the values itself. */
+/* Replaces the names by the content of the file; a row of an older husk has the values itself. */
 int values_get(struct catalog *catalog, const char *id, char **environment, struct husk_error *err)
 {
 	cleanup_free char *path = path_of(catalog, id);

@@ -1,10 +1,11 @@
 /*
  * Stage 1 of a template: a Debian root filesystem from the host's release and package sources, made by mmdebstrap.
- * templates/customize.sh adds the definition's users, files, npm and PyPI packages and scripts. Called by rootfs.c. All of
- * this runs third-party programs as root, so it runs in a cell (builder.c), which has no rights outside what it makes.
+ * templates/customize.sh adds the definition's users, files, npm and PyPI packages and scripts. Called by rootfs.c. All
+ * of this runs third-party programs as root, so it runs in a cell (builder.c), which has no rights outside its own
+ * tree.
  *
- * Package sources are read from the host's apt configuration, Debian's own only: a third party's packages do not get into a
- * template because the host has that source. Credentials in a source's address are left out.
+ * Package sources are read from the host's apt configuration. Only Debian's own sources are used: a third party's
+ * source on the host does not get into a template. Credentials in a source's address are left out.
  */
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -12,10 +13,10 @@
 #include "store/builder.h"
 #include "store/rootfs.h"
 
-#define SAY_EVERY_MS 1000 /* between lines that only count */
-#define REASON_MAX 600    /* of the tool's own words, in the message */
+#define SAY_EVERY_MS 1000 /* between lines that only show a count */
+#define REASON_MAX 600    /* of the tool's own output, in the message */
 
-/* What apt, npm, node and pip need from the caller's environment to reach their servers. */
+/* Variables of the caller's environment that apt, npm, node and pip need to reach their servers. */
 static const char *const passed_on[] = { "http_proxy",          "https_proxy",         "no_proxy",
 					 "HTTP_PROXY",          "HTTPS_PROXY",         "NO_PROXY",
 					 "NPM_CONFIG_REGISTRY", "npm_config_registry", "PIP_INDEX_URL" };
@@ -29,8 +30,8 @@ static bool source_wanted(const char *uri, const char *suite, const char *codena
 	const char *last = strrchr(uri, '/');
 	size_t length = strlen(codename);
 
-	/* A mirror of Debian keeps its last path component (debian, debian-security); a third party's archive that
-	 * borrows a Debian suite name does not have it. */
+	/* A mirror of Debian keeps the last path component (debian, debian-security). A third party's archive that uses
+	 * the name of a Debian suite does not have it. */
 	if (!last || !str_starts(last + 1, "debian") || !str_starts(suite, codename))
 		return false;
 	for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
@@ -39,7 +40,7 @@ static bool source_wanted(const char *uri, const char *suite, const char *codena
 	return false;
 }
 
-/* From a line of apt's ('<uri>/dists/<suite>/InRelease' and more) to a source line, when it is one for us. */
+/* Converts a line of apt ('<uri>/dists/<suite>/InRelease' and more) to a source line, if the source is wanted. */
 static int source_add(char *line, const char *codename, struct buf *out)
 {
 	char *uri = strchr(line, '\''), *suite = uri ? strstr(uri, "/dists/") : NULL;
@@ -52,7 +53,7 @@ static int source_add(char *line, const char *codename, struct buf *out)
 	return source_wanted(uri + 1, suite, codename) ? buf_printf(out, "deb %s %s main\n", uri + 1, suite) : 0;
 }
 
-/* The sources this host uses. Asked in a way that also answers on a machine that has not fetched its lists yet. */
+/* The sources of this host. The command also answers on a machine that has not downloaded its package lists yet. */
 static int sources_collect(const char *codename, struct buf *out, struct husk_error *err)
 {
 	cleanup_buf struct buf listing = { 0 };
@@ -78,7 +79,7 @@ static int sources_collect(const char *codename, struct buf *out, struct husk_er
 	return 0;
 }
 
-/* This host's way to its mirror (proxy, certificates, time checks), as --aptopt arguments. */
+/* This host's settings for its mirror (proxy, certificates, time checks), as --aptopt arguments. */
 static int options_collect(char ***arguments, struct husk_error *err)
 {
 	static const char *const prefixes[] = { "Acquire::http", "Acquire::https", "Acquire::Check-",
@@ -150,13 +151,13 @@ static int add_excludes(const struct template_definition *definition, char ***ar
 
 static int arguments_collect(const struct build *build, const char *codename, char ***arguments, struct husk_error *err)
 {
-	/* Manuals and translations are most of what a program in a sandbox never reads. Copyright files stay. */
+	/* Programs in a sandbox never read manuals and translations, which are large. Copyright files stay. */
 	static const char *const fixed[] = {
 		"mmdebstrap",
 		"--verbose",
 		"--mode=root", /* of its cell */
 		"--skip=chroot/mount/sys",
-		"--skip=cleanup/apt", /* customize.sh has done that, to the new root alone */
+		"--skip=cleanup/apt", /* customize.sh does that, for the new root only */
 		"--variant=minbase",
 		"--format=tar",
 		"--aptopt=APT::Install-Recommends \"false\"",
@@ -169,7 +170,7 @@ static int arguments_collect(const struct build *build, const char *codename, ch
 		"--dpkgopt=path-include=/usr/share/locale/locale.alias",
 		"--dpkgopt=path-exclude=/usr/share/doc/*",
 		"--dpkgopt=path-include=/usr/share/doc/*/copyright",
-		/* Java's packages link manuals from there, and fail without the directory. */
+		/* Java's packages link manuals in this directory, and fail if it is missing. */
 		"--essential-hook=mkdir -p \"$1/usr/share/man/man1\"",
 	};
 
@@ -194,7 +195,7 @@ static int add_variable(char ***environment, const char *name, const char *value
 	return pair ? strv_add(environment, pair) : -1;
 }
 
-/* What customize.sh goes by, and what the way to the servers needs; nothing else of the caller's. */
+/* The variables of customize.sh, and those for the servers; no other variable of the caller. */
 static int environment_collect(const struct build *build, char ***environment, struct husk_error *err)
 {
 	const struct template_definition *definition = build->definition;
@@ -224,9 +225,9 @@ static int environment_collect(const struct build *build, char ***environment, s
 	return 0;
 }
 
-/* ---- what it works with ---- */
+/* ---- the working directory ---- */
 
-/* The caller's npm settings, where there are some: in a file that the cell may read, and that goes with it. */
+/* The caller's npm settings, if any, in a file that the cell can read; the file is removed with the cell. */
 static int stage_npm(const struct build *build, const char *stage, struct husk_error *err)
 {
 	const char *given = getenv("NPM_CONFIG_USERCONFIG"), *home = getenv("HOME");
@@ -246,7 +247,8 @@ static int stage_npm(const struct build *build, const char *stage, struct husk_e
 		       : 0;
 }
 
-/* The directory that the cell works in, with a copy of the definition: its own may be closed to others. */
+/* Makes the working directory of the cell, with a copy of the definition, whose own directory the cell may not be able
+ * to read. */
 static int stage_fill(const struct build *build, const char *stage, struct husk_error *err)
 {
 	cleanup_free char *definition = str_format("%s/definition", stage);
@@ -261,13 +263,13 @@ static int stage_fill(const struct build *build, const char *stage, struct husk_
 
 /* ---- following it ---- */
 
-/* What mmdebstrap and apt say, turned into what people want to know. */
+/* Converts the output of mmdebstrap and apt to progress lines for people. */
 struct follower {
 	const struct build *build;
 	FILE *log;
 	unsigned total, unpacked, configured;
 	int64_t said_ms;
-	char reason[REASON_MAX]; /* the first complaint, or else the last line */
+	char reason[REASON_MAX]; /* the first error, or otherwise the last line */
 	bool complained;
 };
 

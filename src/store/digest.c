@@ -11,7 +11,7 @@
 #include "store/image_store.h"
 #include "store/rootfs.h"
 
-/* Raised when the same input would be built into something else. */
+/* Increased when the same input would give another result. */
 #define STAGE1_FORMAT "1"
 #define IMAGE_FORMAT "1"
 
@@ -93,7 +93,7 @@ static int digest_content(struct digest *digest, int fd, const char *path, struc
 	}
 	if (count < 0)
 		return husk_fail_errno(err, "cannot read '%s'", path);
-	/* After the bytes, since a file may grow while it is read: the frame closes behind what was hashed. */
+	/* The size is hashed after the bytes, because a file may grow while it is read. */
 	return digest_bytes(digest, &total, sizeof(total)) < 0 ? fail_hash(err) : 0;
 }
 
@@ -121,7 +121,7 @@ static int digest_link(struct digest *digest, const char *path, struct husk_erro
 
 static int digest_status(struct digest *digest, const char *name, const struct stat *status, bool owners)
 {
-	/* Which permission bits a checkout gives depends on the umask, except that of executing. */
+	/* The umask decides the permission bits of a checkout, except the execute bit. */
 	uint64_t mode = owners ? status->st_mode : (status->st_mode & (S_IFMT | S_IXUSR));
 	uint64_t fields[] = { mode, owners ? status->st_uid : 0, owners ? status->st_gid : 0,
 			      S_ISCHR(status->st_mode) || S_ISBLK(status->st_mode) ? status->st_rdev : 0 };
@@ -183,7 +183,7 @@ static int keep_guest(const struct dirent *entry)
 {
 	const char *name = entry->d_name;
 
-	/* Sources and leavings of a build tree are no guest files. */
+	/* Sources and leftovers of a build tree are not guest files. */
 	return name[0] != '.' && !str_ends(name, ".c") && !str_ends(name, ".h") && !str_ends(name, ".o") &&
 	       !str_ends(name, ".d") && !str_equal(name, "__pycache__");
 }
@@ -221,8 +221,8 @@ int guest_files(int (*visit)(void *data, const char *name, const char *path, str
 	bool complete = false;
 	int result = 0;
 
-	/* A build tree has programs in build/guest and the rest in guest; an installation has all in one. Whatever lies
-	 * further down belongs to another version. */
+	/* A build tree has programs in build/guest and other files in guest; an installation has all of them in one
+	 * directory. Files in later places belong to another version. */
 	for (char **place = places; place && *place && !complete && result == 0; place++) {
 		cleanup_free char *folder = str_format("%s/guest", *place);
 		cleanup_free char *kernel = str_format("%s/guest/kernel.py", *place);
@@ -289,7 +289,7 @@ static int digest_list(struct digest *digest, const char *name, char **list, str
 	return 0;
 }
 
-/* What of a definition decides the outcome of stage 1; what is started or warmed later does not. */
+/* The parts of a definition that decide the result of stage 1; commands that start or warm up later do not. */
 static int digest_recipe(struct digest *digest, const struct template_definition *definition, struct husk_error *err)
 {
 	cleanup_free char *files = str_format("%s/files", definition->source);
@@ -335,7 +335,7 @@ int digest_stage1(const struct template_definition *definition, char out[static 
 	return digest_finish(digest, out) < 0 ? fail_hash(err) : 0;
 }
 
-/* Of the store of pulled images the one that is meant: config and layers name all of its content. */
+/* For a pulled image: its config and layers identify all of its content. */
 static int digest_pulled(const struct template_definition *definition, struct digest *digest, struct husk_error *err)
 {
 	cleanup(oci_image_free) struct oci_image image = { 0 };
@@ -350,7 +350,8 @@ static int digest_pulled(const struct template_definition *definition, struct di
 	return 0;
 }
 
-/* The layout as it lies there: what of it is not the image's makes it another one, which costs a build and no more. */
+/* Hashes the layout as it is. Files that do not belong to the image also change the hash, which only costs another
+ * build. */
 static int digest_image(const struct template_definition *definition, struct digest *digest, struct husk_error *err)
 {
 	const char *reference = definition->reference ? definition->reference : "";

@@ -1,7 +1,7 @@
 /*
- * The store of pulled images (image_store.h). A removal takes the name off first; blobs go when no name leads to them, and
- * never while somebody holds the store. What cannot be read keeps everything: a damaged index must not look like an empty
- * one.
+ * The store of pulled images (image_store.h). A removal first removes the name. Blobs are removed when no name leads to
+ * them, and never while a process holds the store. If the index cannot be read, nothing is removed: a damaged index
+ * must not look like an empty one.
  */
 #include "store/image_store.h"
 
@@ -12,7 +12,7 @@
 #include "base/jansson.h"
 
 #define INDEX_MAX (16u << 20)
-#define NAME "io.containerd.image.name" /* what oci.c finds an image by */
+#define NAME "io.containerd.image.name" /* the name by which oci.c finds an image */
 #define TEMPLATE "io.husk.template"
 #define PULLED "io.husk.pulled"
 #define BLOB_LOCK ".husk-lock"
@@ -151,7 +151,7 @@ static const char *annotation(json_t *entry, const char *key)
 	return json_string_value(json_object_get(json_object_get(entry, "annotations"), key));
 }
 
-/* 1: taken; 0: not one of ours. */
+/* 1: read; 0: not an entry of Husk. */
 static int read_entry(json_t *from, struct image_entry *out, struct husk_error *err)
 {
 	static const char prefix[] = "sha256:";
@@ -196,7 +196,7 @@ int image_store_list(const struct image_store *store, struct image_list *out, st
 	return 0;
 }
 
-/* How many entries of that name went. */
+/* Returns how many entries of that name were removed. */
 static size_t take_out(json_t *index, const char *name)
 {
 	json_t *list = json_object_get(index, "manifests");
@@ -240,7 +240,7 @@ int image_store_drop(const struct image_store *store, const char *name, struct h
 	return index_save(store, index, err);
 }
 
-/* ---- what is not needed ---- */
+/* ---- unused blobs ---- */
 
 static int keep(char ***kept, const char *hex, struct husk_error *err)
 {
@@ -252,7 +252,7 @@ static int compare(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The digests of everything that an image leads to, sorted. */
+/* The digests of everything that an image needs, sorted. */
 static int needed(const struct image_store *store, char ***kept, struct husk_error *err)
 {
 	cleanup(image_list_free) struct image_list list = { 0 };
@@ -304,7 +304,7 @@ int image_store_sweep(const struct image_store *store, uint64_t *bytes, struct h
 
 	if (!blobs || !partial)
 		return husk_fail_memory(err);
-	if (lock < 0) /* somebody pulls or builds: another time */
+	if (lock < 0) /* another process pulls or builds: try later */
 		return why.code ? husk_fail(err, why.code, "%s", why.message) : 0;
 	if (needed(store, &kept, err) < 0)
 		return -1;

@@ -79,7 +79,7 @@ static int read_descriptor(json_t *descriptor, const char *where, char out[stati
 
 /* ---- names ---- */
 
-/* "registry.example.com:5000/": what comes before the name itself; its length, or 0. */
+/* "registry.example.com:5000/": the part before the name itself; returns its length, or 0. */
 static size_t registry_length(const char *name)
 {
 	size_t length = strcspn(name, "/");
@@ -90,7 +90,7 @@ static size_t registry_length(const char *name)
 	return host ? length + 1 : 0;
 }
 
-/* Without the registry's default folder, and with the tag that goes without saying. */
+/* The name without the registry's default folder, and with the default tag. */
 static char *plain_name(const char *name)
 {
 	const char *last = strrchr(name, '/');
@@ -115,7 +115,7 @@ static int add_name(char ***names, const char *name, const char *reference, stru
 	return strv_add(names, name) < 0 || strv_add(names, reference) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* An image may say its whole name, its tag alone, or nothing. */
+/* An image may have its full name, its tag alone, or no name. */
 static int index_names(json_t *index, const char *stem, char ***names, struct husk_error *err)
 {
 	json_t *entry;
@@ -168,7 +168,7 @@ static bool is_called(json_t *entry, const char *reference)
 	       str_equal(text_of(annotations, CONTAINERD_NAME), reference);
 }
 
-/* An entry without a platform may be for any: its config says. */
+/* An entry without a platform may be for any platform; its config decides. */
 static bool fits(json_t *entry)
 {
 	json_t *platform = json_object_get(entry, "platform");
@@ -211,7 +211,7 @@ static int choose(const char *text, const char *where, const char *reference, bo
 		if (reference && !is_called(entry, reference))
 			continue;
 		called++;
-		/* One image under two names is one image. */
+		/* The same image under two names counts once. */
 		if (!fits(entry) || (found && first) ||
 		    (found && str_equal(text_of(entry, "digest"), text_of(found, "digest"))))
 			continue;
@@ -289,7 +289,7 @@ int oci_manifest(const char *text, const char *where, struct oci_image *out, cha
 	return read_descriptor(json_object_get(root, "config"), where, config, size, err);
 }
 
-/* ---- what docker saves ---- */
+/* ---- output of docker save ---- */
 
 static bool is_tagged(json_t *entry, const char *reference)
 {
@@ -364,7 +364,7 @@ int oci_docker(const char *text, const char *where, const char *reference, struc
 
 /* ---- a config ---- */
 
-/* Each becomes a line of the file that the agent reads. */
+/* Each variable becomes a line of the file that the agent reads. */
 static int take_variables(json_t *list, const char *where, struct oci_image *out, struct husk_error *err)
 {
 	size_t i, total = 0;
@@ -442,7 +442,7 @@ static int take_line(json_t *value, const char *what, const char *where, size_t 
 	return *out ? 0 : husk_fail_memory(err);
 }
 
-/* What its processes are, unless somebody says otherwise. */
+/* The defaults for the processes of the image. */
 static int take_process(json_t *config, const char *where, struct oci_image *out, struct husk_error *err)
 {
 	size_t total = 0;

@@ -89,7 +89,7 @@ static char *read_document(const char *directory, const char *where, const char 
 	return steal_pointer(text);
 }
 
-/* One that must be there and be what its digest says. */
+/* Reads a document that must exist and must have its digest. */
 static char *read_checked(const char *directory, const char *where, const char *path, const char *digest,
 			  struct husk_error *err)
 {
@@ -119,7 +119,7 @@ static char *read_blob(const char *directory, const char *where, const char *dig
 	return NULL;
 }
 
-/* Follows an index to the manifest of the image, through other indexes where there are. */
+/* Follows an index to the manifest of the image, if necessary through other indexes. */
 static int load_index(const char *directory, const char *where, const char *index, const char *reference,
 		      struct oci_image *out, struct husk_error *err)
 {
@@ -158,7 +158,8 @@ static int load_docker(const char *directory, const char *where, const char *man
 	return config ? oci_config(config, where, true, out, err) : -1;
 }
 
-/* Newer versions of docker save write both kinds: then its names are in manifest.json, which is asked first by name. */
+/* Newer versions of docker save write both kinds. Then the names are in manifest.json, so a name is looked up there
+ * first. */
 int oci_load(const char *directory, const char *where, const char *reference, struct oci_image *out,
 	     struct husk_error *err)
 {
@@ -190,7 +191,7 @@ int oci_load(const char *directory, const char *where, const char *reference, st
 
 /* ---- layers ---- */
 
-/* The bytes of the layer as they lie there, or with their compression taken off. */
+/* Hashes the bytes of the layer, as stored or decompressed. */
 static int sum_layer(struct sum *sum, struct archive *in, int fd, const char *where, const struct oci_layer *layer,
 		     struct husk_error *err)
 {
@@ -232,7 +233,7 @@ int oci_verify(int fd, const char *where, const struct oci_layer *layer, struct 
 
 /* ---- images by name ---- */
 
-/* index.json and manifest.json of a tar, each NULL when it has none; the rest is skipped. */
+/* index.json and manifest.json of a tar, NULL if missing; other files are skipped. */
 static void peek_tar(const char *path, char **index, char **manifest)
 {
 	struct archive *in = archive_read_new();
@@ -259,7 +260,7 @@ static void peek_tar(const char *path, char **index, char **manifest)
 	archive_read_free(in);
 }
 
-/* The name that it would have as a file: "python" of python.tar.gz. */
+/* The name without extensions: "python" for python.tar.gz. */
 static char *stem_of(const char *name)
 {
 	const char *dot = strstr(name, ".tar");
@@ -267,7 +268,7 @@ static char *stem_of(const char *name)
 	return strndup(name, dot ? (size_t)(dot - name) : strlen(name));
 }
 
-/* 1: the layout at `path` holds it, as *reference. */
+/* 1: the layout at `path` holds the image, as *reference. */
 static int look_into(const char *path, const char *file, const char *name, char **reference, struct husk_error *err)
 {
 	cleanup_free char *index = NULL, *manifest = NULL, *stem = stem_of(file);

@@ -34,7 +34,7 @@ static int make_private(const char *path, struct husk_error *err)
 	return 0;
 }
 
-/* `home` is as it was asked for, or resolved: the default's sockets are elsewhere, and always fit. */
+/* `home` is as given, or resolved. The default home has its sockets in another directory, where they always fit. */
 static int check_length(const char *home, struct husk_error *err)
 {
 	size_t room = sizeof((struct sockaddr_un *)0)->sun_path - 1; /* for the NUL */
@@ -49,7 +49,7 @@ static int check_length(const char *home, struct husk_error *err)
 		home, strlen(home), longest);
 }
 
-/* The home that was asked for, made if missing: absolute and without symbolic links, so an instance has one name. */
+/* The requested home, made if missing: absolute and without symbolic links, so that an instance has one name. */
 static int resolve_home(const char *home, char **out, struct husk_error *err)
 {
 	if (!home)
@@ -72,7 +72,7 @@ static int resolve_home(const char *home, char **out, struct husk_error *err)
 	return 0;
 }
 
-/* FNV-1a: short, stable, and spread well enough to tell a host's few instances apart. */
+/* FNV-1a: short, stable, and good enough to distinguish the few instances of a host. */
 static uint32_t hash(const char *s)
 {
 	uint32_t value = 2166136261u;

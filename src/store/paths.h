@@ -1,5 +1,5 @@
 /*
- * Where an instance keeps its things: one place that knows, so that tests and a second instance on a host never meet.
+ * The paths of an instance. Only this module knows them, so that tests and a second instance on a host never collide.
  *
  *   <home>/catalog.db, <home>/signing.key
  *   <home>/templates/<digest>-<build>/    a version: rootfs.img, baked/ (bake.h: the snapshot of it already running)
@@ -8,7 +8,7 @@
  *   <home>/images/pulled/                 those of registries (store/image_store.h)
  *   <home>/snapshots/<id>/                a checkpoint image
  *   <home>/sandboxes/<id>/                image/ (when hibernated), log, console (instance/console.h)
- *   <home>/sandboxes/<id>/points/<n>/     its checkpoints; while it goes back to one, image is a link to that
+ *   <home>/sandboxes/<id>/points/<n>/     its checkpoints; during a rewind, image is a link to one
  *   <home>/volumes/<id>/                  data/, usage (volume/volume.h)
  *   <home>/machines/<slot>/               the engine's files of a live machine
  *   <home>/disks.btrfs, <home>/disks.lock cloned disks of gVisor machines (engine/gvisor/disks.c); on a btrfs: disks/

@@ -33,7 +33,7 @@ void build_say(const struct build *build, const char *format, ...)
 
 /* ---- the work directory ---- */
 
-/* Opened and locked, or -1 when another process holds it. */
+/* Opens and locks a directory; -1 if another process holds it. */
 static int lock_directory(const char *path, int mode)
 {
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -45,7 +45,7 @@ static int lock_directory(const char *path, int mode)
 	return fd;
 }
 
-/* Removes what builds that were killed left. */
+/* Removes the remains of killed builds. */
 static void sweep(const char *cache)
 {
 	cleanup_dir DIR *dir = opendir(cache);
@@ -91,7 +91,7 @@ static void work_close(char **path)
 
 /* ---- stage 1 ---- */
 
-/* Drops stage 1 of earlier versions of this definition: <name>-<digest>.tar of another digest. */
+/* Removes stage 1 of earlier versions of this definition: <name>-<digest>.tar with another digest. */
 static void prune(const char *cache, const char *name, const char *keep)
 {
 	cleanup_dir DIR *dir = opendir(cache);
@@ -107,8 +107,8 @@ static void prune(const char *cache, const char *name, const char *keep)
 	}
 }
 
-/* Makes stage 1 as `tar`, unless somebody else just did. One build at a time: two of the same definition would do the
- * same work twice, and more would only be in each other's way. */
+/* Makes stage 1 as `tar`, unless another process has just made it. One build runs at a time: two builds of the same
+ * definition would do the same work twice, and several builds would slow each other down. */
 static int stage1_make(const struct build *build, const char *cache, const char *tar, struct husk_error *err)
 {
 	cleanup_free char *made = str_format("%s/root.tar", build->work);
@@ -133,7 +133,7 @@ static int stage1_make(const struct build *build, const char *cache, const char 
 	return 0;
 }
 
-/* The path of stage 1's tar, made when the cache does not have it. */
+/* The path of stage 1's tar; it is made if the cache does not have it. */
 static int stage1(const struct build *build, const char *cache, char **out, struct husk_error *err)
 {
 	const char *name = build->definition->name;
@@ -152,9 +152,9 @@ static int stage1(const struct build *build, const char *cache, char **out, stru
 	return 0;
 }
 
-/* ---- stage 2: what Husk brings ---- */
+/* ---- stage 2: Husk's own files ---- */
 
-/* A directory of the root, made when missing. A link in its place is refused: what is put in would land elsewhere. */
+/* Makes a directory of the root if it is missing. A link in its place is refused: files would be written elsewhere. */
 static int seed_directory(int root, uint32_t owner, const char *path, mode_t mode, struct husk_error *err)
 {
 	cleanup_close int fd = -1;
@@ -215,7 +215,7 @@ static int seed_environment(int root, const struct build *build, struct husk_err
 	return 0;
 }
 
-/* What a container image says about its processes, for the agent. */
+/* Writes the process settings of a container image, for the agent. */
 static int seed_process(int root, const struct build *build, struct husk_error *err)
 {
 	cleanup_close int fd = openat(root, ".husk/process", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -250,7 +250,7 @@ static int seed_all(const struct build *build, const char *tree, struct husk_err
 	cleanup_free char *agent = template_libfile("husk-agent");
 	cleanup_free char *old = str_format("%s/.husk", tree);
 	cleanup_close int root = open(tree, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	const uint32_t owner = build->jail->uid_base; /* root, as the cell that makes the image sees it */
+	const uint32_t owner = build->jail->uid_base; /* root, as seen by the cell that makes the image */
 
 	if (!agent)
 		return template_libfile_missing("husk-agent", err);
@@ -311,7 +311,7 @@ int build_copy(const struct build *build, const char *from, bool as_root, const 
 	if (pid < 0)
 		return -1;
 	int result = step_unpack(build->jail, in, from, "rootfs", to, err);
-	fd_close(&in); /* a tar that goes on then ends */
+	fd_close(&in); /* a tar that still writes then ends */
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return husk_fail_errno(err, "cannot wait for tar");
@@ -340,7 +340,7 @@ static int lay_layers(const struct build *build, const char *layout, const char 
 	return 0;
 }
 
-/* A container image: a layout as it is, or a tar of one unpacked first. */
+/* Unpacks a container image: a layout directly, a tar of one after unpacking it. */
 static int lay_image(struct build *build, const char *tree, struct husk_error *err)
 {
 	const struct template_definition *definition = build->definition;
@@ -363,7 +363,7 @@ static int lay_image(struct build *build, const char *tree, struct husk_error *e
 	return lay_layers(build, layout, tree, err);
 }
 
-/* The template's root as a tree at `tree`. */
+/* Makes the template's root as a tree at `tree`. */
 static int lay_out(struct build *build, const char *cache, const char *tree, struct husk_error *err)
 {
 	const struct template_definition *definition = build->definition;

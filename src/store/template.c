@@ -17,7 +17,7 @@
 #define DISK_MIN (64ull << 20)
 #define DISK_MAX (1ull << 44)
 
-/* ---- checks on values: NULL when it is fine, else what it should be ---- */
+/* ---- checks of values: NULL if the value is valid, otherwise what it should be ---- */
 
 static bool all_of(const char *s, const char *extra)
 {
@@ -113,7 +113,7 @@ static int fail_value(const struct line *line, const char *value, const char *wa
 			 wanted);
 }
 
-/* A key that may repeat: each value whole, or each of its words, onto a list. */
+/* A key that may repeat: each value, or each word of it, is added to a list. */
 struct list_key {
 	const char *key;
 	size_t offset; /* of the list in struct template_definition */
@@ -304,7 +304,7 @@ static int check_source(const struct template_definition *definition, mode_t typ
 	return 0;
 }
 
-/* The scripts a definition names have to be there before an hour of packages is installed. */
+/* The scripts of a definition must exist: checked before the long installation of packages. */
 static int check_scripts(const struct template_definition *definition, struct husk_error *err)
 {
 	for (char **script = definition->scripts; script && *script; script++) {
@@ -378,7 +378,7 @@ int template_from_image(const char *path, const char *reference, const char *nam
 	return 0;
 }
 
-/* ---- what Husk ships ---- */
+/* ---- files that Husk ships ---- */
 
 char **template_places(void)
 {

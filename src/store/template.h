@@ -1,27 +1,27 @@
 /*
- * Templates: from what a template is described by (a definition, a rootfs tar or directory, a container image) to its read-only
- * root image (EROFS). Baking that image into a running snapshot is src/instance/bake.c, which uses this header.
+ * Templates: builds the read-only root image (EROFS) from a definition, a rootfs tar or directory, or a container image.
+ * src/instance/bake.c, which uses this header, bakes that image into a running snapshot.
  *
  * A definition is a directory: a `template` file of "key: value" lines (# comments; keys marked * may repeat), and
- * optionally `files/`, copied over the root, and scripts it names:
+ * optionally `files/`, which is copied over the root, and scripts:
  *
  *     description: one line for people
  *     packages*:   Debian packages, separated by spaces
  *     exclude*:    paths, or patterns of them, that are not unpacked from packages
  *     npm*:        npm packages, each pinned as name@version, installed globally
- *     pip*:        packages of PyPI, each pinned as name==version; what they depend on is to be listed too
+ *     pip*:        packages of PyPI, each pinned as name==version; list their dependencies too
  *     user*:       name [sudo]            made with a home directory and bash
  *     env*:        KEY=value              given to every process
  *     disk:        size of the writable layer (512M, 8G)
- *     egress:      off, allow or open     what its sandboxes may reach unless told otherwise
+ *     egress:      off, allow or open     the default policy of its sandboxes
  *     allow*:      rules for that, separated by spaces (example.com, *.example.com, 10.1.2.0/24:5432)
  *     script*:     a file of this directory, run as root inside the root at build
  *     start*:      a shell command left running in the snapshot
- *     ready:       a shell command that succeeds once what was started can be used
+ *     ready:       a shell command that succeeds when the started commands are ready
  *     warm*:       a shell command run to its end in the booted machine before the snapshot
  *
- * The build has two stages. Stage 1 (Debian packages, users, files, npm, pip, scripts) is kept in the cache as a tar, by the
- * content of the definition alone; stage 2 adds what Husk brings (/.husk) and writes the image.
+ * The build has two stages. Stage 1 (Debian packages, users, files, npm, pip, scripts) is kept in the cache as a
+ * tar, named by the content of the definition. Stage 2 adds Husk's own files (/.husk) and writes the image.
  */
 #ifndef HUSK_TEMPLATE_H
 #define HUSK_TEMPLATE_H
@@ -34,7 +34,7 @@ enum template_kind { TEMPLATE_DEFINITION = 1, TEMPLATE_TAR, TEMPLATE_DIRECTORY, 
 
 struct template_definition {
 	enum template_kind kind;
-	char *name;          /* last component of the directory, or as given */
+	char *name;          /* last component of the directory, or the given name */
 	char *source;        /* the definition's directory, the tar, the root directory, or the image's layout or tar */
 	char *reference;     /* of several images in one layout; NULL: the only one */
 	char *description;   /* never NULL */
@@ -45,14 +45,14 @@ struct template_definition {
 	char **packages, **exclude, **npm, **pip, **users, **environment, **scripts, **warm, **start, **allow;
 };
 
-/* Reads <directory>/template. A wrong line is named by file, line and key. */
+/* Reads <directory>/template. An error names file, line and key. */
 int template_load(const char *directory, struct template_definition **out, struct husk_error *err);
-/* Templates without a definition: nothing is started, warmed or set. `name` is checked like a definition's. */
+/* Templates without a definition: nothing is started, warmed up or set. `name` is checked like a definition's. */
 int template_from_tar(const char *path, const char *name, struct template_definition **out, struct husk_error *err);
 int template_from_directory(const char *path, const char *name, struct template_definition **out,
 			    struct husk_error *err);
-/* A container image (oci.h): its variables, user and directory are set; what it would start is kept for whoever asks
- * (wire EXEC_IMAGE), and not started. */
+/* A container image (oci.h): its variables, user and directory are set. Its command is stored for EXEC_IMAGE of the
+ * wire protocol, and is not started. */
 int template_from_image(const char *path, const char *reference, const char *name, struct template_definition **out,
 			struct husk_error *err);
 void template_free(struct template_definition *definition);
@@ -67,9 +67,9 @@ bool template_name_valid(const char *name);
 
 /* ---- digest.c ---- */
 
-/* Content hash of everything that ends up in the image: the definition (or the tar, or the tree), the agent, the guest
- * files, the engine that bakes it and the format's version. The same content gives the same digest on every machine of one architecture and
- * Debian release. */
+/* Hash of everything that the image depends on: the definition (or the tar, or the tree), the agent, the guest files,
+ * the engine that bakes it and the version of the format. The same content gives the same digest on every machine of
+ * one architecture and Debian release. */
 int template_digest(const struct template_definition *definition, const char *isolation,
 		    char out[static TEMPLATE_DIGEST_LENGTH + 1], struct husk_error *err);
 
@@ -80,30 +80,30 @@ typedef void (*template_progress)(void *data, const char *line);
 
 struct cgroup; /* jail/cgroup.h */
 
-/* Where the steps of a build that read a stranger's bytes are locked up. */
+/* The jail for build steps that read untrusted data. */
 struct template_jail {
-	const char *program;   /* husk, which the steps are run by */
+	const char *program;   /* husk, which runs the steps */
 	uint32_t uid_base;     /* the first of 65,536 host uids and gids that own nothing else */
 	struct cgroup *cgroup; /* NULL: the caller's */
 };
 
-/* Writes the EROFS image to out_image (whole, or not at all). `cache_dir` is made when missing and keeps stage 1; work
- * in progress is kept in it too and removed on failure; what a killed build left there is removed by the next one. */
+/* Writes the EROFS image to out_image (complete, or not at all). `cache_dir` is made if missing and keeps stage 1.
+ * Unfinished files are kept there too and removed on failure; the next build removes the remains of a killed one. */
 int template_build_rootfs(const struct template_definition *definition, const struct template_jail *jail,
 			  const char *cache_dir, const char *out_image, template_progress progress, void *data,
 			  struct husk_error *err);
 
 /* ---- template.c ---- */
 
-/* Where the cache is: $HUSK_CACHE, else <home>/cache. Caller frees; NULL when out of memory. */
+/* The directory of the cache: $HUSK_CACHE, otherwise <home>/cache. Caller frees; NULL: out of memory. */
 char *template_cache_directory(const char *home);
 
-/* The path of a file Husk ships ("husk-agent", "guest/kernel.py", "templates/base"): in $HUSK_LIBDIR, else beside the
- * running program or one level above it, else where it was installed. Caller frees; NULL when it is nowhere (or no
- * memory): then the message to give is template_libfile_missing's. */
+/* The path of a file that Husk ships ("husk-agent", "guest/kernel.py", "templates/base"): in $HUSK_LIBDIR, otherwise
+ * beside the running program or one level above it, otherwise where it was installed. Caller frees; NULL: not found (or
+ * no memory); template_libfile_missing then gives the message. */
 char *template_libfile(const char *name);
 int template_libfile_missing(const char *name, struct husk_error *err);
-/* The directory of a shipped definition by its name; NOT_FOUND names the shipped one nearest to it. Caller frees. */
+/* The directory of a shipped definition by its name; NOT_FOUND suggests the nearest one. Caller frees. */
 char *template_find(const char *name, struct husk_error *err);
 /* Names of all shipped definitions, sorted; caller frees with strv_free. */
 char **template_shipped(struct husk_error *err);

@@ -21,7 +21,8 @@
 #define WHITEOUT ".wh."
 #define OPAQUE ".wh..wh..opq"
 
-/* What fits an image. A path in a guest has 4,096 bytes with its slash and its end; tools that write images add a few. */
+/* The largest path in an image. A path in a guest has 4,096 bytes with its slash and its NUL; tools that write images
+ * add a few. */
 #define PATH_LONGEST (PATH_MAX - 64)
 #define PART_LONGEST 255
 #define DEEPEST 512
@@ -50,7 +51,7 @@ static int fail_format(const struct unpack *unpack, struct husk_error *err)
 			       archive_error_string(unpack->in));
 }
 
-/* The name without leading "./", or NULL when it would lead outside. */
+/* The name without leading "./", or NULL if it would lead outside. */
 static const char *safe_name(const char *name)
 {
 	if (!name || name[0] == '/')
@@ -67,7 +68,7 @@ static const char *safe_name(const char *name)
 	return str_equal(name, ".") ? "" : name;
 }
 
-/* A path below the root that every tool and every guest can have. */
+/* Checks that every tool and every guest supports this path below the root. */
 static int check_path(const struct unpack *unpack, const char *name, const char *path, struct husk_error *err)
 {
 	size_t depth = 0;
@@ -98,21 +99,21 @@ static int check_owner(const struct unpack *unpack, const char *name, struct arc
 
 /* ---- layers ---- */
 
-/* The path of an open directory. Not from /proc: there is none where this runs. */
+/* The path of an open directory. /proc cannot be used: the cell has none. */
 static ssize_t path_of(int fd, char path[static PATH_MAX])
 {
 	cleanup_close int here = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
 	if (here < 0 || fchdir(fd) < 0)
 		return -1;
-	/* A path that does not begin with a slash leads to a directory that no path leads to. */
+	/* If the path does not begin with a slash, the directory is not reachable by any path. */
 	bool known = getcwd(path, PATH_MAX) && path[0] == '/';
 	return fchdir(here) < 0 || !known ? -1 : (ssize_t)strlen(path);
 }
 
-/* Where a name of a layer is on disk: links in its parents are those of the image, and end inside of it. *missing is how
- * much of the path is not there yet, its last part not counted: what of it has a name is no directory, and never to be
- * followed. */
+/* The path of a layer's name on disk. Links in its parents belong to the image and are resolved inside of it. *missing
+ * points at the components that do not exist as directories yet; NULL: only the last one. A file or link with such a
+ * name must not be followed. */
 static char *resolve(const struct unpack *unpack, const char *name, const char **missing, struct husk_error *err)
 {
 	struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC,
@@ -142,7 +143,7 @@ static char *resolve(const struct unpack *unpack, const char *name, const char *
 	return NULL;
 }
 
-/* All that is in a directory, of the layers below. */
+/* Removes the content of a directory, from the layers below. */
 static int empty(const char *path, struct husk_error *err)
 {
 	cleanup_dir DIR *dir = NULL;
@@ -162,7 +163,7 @@ static int empty(const char *path, struct husk_error *err)
 	return dir ? 0 : husk_fail_errno(err, "cannot read '%s'", path);
 }
 
-/* "a/.wh.b" takes a/b away, "a/.wh..wh..opq" all that is in a. */
+/* "a/.wh.b" removes a/b, "a/.wh..wh..opq" removes the content of a. */
 static int take_away(const struct unpack *unpack, const char *name, struct husk_error *err)
 {
 	const char *slash = strrchr(name, '/'), *base = slash ? slash + 1 : name;
@@ -186,7 +187,7 @@ static int take_away(const struct unpack *unpack, const char *name, struct husk_
 	return all ? empty(path, err) : dir_remove(path, err);
 }
 
-/* What stands in the way of an entry goes, unless both are directories, which become one. */
+/* Removes an existing file at the path of an entry. Two directories are merged. */
 static int make_way(const char *path, mode_t type, struct husk_error *err)
 {
 	struct stat status;
@@ -196,7 +197,7 @@ static int make_way(const char *path, mode_t type, struct husk_error *err)
 	return dir_remove(path, err);
 }
 
-/* The place of an entry of a layer. A parent that is a file, or a link to nowhere, becomes the directory it has to be. */
+/* The path for an entry of a layer. A parent that is a file, or a link to nowhere, is replaced by a directory. */
 static char *clear_place(const struct unpack *unpack, const char *name, mode_t type, struct husk_error *err)
 {
 	const char *missing = NULL;
@@ -222,7 +223,7 @@ static bool is_whiteout(const char *name)
 
 /* ---- entries ---- */
 
-/* `type` 0: it is what a link leads to, and stays as it is. */
+/* `type` 0: the path is the target of a link, and is not changed. */
 static char *place_of(const struct unpack *unpack, const char *name, mode_t type, struct husk_error *err)
 {
 	const char *missing = NULL;
@@ -276,10 +277,10 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 	path = place_of(unpack, name, type, err);
 	if (!path || (link && !target))
 		return -1;
-	/* Links of lower layers may have made it longer. */
+	/* Links of lower layers may have made the path longer. */
 	if (check_path(unpack, name, path + strlen(unpack->directory), err) < 0)
 		return -1;
-	/* This frees what `link` points at. */
+	/* This frees the memory of `link`. */
 	archive_entry_copy_pathname(entry, path);
 	if (target)
 		archive_entry_copy_hardlink(entry, target);

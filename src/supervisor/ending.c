@@ -1,11 +1,11 @@
 /*
  * The end of a sandbox. life_end has already killed the machine; this file takes the machine apart and records the end.
- * Both may have to wait for a disk, so each has a thread of its own:
+ * Both steps may have to wait for a disk, so each has its own thread:
  *
  *     the gravedigger   waits for the thread that has the turn (its machine is dead, so it fails soon; but it may be in the middle of
  *                       writing an image), then stops, unmounts and removes
- *     the registrar     waits for the gravedigger, but at most a moment: then the row says "ended" while the remains are still being
- *                       removed. The row keeps its slot until they are gone, so that no other machine gets in their way
+ *     the registrar     waits for the gravedigger, but only for a moment: then the row says "ended" while the remains are still being
+ *                       removed. The row keeps its slot until they are gone, so that no other machine uses the slot
  *
  * Usually the gravedigger finishes within that moment, and then "ended" means that nothing is left.
  */
@@ -34,7 +34,8 @@ void machine_dismantle(struct supervisor *s)
 	if (machine)
 		s->engine->stop(machine);
 	if (s->link)
-		link_close(s->link); /* before its descriptors go; sessions may still hold it, so it is never freed */
+		link_close(
+			s->link); /* before its descriptors are closed; sessions may still use the link, so it is never freed */
 	relief_stop(s);
 	volumes_end(s);
 	if (machine)
@@ -80,7 +81,7 @@ static void *dig(void *argument)
 	return NULL;
 }
 
-/* True: the gravedigger is done. */
+/* True: the gravedigger has finished. */
 static bool wait_for_digger(struct supervisor *s, int timeout_ms)
 {
 	int64_t end = timeout_ms < 0 ? -1 : time_monotonic_ms() + timeout_ms;
@@ -119,9 +120,9 @@ static void end_sandbox(struct supervisor *s, const char *reason)
 		log_line(LOG_ERROR, "%s", err.message);
 }
 
-/* ---- a machine that never became one ---- */
+/* ---- a machine that never became a sandbox ---- */
 
-/* A pool entry nobody claimed, or one that failed to come up. A sandbox that was waking is hibernated as before. */
+/* For a pool entry that was not claimed or failed to start. A sandbox that was waking is hibernated as before. */
 static void take_back(struct supervisor *s)
 {
 	const char *id = life_id(&s->life);
@@ -164,7 +165,7 @@ void ending_start(struct supervisor *s)
 	if (pthread_create(&thread, NULL, bury, s) == 0)
 		pthread_detach(thread);
 	else
-		bury(s); /* no thread to be had: nobody is left to keep waiting */
+		bury(s); /* no thread can be started, and no other thread waits here */
 }
 
 int machine_kill(struct supervisor *s, struct husk_error *err)

@@ -7,16 +7,18 @@
 #include "supervisor/supervisor.h"
 
 #define ENDING_ANSWER_MS                                                                                               \
-	1200 /* how long whoever asked for the end waits for all of it before he is told that it came */
+	1200 /* how long the caller that asked for the end waits for all of it before it gets the answer */
 
-/* Starts the thread that buries it. The main loop calls this once, when an end has begun. */
+/* Starts the thread that takes the sandbox apart. The main loop calls this once, when an end has begun. */
 void ending_start(struct supervisor *s);
-/* Kill: ends it, and waits a little for it to be over. CONFLICT: it goes to sleep, ask again. */
+/* Kill: ends the sandbox and waits a moment until it is over. CONFLICT: the sandbox is being hibernated; try again. */
 int machine_kill(struct supervisor *s, struct husk_error *err);
 
-/* For whoever has the turn. Stops the machine and removes what the engine and the host kept for it. */
+/* For the thread that has the turn. Stops the machine and removes everything that the engine and the host kept for
+ * it. */
 void machine_dismantle(struct supervisor *s);
-/* New callers learn from the catalog; whoever holds the lock file's name next is not us. */
+/* Removes the names of the socket and the lock. New callers use the catalog, and the next holder of the lock is another
+ * process. */
 void machine_give_up_name(struct supervisor *s);
 
 #endif

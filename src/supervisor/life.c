@@ -1,10 +1,10 @@
 /*
- * The life of a supervised sandbox; see life.h. The table below is the whole of what may follow what.
+ * The life of a supervised sandbox; see life.h. The table below lists every allowed change of state.
  *
- *      preparing ──> pool ──claim──┐            ┌──pause──> paused ──resume──┐
- *      creating ────────start──────┴──> running ┴<───────────────────────────┘
- *                                        │ hibernate, or rewind (from paused too)
- *                                        └──> hibernated            any of them ──end──> ended (or back to where it was)
+ *     preparing ──> pool ──claim──┐            ┌──pause──> paused ──resume──┐
+ *     creating ────────start──────┴──> running ┴<───────────────────────────┘
+ *                                       │ hibernate, or rewind (from paused too)
+ *                                       └──> hibernated            any of them ──end──> ended (or back to where it was)
  */
 #include "supervisor/life.h"
 
@@ -16,14 +16,14 @@
 #include "base/thread.h"
 
 #define TURN_MS (20 * 60 * 1000) /* longer than any step may take */
-#define SESSIONS_MAX 4000        /* clients that may use the guest; those past it can still ask for its end */
-#define POOL_LOOK_MS 5000        /* how often a pool entry looks whether it was claimed by somebody who died over it */
+#define SESSIONS_MAX 4000 /* clients that may use the guest; a client above this limit can still end the sandbox */
+#define POOL_LOOK_MS 5000 /* how often a pool entry checks whether the process that claimed it has died */
 
 #define IN(state) (1u << CATALOG_##state)
 
 static const struct {
 	unsigned from;
-	enum catalog_state to; /* CATALOG_ENDED: stays as it is */
+	enum catalog_state to; /* CATALOG_ENDED: the state does not change */
 } steps[LIFE_STEPS] = {
 	[LIFE_POOL] = { IN(PREPARING), CATALOG_POOL },
 	[LIFE_START] = { IN(CREATING), CATALOG_RUNNING },
@@ -46,7 +46,7 @@ static void tell(struct life *life)
 	(void)!write(life->wake_fd, &one, sizeof(one));
 }
 
-/* With the lock held: the clock rings at the next thing that is due. */
+/* With the lock held: sets the clock to the next thing that is due. */
 static void set_clock(struct life *life)
 {
 	int64_t next = life->due_ms ? life->due_ms : INT64_MAX;
@@ -113,7 +113,7 @@ int life_rename(struct life *life, const char *id)
 
 /* ---- turns ---- */
 
-/* With the lock held: why the step cannot be taken. */
+/* With the lock held: the reason why the step is not allowed. */
 static int refuse(struct life *life, enum life_step step, struct husk_error *err)
 {
 	const char *wanted = step == LIFE_RESUME ? "paused" : step == LIFE_CLAIM ? "in the pool" : "running";
@@ -130,7 +130,8 @@ int life_begin(struct life *life, enum life_step step, struct husk_error *err)
 	int waited = 0, result = 0;
 
 	pthread_mutex_lock(&life->lock);
-	/* The thread of relief waits for no turn: whoever has it may be waiting for that thread to end. */
+	/* The thread of relief does not wait for a turn: the thread that has the turn may be waiting for relief to
+	 * end. */
 	while (life->busy && !life->ending && waited == 0 && step != LIFE_RELIEVE)
 		waited = cond_wait_until(&life->changed, &life->lock, end);
 	if (life->ending || life->over)
@@ -208,10 +209,12 @@ bool life_end(struct life *life, const char *reason)
 {
 	pthread_mutex_lock(&life->lock);
 	bool asleep = life->state == CATALOG_HIBERNATED;
-	/* A claimed machine answers for a sandbox already, which may be one that wakes: its kill must not be forgotten. */
+	/* A claimed machine already answers for a sandbox, perhaps for one that wakes. A kill of that sandbox must not
+	 * get lost. */
 	bool claimed = life->busy && life->step == LIFE_CLAIM;
 	bool never = (life->state == CATALOG_POOL && !claimed) || life->state == CATALOG_PREPARING;
-	bool retreats = life->ending && !*life->reason; /* it goes back to where it was, hibernated or nowhere */
+	bool retreats =
+		life->ending && !*life->reason; /* the sandbox goes back to its old state: hibernated, or none */
 	if (!asleep && !retreats && reason && !never && !*life->reason)
 		snprintf(life->reason, sizeof(life->reason), "%s", reason);
 	if (!asleep && !life->ending) {
@@ -301,7 +304,7 @@ enum life_due life_due(struct life *life)
 		due = LIFE_IDLE;
 		life->idle_ms = now;
 	}
-	if (due != LIFE_EXPIRED) /* whoever is told of that sets another time, or ends it */
+	if (due != LIFE_EXPIRED) /* the caller then sets another time or ends the sandbox */
 		set_clock(life);
 	pthread_mutex_unlock(&life->lock);
 	return due;

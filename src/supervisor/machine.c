@@ -1,7 +1,7 @@
 /*
- * What a supervisor can do with its machine: prepare, restore, give it an identity, checkpoint, hibernate, pause. Each is a
- * step of the sandbox's life (life.h) and runs on the thread of whoever asked for it. A supervisor may be killed between
- * any two lines, so the order is always: disk first, then the catalog, then the answer.
+ * What a supervisor can do with its machine: prepare, restore, give it an identity, checkpoint, hibernate, pause. Each
+ * is a step of the sandbox's life (life.h) and runs on the thread of the session that asked for it. A supervisor may be
+ * killed between any two lines, so the order is always: disk first, then the catalog, then the answer.
  */
 #include "supervisor/machine.h"
 
@@ -23,9 +23,9 @@
 
 #define AGENT_TIMEOUT_MS 30000
 #define UNFROZEN_TIMEOUT_MS 5000
-#define KERNEL_MEMORY (128ull << 20) /* of a guest with a kernel of its own, beside what its workload may use */
+#define KERNEL_MEMORY (128ull << 20) /* for a guest with its own kernel, in addition to the memory of its workload */
 #define CLOCK_WRONG_MS 2000
-#define WOKEN_TTL_MS (3600 * 1000) /* of one that hibernated when its time was over */
+#define WOKEN_TTL_MS (3600 * 1000) /* for a sandbox that was hibernated at the end of its TTL */
 
 static struct cgroup_limits limits_of(const struct supervisor *s, const struct catalog_sandbox *row)
 {
@@ -129,7 +129,7 @@ static int identity_arguments(const struct catalog_sandbox *row, struct buf *out
 }
 
 /* Sends METHOD_IDENTITY. The guest's clock must have been right at some moment between request and answer, however long
- * those took. */
+ * both took. */
 static int give_identity(struct supervisor *s, struct buf *arguments, struct husk_error *err)
 {
 	cleanup_buf struct buf results = { 0 };
@@ -140,7 +140,7 @@ static int give_identity(struct supervisor *s, struct buf *arguments, struct hus
 	if (link_call(s->link, METHOD_IDENTITY, arguments, &results, AGENT_TIMEOUT_MS, err) < 0)
 		return -1;
 	int64_t clock = wire_get_int(results.data, results.size, TAG_TIME_MS, 0), answered = time_wall_ms();
-	if (clock == 0) /* an agent of an older image does not say */
+	if (clock == 0) /* the agent of an older image does not report its clock */
 		return 0;
 	if (clock < MIN(sent, answered) - CLOCK_WRONG_MS || clock > MAX(sent, answered) + CLOCK_WRONG_MS)
 		return husk_fail(err, HUSK_INTERNAL, "the guest's clock says %lld ms; it is %lld ms", (long long)clock,
@@ -148,7 +148,7 @@ static int give_identity(struct supervisor *s, struct buf *arguments, struct hus
 	return 0;
 }
 
-/* `point`: the checkpoint that it continues; 0: none. */
+/* `point`: the checkpoint that the machine continues; 0: none. */
 static int tell_birth(struct supervisor *s, const struct catalog_sandbox *row, bool waking, int64_t point,
 		      struct husk_error *err)
 {
@@ -178,7 +178,7 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 		return -1;
 	if (network_hold(s, err) < 0) /* before the first packet of the guest */
 		return -1;
-	if (volumes_begin(s, row->volumes, err) < 0) /* and before its first look at its files */
+	if (volumes_begin(s, row->volumes, err) < 0) /* before the guest uses its files */
 		return -1;
 	if (give_identity(s, &arguments, err) < 0)
 		return husk_wrap(err, "cannot make the restored machine its own");
@@ -186,7 +186,7 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 		return -1;
 	life_set_idle(&s->life, row->idle_seconds);
 	int64_t expires = row->expires_ms;
-	if (!row->persistent && !expires) { /* it has slept past its time */
+	if (!row->persistent && !expires) { /* the TTL passed while the sandbox was hibernated */
 		expires = time_wall_ms() + WOKEN_TTL_MS;
 		if (catalog_sandbox_set_expiry(s->husk.catalog, row->id, expires, false, err) < 0)
 			return -1;
@@ -197,18 +197,19 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 
 	if (point && catalog_point_reach(s->husk.catalog, row->id, point, err) < 0)
 		return -1;
-	/* Before the row says so: whoever reads it calls at once. */
+	/* Before the row says that the sandbox runs, because readers of the row call at once. */
 	if (!life_commit(&s->life))
 		return husk_fail(err, HUSK_GONE, "sandbox %s has ended", row->id);
 	if (catalog_sandbox_move(s->husk.catalog, row->id, 1u << CATALOG_CREATING, CATALOG_RUNNING, err) < 0)
 		return -1;
 	if (tell_birth(s, row, waking, point, err) < 0)
 		return -1;
-	/* Only now: killed any earlier, the sandbox is still hibernated. From here on it runs, and ends as what runs does. */
+	/* Only now. If the supervisor is killed earlier, the sandbox is still hibernated. From here on the sandbox
+	 * runs, and a kill ends it. */
 	return waking ? image_discard(image, err) : 0;
 }
 
-/* From now on this process answers for another sandbox: its lock, its socket, its log. */
+/* From now on this process serves another sandbox: its lock, its socket, its log. */
 static int take_name(struct supervisor *s, const char *id, int lock_fd, struct husk_error *err)
 {
 	cleanup_free char *old_socket = path_socket(&s->husk.paths, life_id(&s->life));
@@ -266,12 +267,13 @@ int machine_claim(struct supervisor *s, const char *id, int lock_fd, const char 
 		life_end(&s->life, NULL);
 	life_finish(&s->life, result == 0);
 	if (result < 0)
-		life_wait_over(&s->life, ENDING_ANSWER_MS); /* nothing of it is left when the caller tries the next */
+		life_wait_over(&s->life,
+			       ENDING_ANSWER_MS); /* so that nothing is left when the caller tries the next entry */
 	return result;
 }
 
-/* Saves the machine into `image` with every process of the guest standing still; they stay frozen. The link is held, so
- * that no byte of it is under way when memory is copied, and what was asked of a volume is answered. */
+/* Saves the machine into `image` while all processes of the guest are frozen; they stay frozen. The link is held, so
+ * that no byte of it is in transit while memory is copied, and all requests to volumes are answered before. */
 static int save_frozen(struct supervisor *s, const char *image, struct husk_error *err)
 {
 	if (link_call(s->link, METHOD_FREEZE, NULL, NULL, AGENT_TIMEOUT_MS, err) < 0)
@@ -281,7 +283,8 @@ static int save_frozen(struct supervisor *s, const char *image, struct husk_erro
 	return volumes_save(s, image, err);
 }
 
-/* The guest goes on as the same machine. One that could not even be frozen is told, and not waited for long. */
+/* The guest continues as the same machine. If the guest could not be frozen, the request is still sent, but the wait is
+ * short. */
 static int thaw(struct supervisor *s, struct husk_error *err)
 {
 	volumes_go_on(s);
@@ -295,7 +298,8 @@ int machine_ended_meanwhile(struct supervisor *s, struct husk_error *err)
 	return now.ending ? husk_fail(err, HUSK_GONE, "sandbox %s has ended", now.id) : -1;
 }
 
-/* Saves the machine while it runs on: beside its place first, so that what has the name is whole. */
+/* Saves the machine while it continues to run: first under another name, so that an image with the final name is always
+ * complete. */
 static int save_beside(struct supervisor *s, const char *partial, const char *image, struct husk_error *err)
 {
 	if (dir_make(partial, 0700, err) < 0)
@@ -335,7 +339,7 @@ int machine_checkpoint(struct supervisor *s, const char *image, int64_t *pause_m
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
 
-/* Saves the machine beside its place, and proves that what was saved can be woken, before it gets its place. */
+/* Saves the machine under another name and proves that the image can be woken, before the image gets its final name. */
 static int save_for_sleep(struct supervisor *s, const char *partial, const char *image, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
@@ -352,7 +356,7 @@ static int save_for_sleep(struct supervisor *s, const char *partial, const char 
 	return result < 0 ? -1 : image_keep(partial, image, err);
 }
 
-/* The image is whole, and the end did not come first: from here on even a kill of this process leaves a hibernated
+/* The image is complete and no end came first. From here on, even a kill of this process leaves a hibernated
  * sandbox. */
 void machine_fall_asleep(struct supervisor *s, const char *event)
 {
@@ -458,14 +462,14 @@ int machine_egress(struct supervisor *s, const char *policy, const char *secrets
 	if (life_begin(&s->life, LIFE_EGRESS, err) < 0)
 		return -1;
 	int result = network_set(s, policy, secrets, err);
-	/* A paused guest cannot listen: it is told when it goes on. */
+	/* A paused guest cannot receive the change; it gets the change when it continues. */
 	if (result == 0 && life_look(&s->life).state == CATALOG_RUNNING)
 		result = network_tell(s, err);
 	life_finish(&s->life, result == 0);
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
 
-/* Where the guest's own account would be the host's filesystem. */
+/* For guests that would report the filesystem of the host. */
 static void describe_disk(struct supervisor *s, json_t *root)
 {
 	uint64_t used, limit;

@@ -1,7 +1,7 @@
 /*
- * The network of a supervised machine: the link to its gateway, the leash that carries what the policy allows, and what the
- * guest is told about both. Called by machine.c, by the thread that has the turn. A machine without a leash reaches
- * nothing, and every failure here leaves it that way. No secret may get into a log, an event or the guest.
+ * The network of a supervised machine: the wire to its gateway, the leash that carries the allowed traffic, and what
+ * the guest is told about both. Called by machine.c, on the thread that has the turn. A machine without a leash reaches
+ * nothing, and every failure here leaves the machine without one. No secret may get into a log, an event or the guest.
  */
 #include "supervisor/network.h"
 
@@ -16,14 +16,14 @@
 
 #define AGENT_TIMEOUT_MS 30000
 #define RECORD_MAX (4u << 20)
-#define VIEW_MAX (192u << 10) /* of a view that must fit one frame */
-/* Denials told as events: a burst, then one in a while. All of them are in the log of the leash. */
+#define VIEW_MAX (192u << 10) /* largest view that fits in one frame */
+/* Denials become events: a burst, then one in a while. The log of the leash has all of them. */
 #define EVENTS_BURST 50
 #define EVENTS_PAUSE_MS 10000
 
-/* ---- what the leash saw ---- */
+/* ---- records of the leash ---- */
 
-/* May this denial be told as an event? Its own lock: the leash's thread asks. */
+/* May this denial become an event? It has its own lock, because the thread of the leash asks. */
 static bool take_event(struct network *network, uint64_t *missed)
 {
 	int64_t now = time_monotonic_ms();
@@ -61,7 +61,7 @@ static void on_event(void *data, const struct leash_event *event)
 		catalog_event(s->husk.catalog, life_id(&s->life), "egress", text, NULL);
 }
 
-/* {"traffic":{…},"log":[…],"saved":"what the leash goes on from"} */
+/* {"traffic":{…},"log":[…],"saved":"the state that the leash continues from"} */
 static char *record_text(struct leash *leash)
 {
 	cleanup_free char *traffic = leash_traffic(leash), *log = leash_log(leash, 0), *saved = leash_save(leash);
@@ -100,7 +100,7 @@ static void save_record(struct supervisor *s)
 		log_line(LOG_WARN, "%s", err.message);
 }
 
-/* Exchanges the leash; the old one is the caller's. */
+/* Exchanges the leash; the caller owns the old one. */
 static struct leash *swap_leash(struct supervisor *s, struct leash *leash)
 {
 	pthread_mutex_lock(&s->network.lock);
@@ -227,7 +227,7 @@ int network_hold(struct supervisor *s, struct husk_error *err)
 
 /* ---- what the guest is told ---- */
 
-/* OpenSSL's name for a certificate in a directory of them. */
+/* OpenSSL's file name for a certificate in a directory. */
 static int put_certificate(struct supervisor *s, struct buf *out, struct husk_error *err)
 {
 	cleanup_wipe char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
@@ -251,7 +251,7 @@ static int put_certificate(struct supervisor *s, struct buf *out, struct husk_er
 	return bad ? husk_fail_memory(err) : 0;
 }
 
-/* Programs that do not look into the system's trust store, and where they do look. */
+/* Variables of programs that do not read the system's trust store. */
 static const char *const trust_variables[] = {
 	"SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt",
 	"REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt",
@@ -275,7 +275,7 @@ static int put_secret_variables(const struct policy *policy, struct buf *out)
 	return bad;
 }
 
-/* The sandbox's own variables come last: they may replace those of trust. */
+/* The sandbox's own variables come last, so that they can replace the variables of trust. */
 static int put_variables(const char *environment, const struct policy *policy, struct buf *out, struct husk_error *err)
 {
 	json_t *own = environment ? json_loads(environment, 0, NULL) : NULL, *value;
@@ -291,7 +291,7 @@ static int put_variables(const char *environment, const struct policy *policy, s
 	return bad ? husk_fail(err, HUSK_LIMIT, "the environment is too large; keep it under 200 KiB") : 0;
 }
 
-/* Where there is no engine inside that knows it already. */
+/* For engines that do not configure the interface inside. */
 static int put_interface(const struct gateway *gateway, struct buf *out)
 {
 	struct wire_interface interface = { .prefix = ADDRESS_PREFIX };
@@ -339,7 +339,7 @@ int network_tell(struct supervisor *s, struct husk_error *err)
 
 /* ---- another policy ---- */
 
-/* Brings the leash to `policy`: started, changed or, when nothing may leave, ended. */
+/* Applies `policy` to the leash: starts it, changes it or, if nothing may be reached, ends it. */
 static int apply(struct supervisor *s, const struct policy *policy, const char *secrets, struct husk_error *err)
 {
 	if (policy->mode == POLICY_OFF) {
@@ -355,7 +355,7 @@ static int apply(struct supervisor *s, const struct policy *policy, const char *
 	return result;
 }
 
-/* Back to what held before, as far as that can be; nothing more than that may leave in any case. */
+/* Restores the previous policy as far as possible. In no case is more reachable than before. */
 static void revert(struct supervisor *s, const char *secrets)
 {
 	struct husk_error err = { 0 };
@@ -384,7 +384,7 @@ int network_set(struct supervisor *s, const char *text, const char *secrets, str
 		revert(s, before);
 		return -1;
 	}
-	/* Of rules alone the guest knows nothing. */
+	/* The guest does not know rules, so a change of rules alone need not be sent. */
 	s->network.untold |=
 		s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
 	policy_free(s->network.policy);
@@ -424,7 +424,7 @@ char *network_view(struct supervisor *s, size_t limit)
 	}
 }
 
-/* Without a leash it is what the last one left. */
+/* Without a leash, the record of the last one is used. */
 static json_t *record_traffic(struct supervisor *s)
 {
 	cleanup_free char *path = egress_record_path(&s->husk, life_id(&s->life));

@@ -1,6 +1,6 @@
 /*
- * The network side of a supervised machine; see network.c. Every call is made by whoever has the turn (life.h), but for
- * network_totals and network_view.
+ * The network side of a supervised machine; see network.c. Every call is made by the thread that has the turn (life.h),
+ * except network_totals and network_view.
  */
 #ifndef HUSK_SANDBOX_NETWORK_H
 #define HUSK_SANDBOX_NETWORK_H
@@ -16,7 +16,7 @@ struct supervisor;
 
 struct network {
 	struct gateway gateway; /* the far end of the guest's wire */
-	pthread_mutex_t lock;   /* held by whoever looks at the leash without having the turn, and to exchange it */
+	pthread_mutex_t lock;   /* held to exchange the leash, and by threads that read it without the turn */
 	struct leash *leash;    /* NULL: nothing leaves */
 	struct policy *policy;  /* what holds; NULL before it is a sandbox */
 	pthread_t dropper;      /* ends a leash that the sandbox has no use for */
@@ -33,24 +33,24 @@ struct network {
 		.gateway = GATEWAY_NONE, .lock = PTHREAD_MUTEX_INITIALIZER, .events_lock = PTHREAD_MUTEX_INITIALIZER   \
 	}
 
-/* The wire, and a leash when the row looks like a sandbox that will want one; nothing passes yet. */
+/* Makes the wire, and a leash if the row looks like a sandbox with a policy. Nothing passes yet. */
 int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
 /* The machine becomes this sandbox: starts a leash if the policy requires one and none waits, and begins to end one that the
  * policy has no use for. */
 int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
-/* Waits until the policy holds. Before any process of the guest goes on. */
+/* Waits until the policy is in force. Called before any process of the guest continues. */
 int network_hold(struct supervisor *s, struct husk_error *err);
 /* Adds to the arguments of IDENTITY: variables (the sandbox's own, and what stands for secrets), name server, certificate. */
 int network_arguments(struct supervisor *s, const char *environment, struct buf *out, struct husk_error *err);
-/* Another policy, from now on; on failure the old one. The guest is told by network_tell, once it runs. */
+/* Applies another policy; on failure the old one stays. network_tell then informs the guest, when it runs. */
 int network_set(struct supervisor *s, const char *text, const char *secrets, struct husk_error *err);
 int network_tell(struct supervisor *s, struct husk_error *err);
 void network_totals(struct supervisor *s, struct leash_totals *out);
-/* {"traffic":{…},"log":[…]}, as many of the newest events as fit a frame; caller frees. */
+/* {"traffic":{…},"log":[…]} with as many of the newest events as fit in a frame; caller frees. */
 char *network_view(struct supervisor *s, size_t limit);
-/* What it has sent and received so far, by destination: a JSON array, or NULL. Caller frees. */
+/* Bytes sent and received so far, by destination: a JSON array, or NULL. Caller frees. */
 char *network_traffic(struct supervisor *s);
-/* Everything goes; counters and log stay in the sandbox's directory. Idempotent. */
+/* Removes everything; counters and log stay in the sandbox's directory. Idempotent. */
 void network_end(struct supervisor *s);
 
 #endif

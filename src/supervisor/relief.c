@@ -13,10 +13,10 @@
 #include "supervisor/supervisor.h"
 
 #define AGENT_MS 5000
-#define PAUSE_MS 200  /* after a kill for memory: it must have had time to tell */
+#define PAUSE_MS 200  /* after a kill for memory: time for the kill to be reported */
 #define KILL_BURST 50 /* events of processes killed for memory; then one in a while */
 #define KILL_PAUSE_MS 10000
-#define KILLS 16 /* told and not yet written down; more at once are not told apart from a flood */
+#define KILLS 16 /* reported and not yet recorded kills; more at once are treated as a flood */
 
 struct relief {
 	struct supervisor *supervisor;
@@ -24,7 +24,7 @@ struct relief {
 	int wake_fd;
 	struct cgroup *cgroup;
 
-	/* When memory ran short last, and what was in use once a process had been killed for it. */
+	/* When memory was last short, and how much was in use after a process had been killed. */
 	int64_t at_ms;
 	uint64_t used;
 	/* How many kills may still become events. */
@@ -57,9 +57,9 @@ static void oom_event(struct supervisor *s, int64_t pid, const char *name)
 	catalog_event(s->husk.catalog, life_id(&s->life), "oom", text ? text : "{}", NULL);
 }
 
-/* ---- what the guest's own kernel killed ---- */
+/* ---- kills by the guest's own kernel ---- */
 
-/* On the link's own thread, which must not wait for the catalog. */
+/* On the link's thread, which must not wait for the catalog. */
 static void on_kill(void *data, const struct wire_header *header, const char *payload)
 {
 	struct relief *relief = data;
@@ -89,7 +89,7 @@ int relief_watch(struct supervisor *s, struct husk_error *err)
 	return link_open(s->link, message.data, message.size, on_kill, s->relief, &channel, err);
 }
 
-/* It is the guest's word: one that makes up a million of them fills no disk. */
+/* The guest reports these kills. A guest that invents a million kills must not fill the disk. */
 static bool may_tell(struct relief *relief)
 {
 	int64_t gained = (time_monotonic_ms() - relief->told_ms) / KILL_PAUSE_MS;
@@ -104,7 +104,7 @@ static bool may_tell(struct relief *relief)
 	return true;
 }
 
-/* False: it is time to stop. */
+/* False: the thread has to stop. */
 static bool tell_kills(struct relief *relief)
 {
 	__typeof__(relief->kills[0]) kills[KILLS];
@@ -120,9 +120,10 @@ static bool tell_kills(struct relief *relief)
 	return !stopping;
 }
 
-/* ---- what the cgroup says ---- */
+/* ---- reports of the cgroup ---- */
 
-/* More processes than its limit explains: a guest that forks without end leaves its agent no turn to stop it. */
+/* The guest has more processes than its limit allows. If a guest forks without end, its agent gets no CPU time to stop
+ * it. */
 static void end_flood(struct relief *relief, uint64_t most)
 {
 	struct supervisor *s = relief->supervisor;
@@ -157,7 +158,8 @@ static void end_largest(struct supervisor *s)
 		oom_event(s, pid, name);
 }
 
-/* Memory is short. The dead need a moment to give theirs back, but take no more of it: where it still grows, others do. */
+/* Memory is short. Killed processes need a moment to free their memory, but use no more of it. If memory still grows,
+ * other processes use it. */
 static void relieve(struct relief *relief)
 {
 	struct supervisor *s = relief->supervisor;

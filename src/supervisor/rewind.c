@@ -1,10 +1,10 @@
 /*
- * Checkpoints of a supervised sandbox, kept in its directory, and the way back to one. Called by session.c for a client.
+ * Checkpoints of a supervised sandbox, kept in its directory, and the rewind to one. Called by session.c for a client.
  *
- * A rewind is a sleep with another image: the checkpoint's gets the place of the sandbox's own by one rename (a link,
- * engine.h: image_lend), then the machine goes as it does when the sandbox hibernates, and whoever asked wakes it. Killed
- * before that rename, nothing has happened; killed after it, the sandbox is hibernated at the checkpoint, and wakes there.
- * The guest is not asked: it may be broken, or paused.
+ * A rewind is a hibernation with another image. The image of the checkpoint replaces the image of the sandbox by one
+ * rename (a link, engine.h: image_lend). Then the machine ends as in a hibernation, and the caller wakes the sandbox.
+ * If the supervisor is killed before that rename, nothing has happened. If it is killed afterwards, the sandbox is
+ * hibernated at the checkpoint and wakes there. The guest takes no part: it may be broken or paused.
  */
 #include "supervisor/rewind.h"
 
@@ -16,7 +16,7 @@
 
 /* ---- taking one ---- */
 
-/* The row is there; now the image, whole and on disk, and then the row says so. */
+/* The row exists. Writes the image, complete and on disk, and then marks the row as ready. */
 static int write_image(struct supervisor *s, const struct catalog_point *point, int64_t *pause_ms,
 		       struct husk_error *err)
 {
@@ -25,7 +25,7 @@ static int write_image(struct supervisor *s, const struct catalog_point *point, 
 
 	if (!directory || !image)
 		return husk_fail_memory(err);
-	/* A number may have had another image, whose removal was cut short. */
+	/* This number may have an old image whose removal was interrupted. */
 	if (dir_make(directory, 0700, err) < 0 || image_discard(image, err) < 0)
 		return -1;
 	if (machine_save(s, image, pause_ms, err) < 0 || engine_image_sync(image, err) < 0)
@@ -51,7 +51,7 @@ static int keep_point(struct supervisor *s, const char *label, int64_t *number, 
 				       .created_ms = time_wall_ms(),
 				       .traffic = traffic };
 
-	points_recover(&s->husk, point.sandbox); /* what a removal that was cut short left */
+	points_recover(&s->husk, point.sandbox); /* left by an interrupted removal */
 	if (catalog_point_add(s->husk.catalog, &point, err) < 0)
 		return -1;
 	if (write_image(s, &point, pause_ms, err) < 0) {
@@ -86,7 +86,7 @@ static int lend_image(struct supervisor *s, int64_t number, struct husk_error *e
 	return result;
 }
 
-/* Whoever has a call open learns why it ends. */
+/* Ends the machine. Open calls get the reason. */
 static void let_go(struct supervisor *s, int64_t number)
 {
 	char reason[128];

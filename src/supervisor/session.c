@@ -26,8 +26,9 @@
 #define RELAYS_MAX 32
 #define QUEUE_MAX (4u * WIRE_WINDOW)      /* both output streams of a call, unread, and as much again */
 #define QUEUE_ALL_MAX (32u * WIRE_WINDOW) /* of all clients */
-#define QUEUE_JOIN_MAX (64u * 1024u)      /* output joins the frame before it up to here */
-#define FRAME_COST 256 /* of a queued frame beside its bytes: more than it is, with what the allocator takes */
+#define QUEUE_JOIN_MAX (64u * 1024u)      /* output joins the previous frame up to this size */
+#define FRAME_COST                                                                                                     \
+	256 /* of a queued frame in addition to its bytes: more than its real size, including the allocator's overhead */
 #define HELLO_SECONDS 10
 
 struct frame {
@@ -54,8 +55,8 @@ struct session {
 	struct frame *first, *last;
 	size_t queued;
 	bool closing, overrun;
-	bool spare;   /* there are too many clients: this one may not use the guest */
-	bool limited; /* HELLO_LIMITED: what the supervisor answers itself is not for this one */
+	bool spare;   /* too many clients: this one may not use the guest */
+	bool limited; /* HELLO_LIMITED: methods of the supervisor are not allowed */
 	struct relay relays[RELAYS_MAX];
 };
 
@@ -66,7 +67,7 @@ static void drop_client(struct session *session)
 	shutdown(session->fd, SHUT_RDWR); /* both threads notice and finish */
 }
 
-/* With the lock held: takes so much more into account. */
+/* With the lock held: adds the cost to the accounts. */
 static bool afford(struct session *session, size_t cost)
 {
 	size_t all = atomic_fetch_add(&session->supervisor->queued, cost) + cost;
@@ -81,7 +82,7 @@ static void pay_back(struct session *session, size_t cost)
 	session->queued -= cost;
 }
 
-/* Output in crumbs is one frame: each would cost many times its bytes. */
+/* Small pieces of output are joined into one frame: each frame would cost many times its bytes. */
 static bool joins(const struct frame *tail, const struct wire_header *header)
 {
 	return tail && header->type == WIRE_DATA && tail->header.type == WIRE_DATA &&
@@ -89,7 +90,7 @@ static bool joins(const struct frame *tail, const struct wire_header *header)
 	       tail->header.size + header->size <= QUEUE_JOIN_MAX;
 }
 
-/* With the lock held: another frame at the end of the queue, empty. */
+/* With the lock held: adds an empty frame at the end of the queue. */
 static struct frame *add_frame(struct session *session, const struct wire_header *header)
 {
 	struct frame *frame = calloc(1, sizeof(*frame));
@@ -119,7 +120,7 @@ static void queue_frame(struct session *session, const struct wire_header *heade
 	pthread_mutex_unlock(&session->lock);
 }
 
-/* The next frame to write; NULL: there will be none. */
+/* The next frame to write; NULL: no more frames come. */
 static struct frame *next_frame(struct session *session)
 {
 	pthread_mutex_lock(&session->lock);
@@ -154,7 +155,7 @@ static void *write_frames(void *argument)
 	return NULL;
 }
 
-/* An END of our own, queued like everything else. */
+/* An END from the supervisor, queued like all other frames. */
 static void answer(struct session *session, uint32_t channel, int result, const struct husk_error *err,
 		   const struct buf *results)
 {
@@ -194,7 +195,7 @@ static struct relay *find_relay(struct session *session, uint32_t client_channel
 	return NULL;
 }
 
-/* A slot whose channel is over, or was never used. */
+/* A slot whose channel has ended, or was never used. */
 static struct relay *take_relay(struct session *session)
 {
 	struct relay *free_one = NULL;
@@ -207,8 +208,8 @@ static struct relay *take_relay(struct session *session)
 	return free_one;
 }
 
-/* The guest takes nothing for now: it stands still for a checkpoint, or does not read. That is the client's time to lose,
- * for as long as it is there. */
+/* The guest accepts nothing now: it is frozen for a checkpoint, or does not read. The client waits for as long as it
+ * stays connected. */
 static bool client_gone(struct session *session)
 {
 	struct pollfd wait = { session->fd, POLLRDHUP, 0 };
@@ -249,9 +250,9 @@ static void open_relay(struct session *session, const struct wire_header *header
 	}
 }
 
-/* ---- what the supervisor answers itself ---- */
+/* ---- methods of the supervisor ---- */
 
-/* The sandbox's lock of a client that wakes it, taken over without ever being let go. */
+/* Receives the sandbox's lock from a client that wakes the sandbox. The lock is never released in between. */
 static int take_lock_of_peer(struct session *session, int64_t their_fd, struct husk_error *err)
 {
 	if (their_fd < 0)
@@ -382,7 +383,8 @@ static int greet(struct session *session, char *payload)
 		return -1;
 	int64_t flags = wire_get_int(payload, header.size, TAG_FLAGS, 0);
 	session->limited = flags & HELLO_LIMITED;
-	/* It falls asleep, or tries to: whoever wants the guest is to come again, and wake it if it must be. */
+	/* The sandbox is being hibernated. A client that needs the guest has to connect again, and wake the sandbox if
+	 * necessary. */
 	bool late = flags & HELLO_GUEST && life_look(&session->supervisor->life).sleepy;
 	if (wire_put_int(&hello, TAG_VERSION, WIRE_VERSION) < 0 ||
 	    wire_put_int(&hello, TAG_FLAGS, (late ? HELLO_LATER : 0) | (flags & HELLO_LIMITED)) < 0)
@@ -422,7 +424,7 @@ static void read_frames(struct session *session, char *payload)
 	}
 }
 
-/* A client that says nothing at all is not waited for. */
+/* The session does not wait for a client that sends nothing at all. */
 static void limit_waiting(int fd, int seconds)
 {
 	struct timeval limit = { .tv_sec = seconds };
@@ -448,7 +450,7 @@ static void serve_client(struct session *session)
 	session->closing = true;
 	pthread_cond_signal(&session->changed);
 	pthread_mutex_unlock(&session->lock);
-	shutdown(session->fd, SHUT_RDWR); /* the client is gone, or broke the protocol: nothing is to wait for it */
+	shutdown(session->fd, SHUT_RDWR); /* the client is gone or broke the protocol: nothing may wait for it */
 	pthread_join(writer, NULL);
 	pay_back(session, session->queued); /* what was refused */
 }

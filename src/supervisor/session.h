@@ -6,7 +6,7 @@
 
 #include "supervisor/supervisor.h"
 
-/* Serves one client on its own threads; takes the descriptor. */
+/* Serves one client on its own threads; takes ownership of the descriptor. */
 void session_start(struct supervisor *s, int fd);
 
 #endif

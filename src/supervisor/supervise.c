@@ -28,9 +28,9 @@
 #include "supervisor/session.h"
 #include "supervisor/supervisor.h"
 
-#define DRAIN_MS 1000 /* how long the end waits for clients to take their last frames */
+#define DRAIN_MS 1000 /* how long the end waits for clients to read their last frames */
 #define EXPIRY_RETRY_SECONDS 60
-#define EXPIRY_TRIES 5 /* to sleep when its time is over; then it ends */
+#define EXPIRY_TRIES 5 /* to hibernate at the end of the TTL; then the sandbox ends */
 
 struct arguments {
 	const char *home, *id, *image;
@@ -67,7 +67,8 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 	return out->home && out->id && (out->image || out->pool) ? 0 : -1;
 }
 
-/* Away from whoever started us: own session, no terminal, no inherited descriptor but the two we were given. */
+/* Detaches from the parent process: own session, no terminal, no inherited descriptor except the two that were
+ * passed. */
 static int detach(void)
 {
 	pid_t child = fork();
@@ -98,7 +99,8 @@ int supervisor_listen(struct supervisor *s, struct husk_error *err)
 	unlink(path);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 128) < 0)
 		return husk_fail_errno(err, "cannot listen on '%s'", path);
-	/* A claimed machine moves to another name: the old socket is replaced in place, so the main loop's poll goes on. */
+	/* A claimed machine moves to another name. The old socket is replaced in place, so the poll of the main loop
+	 * continues. */
 	if (s->listen_fd >= 0)
 		return dup3(fd, s->listen_fd, O_CLOEXEC) < 0 ? husk_fail_errno(err, "cannot move the socket") : 0;
 	s->listen_fd = steal_fd(&fd);
@@ -123,13 +125,13 @@ static int open_supervisor(struct supervisor *s, const struct arguments *argumen
 	return catalog_open(database, &s->husk.catalog, err);
 }
 
-/* ---- coming up, on a thread of its own: the main loop keeps time and takes calls meanwhile ---- */
+/* ---- start-up, on its own thread: meanwhile the main loop keeps time and accepts calls ---- */
 
 struct start {
 	struct supervisor *supervisor;
 	const struct arguments *arguments;
 	pthread_t thread;
-	bool failed; /* why is in `err`, told once nothing is left */
+	bool failed; /* the reason is in `err`, and is reported when nothing is left of the machine */
 	struct husk_error err;
 };
 
@@ -139,7 +141,7 @@ static int wait_in_pool(struct supervisor *s, struct husk_error *err)
 	return catalog_sandbox_move(s->husk.catalog, life_id(&s->life), 1u << CATALOG_PREPARING, CATALOG_POOL, err);
 }
 
-/* From nothing to a machine that runs, or waits in the pool. */
+/* From nothing to a running machine, or to one that waits in the pool. */
 static int bring_up(struct supervisor *s, const struct arguments *arguments, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
@@ -182,7 +184,7 @@ static void *start_up(void *argument)
 	return NULL;
 }
 
-/* ---- what comes with time; on threads, since each may have to wait ---- */
+/* ---- things that become due; on threads, because each may have to wait ---- */
 
 static void *sleep_when_idle(void *argument)
 {
@@ -193,15 +195,16 @@ static void *sleep_when_idle(void *argument)
 	return NULL;
 }
 
-/* Asleep it has no end. What cannot be put to sleep now (a full disk) is tried again, but not for ever: the guest has a
- * part in it. One such thread at a time: the time is over again only after another was set. */
+/* A hibernated sandbox has no TTL. If it cannot be hibernated now (a full disk), the thread tries again, but not for
+ * ever, because the guest can cause the failure. There is one such thread at a time: the TTL passes again only after
+ * another one was set. */
 static void *sleep_on_expiry(void *argument)
 {
 	struct supervisor *s = argument;
 	struct husk_error err = { 0 };
 	int64_t expires;
 
-	/* First: one that sleeps past its time is cleared away. */
+	/* First, because a hibernated sandbox with a passed TTL is removed. */
 	if (catalog_sandbox_set_expiry(s->husk.catalog, life_id(&s->life), 0, false, &err) == 0 &&
 	    machine_hibernate(s, &err) == 0)
 		return NULL;
@@ -213,7 +216,7 @@ static void *sleep_on_expiry(void *argument)
 	return NULL;
 }
 
-/* A pool entry whose time is over leaves the pool, unless somebody was faster. */
+/* A pool entry whose time is over leaves the pool, unless it was claimed first. */
 static void *leave_pool(void *argument)
 {
 	struct supervisor *s = argument;
@@ -223,14 +226,14 @@ static void *leave_pool(void *argument)
 	return NULL;
 }
 
-/* The row says claimed, but the claim has not reached us, now nor at the last look: whoever made it is gone. One such
- * thread at a time: seconds apart. */
+/* The row says claimed, but no claim has arrived, neither now nor at the last check: the process that claimed the entry
+ * is gone. There is one such thread at a time, because the checks are seconds apart. */
 static void *look_for_claim(void *argument)
 {
 	struct supervisor *s = argument;
 	struct catalog_sandbox *row = NULL;
 
-	/* A row in the pool is not found by its id: one that is has been claimed. */
+	/* The catalog does not return a row in the pool by its id. If it returns the row, the entry was claimed. */
 	bool claimed = catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, NULL) == 0;
 	catalog_sandbox_free(row);
 	if (claimed && s->claimed_before && life_look(&s->life).state == CATALOG_POOL)
@@ -275,15 +278,15 @@ static void on_clock(struct supervisor *s)
 	}
 }
 
-/* ---- the main loop: it waits for nothing but its descriptors ---- */
+/* ---- the main loop: it waits only for its descriptors ---- */
 
-/* The machine is gone without our doing: was it memory? */
+/* The machine ended by itself: was it memory? */
 static const char *why_it_ended(struct supervisor *s)
 {
 	return machine_use(s).oom_kills ? "oom" : "crashed";
 }
 
-/* A signal, or the machine's own end: a sandbox that was still waking then is hibernated as before, with its image. */
+/* A signal, or the end of the machine. A sandbox that was still waking is hibernated as before, with its image. */
 static void end_unasked(struct supervisor *s, const char *reason)
 {
 	enum catalog_state state = life_look(&s->life).state;
@@ -298,7 +301,7 @@ static void accept_client(struct supervisor *s)
 	if (fd >= 0)
 		session_start(s, fd);
 	else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
-		usleep(10000); /* the connection stays in the queue: do not spin over it */
+		usleep(10000); /* the connection stays in the queue: do not spin */
 }
 
 static void run(struct supervisor *s, int signals)
@@ -335,7 +338,7 @@ static void run(struct supervisor *s, int signals)
 	}
 }
 
-/* The last answers are on their way to clients: let them out. */
+/* The last answers are queued for clients: waits until they are sent. */
 static void drain(struct supervisor *s)
 {
 	for (int64_t end = time_monotonic_ms() + DRAIN_MS; time_monotonic_ms() < end; usleep(1000))
@@ -358,7 +361,7 @@ static int catch_signals(void)
 
 int supervise_main(int argc, char **argv)
 {
-	static struct supervisor supervisor; /* threads use it to the very end of the process */
+	static struct supervisor supervisor; /* threads use it until the process ends */
 	struct supervisor *s = &supervisor;
 	struct arguments arguments = { 0 };
 	struct husk_error err = { 0 };
@@ -380,7 +383,7 @@ int supervise_main(int argc, char **argv)
 	if (result == 0 && pthread_create(&start.thread, NULL, start_up, &start) != 0)
 		result = husk_fail(&err, HUSK_INTERNAL, "cannot start a thread");
 	bool started = result == 0;
-	log_set_request(NULL); /* the main loop works for nobody in particular */
+	log_set_request(NULL); /* the main loop serves no single request */
 	if (!started) {
 		log_line(LOG_ERROR, "%s", err.message);
 		start.failed = true;

@@ -27,32 +27,32 @@
 #include "volume/process.h"
 
 #define TIMEOUT_MS 30000
-#define GRACE_MS 500                        /* for a process to close its volume in order */
-#define NODES_FILE "%s/volume-%zu"          /* in an image; by the order in which they are mounted */
-#define QUEUE_MAX (2u * WIRE_WINDOW)        /* what a window of requests of the least size can come to, with headers */
+#define GRACE_MS 500                        /* for a process to close its volume properly */
+#define NODES_FILE "%s/volume-%zu"          /* in an image; numbered in the order of the mounts */
+#define QUEUE_MAX (2u * WIRE_WINDOW)        /* the largest size of a window of minimal requests, with headers */
 #define RECEIVE_MAX (4u * SERVE_ANSWER_MAX) /* of answers at a time */
 
 struct served {
 	struct link *link;
 	uint32_t channel;
-	char *path; /* in the guest, for what is logged */
+	char *path; /* in the guest, for log lines */
 	char *program, *directory, *table;
 	struct volume_spec spec;
 	pthread_t thread;
 	bool started;
-	int wake;            /* eventfd: the thread is to look again */
-	struct buf received; /* from the process; the thread's */
+	int wake;            /* eventfd: makes the thread check again */
+	struct buf received; /* received from the process; used by the thread only */
 
 	pthread_mutex_t lock; /* what is below */
 	pthread_cond_t changed;
 	struct volume_process process;
-	struct buf queue;  /* messages that the socket has not taken yet */
-	uint32_t queued;   /* bytes of the guest's among them */
-	uint32_t consumed; /* bytes that are to be given back as credit */
+	struct buf queue;  /* messages that the socket has not accepted yet */
+	uint32_t queued;   /* bytes of the guest in the queue */
+	uint32_t consumed; /* bytes to be given back as credit */
 	uint32_t credit;   /* what we may send */
-	bool starved;      /* the thread has an answer that it may not send yet */
-	bool ready;        /* the process takes requests */
-	bool told;         /* a MSG came: it is mounted, or it is held */
+	bool starved;      /* the thread has an answer and no credit to send it */
+	bool ready;        /* the process accepts requests */
+	bool told;         /* a MSG arrived: the volume is mounted or held */
 	bool saving, saved;
 	struct buf saved_table;
 	bool ended;
@@ -71,7 +71,7 @@ static void wake_thread(struct served *served)
 	(void)!write(served->wake, &one, sizeof(one)); /* a full counter wakes as well */
 }
 
-/* Ends it; lock held. The first reason stays. */
+/* Ends the volume, with the lock held. The first reason stays. */
 static void end_locked(struct served *served, const struct husk_error *reason)
 {
 	if (!served->ended)
@@ -96,7 +96,7 @@ static void took_all(struct served *served)
 	served->queued = 0;
 }
 
-/* Sends what the socket takes now and queues the rest, for the thread. A socket that has ended the thread notices. */
+/* Sends what the socket accepts now and queues the rest for the thread. The thread notices a closed socket. */
 static int put_message(struct served *served, enum volume_kind kind, const char *payload, size_t size)
 {
 	struct volume_message head = { kind, (uint32_t)size };
@@ -130,7 +130,8 @@ static void send_queue(struct served *served)
 
 /* ---- on the link's reader ---- */
 
-/* What is shorter than a header is refused here, or it could be queued without end: credit counts bytes. */
+/* A message shorter than a header is refused here. Credit counts bytes, so empty messages could be queued without
+ * end. */
 static void take_request(struct served *served, const char *payload, size_t size)
 {
 	struct husk_error why = { 0 };
@@ -190,9 +191,9 @@ static void from_agent(void *data, const struct wire_header *header, const char 
 	pthread_mutex_unlock(&served->lock);
 }
 
-/* ---- on the volume's thread: what the process says, which a guest may have taken over ---- */
+/* ---- on the volume's thread: messages of the process, which a guest may have taken over ---- */
 
-/* 0: the guest has given no credit for it yet; else as take_message. */
+/* 0: the guest has given no credit yet; otherwise as take_message. */
 static int pass_answer(struct served *served, const char *answer, uint32_t size, struct husk_error *err)
 {
 	pthread_mutex_lock(&served->lock);
@@ -227,7 +228,7 @@ static void take_ready(struct served *served)
 	pthread_mutex_unlock(&served->lock);
 }
 
-/* 1: done with it, 0: not now, -1 with err: nothing more comes of this process. */
+/* 1: handled; 0: not possible now; -1 with err: the process is not usable any more. */
 static int take_message(struct served *served, const struct volume_message *head, const char *bytes,
 			struct husk_error *err)
 {
@@ -284,14 +285,14 @@ static int receive(struct served *served, struct husk_error *err)
 	return 0;
 }
 
-/* ---- on the volume's thread: its life ---- */
+/* ---- the volume's thread ---- */
 
 static void give_credit(struct served *served, uint32_t consumed)
 {
 	link_reply(served->link, served->channel, served, WIRE_CREDIT, STREAM_OUT, &consumed, sizeof(consumed), NULL);
 }
 
-/* What is to be waited for; false at the end. *consumed: credit to be given back first. */
+/* Sets what to wait for; false at the end. *consumed: credit to give back first. */
 static bool look(struct served *served, struct pollfd *socket, uint32_t *consumed)
 {
 	pthread_mutex_lock(&served->lock);
@@ -321,7 +322,7 @@ static int turn(struct served *served, struct husk_error *err)
 		return errno == EINTR ? 0 : husk_fail_errno(err, "cannot wait for its server");
 	if (wait[1].revents)
 		(void)!read(served->wake, &ignored, sizeof(ignored));
-	/* Dead with an answer that the guest does not take: it will not be waited for. */
+	/* The process is dead, and the guest does not accept its last answer: do not wait. */
 	if (wait[0].revents && (!(wait[0].events & POLLIN) && wait[0].revents & (POLLHUP | POLLERR)))
 		return husk_fail(err, HUSK_GONE, "its server has died");
 	if (wait[0].revents & (POLLIN | POLLHUP | POLLERR) && receive(served, err) < 0)
@@ -329,7 +330,7 @@ static int turn(struct served *served, struct husk_error *err)
 	return take_messages(served, err) < 0 ? -1 : 0;
 }
 
-/* On this thread, since the process ends with the thread that started it. */
+/* On this thread, because the process ends with the thread that started it. */
 static int start_process(struct served *served, struct husk_error *err)
 {
 	struct volume_process process;
@@ -356,7 +357,7 @@ static void *serve_volume(void *argument)
 		log_line(LOG_WARN, "volume at '%s': %s", served->path, err.message);
 		end_served(served, &err);
 	}
-	/* Whoever still waits for an answer there must not wait for ever. */
+	/* Programs in the guest that still wait for an answer must not wait for ever. */
 	link_reply(served->link, served->channel, served, WIRE_CANCEL, 0, NULL, 0, NULL);
 	pthread_mutex_lock(&served->lock);
 	struct volume_process process = served->process;
@@ -368,7 +369,7 @@ static void *serve_volume(void *argument)
 
 /* ---- for the supervisor ---- */
 
-/* Until *happened, which is then taken back, the end of the volume, or the deadline. */
+/* Waits for *happened (which is then reset), the end of the volume, or the deadline. */
 static int wait_until(struct served *served, bool *happened, const char *what, int64_t end, struct husk_error *err)
 {
 	int waited = 0;
@@ -398,7 +399,7 @@ static int prepare(struct served *served, struct link *link, struct husk_error *
 	return served->wake < 0 ? husk_fail_errno(err, "cannot make an event for a volume") : 0;
 }
 
-/* What the process is to be started with. An image without a table is one that never had the volume. */
+/* The arguments for the start of the process. If the image has no table, its machine never had this volume. */
 static int describe(struct supervisor *s, struct served *served, const struct mount_row *row, size_t index,
 		    struct husk_error *err)
 {
@@ -464,7 +465,7 @@ int volumes_begin(struct supervisor *s, const char *mounts, struct husk_error *e
 	if (s->volumes)
 		s->volumes->list = calloc(count, sizeof(*s->volumes->list));
 	int result = s->volumes && s->volumes->list ? 0 : husk_fail_memory(err);
-	/* All of them first: they come up beside each other. */
+	/* Start all volumes first, so that they come up in parallel. */
 	for (size_t i = 0; i < count && result == 0; i++) {
 		s->volumes->count++;
 		result = start_one(s, &s->volumes->list[i], &rows[i], i, err);
@@ -507,7 +508,7 @@ void volumes_go_on(struct supervisor *s)
 		tell(&s->volumes->list[i], 0);
 }
 
-/* Has the process tell its table; nothing comes of a volume that has ended. False: it has. */
+/* Asks the process for its table. False: the volume has ended, and there is no table. */
 static bool ask_for_table(struct served *served)
 {
 	pthread_mutex_lock(&served->lock);
@@ -534,7 +535,7 @@ static int save_table(struct served *served, const char *path, int64_t end, stru
 	return result;
 }
 
-/* The processes have nothing to do while held, so the tables stand still. */
+/* While held, the processes have no work, so the tables do not change. */
 int volumes_save(struct supervisor *s, const char *image, struct husk_error *err)
 {
 	int64_t end = time_monotonic_ms() + TIMEOUT_MS;
@@ -549,7 +550,7 @@ int volumes_save(struct supervisor *s, const char *image, struct husk_error *err
 	return 0;
 }
 
-/* What nobody but its thread uses once it has ended. */
+/* Frees what only the volume's thread used. */
 static void close_one(struct served *served)
 {
 	if (served->started)
@@ -568,11 +569,11 @@ void volumes_end(struct supervisor *s)
 {
 	struct husk_error over = { .code = HUSK_GONE, .message = "the machine has ended" };
 
-	/* All of them first: each has its grace beside the others'. */
+	/* End all volumes first, so that their grace periods run in parallel. */
 	for (size_t i = 0; s->volumes && i < s->volumes->count; i++)
 		end_served(&s->volumes->list[i], &over);
 	for (size_t i = 0; s->volumes && i < s->volumes->count; i++)
 		close_one(&s->volumes->list[i]);
-	/* The list itself stays, for a made-up END that is on its way to a handler, and for a checkpoint that learns here
-	 * that there is nothing to hold. It goes with the process. */
+	/* The list itself stays: an END may still be on its way to a handler, and a checkpoint may still ask what to
+	 * hold. The list is freed with the process. */
 }

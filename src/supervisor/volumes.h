@@ -1,21 +1,21 @@
 /*
- * The volumes of a supervisor's machine: mounted in the guest over the agent link, each served by a jailed process of its own
- * (volume/process.h) with a thread here that relays. Every wait has a deadline, or ends with the machine.
+ * The volumes of a supervisor's machine. The guest mounts them over the agent link. Each is served by its own jailed
+ * process (volume/process.h), and a thread here relays. Every wait has a deadline, or ends with the machine.
  */
 #ifndef HUSK_SANDBOX_VOLUMES_H
 #define HUSK_SANDBOX_VOLUMES_H
 
 #include "supervisor/supervisor.h"
 
-/* Mounts what the row's JSON names, before any process of the guest runs. What the image says about them is taken up. */
+/* Mounts the volumes in the row's JSON, before any process of the guest runs. Their state in the image is restored. */
 int volumes_begin(struct supervisor *s, const char *mounts, struct husk_error *err);
-/* Around a checkpoint, with the link held and the guest frozen: no request is under way once it returns. */
+/* Around a checkpoint, with the link held and the guest frozen: when it returns, no request is in progress. */
 int volumes_hold(struct supervisor *s, struct husk_error *err);
 void volumes_go_on(struct supervisor *s);
-/* What the guest's kernel knows of them, into the image, for whoever takes it up. */
+/* Writes what the guest's kernel knows about the volumes into the image, for the machine that continues it. */
 int volumes_save(struct supervisor *s, const char *image, struct husk_error *err);
-/* The link is down. Waits for no guest and no disk: a process that does not end at once is killed. Others may be in one of
- * the calls above, which then fails. */
+/* The link is down. Waits for no guest and no disk: a process that does not end at once is killed. Other threads may be
+ * in one of the calls above, which then fails. */
 void volumes_end(struct supervisor *s);
 
 #endif

@@ -63,7 +63,7 @@ static int request_send(int fd, const char *text, size_t size, const int *fds, s
 	return put < 0 ? husk_fail_errno(err, "cannot talk to the sandbox process") : 0;
 }
 
-/* May this be a whole document? Reading half of a long one again and again would take longer than to receive it. */
+/* Can this be a complete document? Parsing half of a long one again and again would take longer than receiving it. */
 static bool may_be_whole(const struct buf *answer)
 {
 	size_t size = answer->size;
@@ -94,7 +94,7 @@ static json_t *answer_receive(int fd, int timeout_ms, struct husk_error *err)
 			husk_fail_memory(err);
 			return NULL;
 		}
-		/* recv, not recvmsg: descriptors that come along are closed by the kernel. */
+		/* recv, not recvmsg: the kernel closes descriptors that are sent along. */
 		got = recv(fd, answer.data + answer.size, answer.capacity - answer.size - 1, MSG_DONTWAIT);
 		if (got < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
@@ -111,7 +111,7 @@ static json_t *answer_receive(int fd, int timeout_ms, struct husk_error *err)
 	return NULL;
 }
 
-/* runsc's messages may be many lines of a stack: the first one says what happened. */
+/* A message of runsc may be a stack trace of many lines: the first line says what happened. */
 static int answer_check(json_t *answer, const char *method, struct husk_error *err)
 {
 	const char *reason = json_string_value(json_object_get(answer, "err"));

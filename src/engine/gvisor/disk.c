@@ -1,16 +1,18 @@
 /*
- * The writable layer as a directory of the host's. Where the instance has a btrfs for it (disks.c), and runsc can save open
- * files of such a directory, the layer is a subvolume: an image of the machine names a snapshot of it, made in the time of
- * a commit whatever it holds, and shares its blocks. Called by gvisor.c; elsewhere the layer is a file in memory's place.
+ * The writable layer as a directory of the host. If the instance has a btrfs for it (disks.c), and runsc can save open
+ * files of such a directory, the layer is a subvolume. An image of the machine then names a snapshot of the subvolume.
+ * The snapshot shares its blocks, and takes the time of a commit for any amount of data. Called by gvisor.c. Otherwise
+ * the layer is a file, saved with the memory.
  *
  *     <disks>/m-x7k2mqab/        what the guest has mounted: private to the machine, owned by DISK_UID
  *     <disks>/m-x7k2mqab/data/   the subvolume: upper/ and work/ of the guest's overlay
  *     <disks>/i-b5qonr3d/        the snapshot of one, read-only
  *     <machine>/disk.name        "m-x7k2mqab", <image>/disk.name "i-b5qonr3d": written before there is such a subvolume
  *
- * So a subvolume that no such file names belongs to nobody, and goes with disk_collect. On disk every file belongs to the
- * DISK_UID range; each machine's mount shows that range as its own, so that a clone needs no change of owners and no machine
- * has a right to another's. Content is the guest's: nothing here may open a name below data/.
+ * So a subvolume that no such file names has no owner, and disk_collect removes it. On disk every file belongs to the
+ * DISK_UID range. The mount of each machine shows that range as the machine's own. So a clone needs no change of
+ * owners, and no machine has a right to another's files. The guest controls the content: nothing here may open a name
+ * below data/.
  */
 #include <fcntl.h>
 #include <linux/btrfs.h>
@@ -32,14 +34,14 @@
 #define NAME_FILE "disk.name"
 #define NAME_LETTERS 8
 #define NAME_MAX_SIZE 16
-#define NAME_DEPTH 3 /* of such files below a directory that is removed: a template's version has baked/<image>/ */
-#define SPARE (4ull << 20)   /* what a restored guest can write in any case: its name, to begin with */
-#define OUTSIDE (1ull << 20) /* what it can write beside data/, where it has no business */
-#define YOUNG_S 600          /* what was made just now is not collected */
+#define NAME_DEPTH 3         /* of such files below a removed directory: a template's version has baked/<image>/ */
+#define SPARE (4ull << 20)   /* a restored guest can write this much in any case, first of all its name */
+#define OUTSIDE (1ull << 20) /* limit for writes beside data/, where the guest should not write */
+#define YOUNG_S 600          /* newer subvolumes are not collected */
 
 /* ---- names ---- */
 
-/* A file that was cut short names nothing. */
+/* An incomplete file names nothing. */
 static int name_read(const char *directory, char out[static NAME_MAX_SIZE])
 {
 	cleanup_free char *path = str_format("%s/" NAME_FILE, directory);
@@ -51,7 +53,7 @@ static int name_read(const char *directory, char out[static NAME_MAX_SIZE])
 	return 0;
 }
 
-/* A new one for what is in `directory`, before there is anything of that name. */
+/* Chooses a new name for the disk of `directory`, and writes it before the subvolume exists. */
 static int name_new(const char *directory, const char *kind, char out[static NAME_MAX_SIZE], struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/" NAME_FILE, directory);
@@ -78,7 +80,7 @@ static int set_limit(int fd, uint64_t bytes, struct husk_error *err)
 	return 0;
 }
 
-/* What the subvolume refers to, as of the last commit; 0 when the kernel does not say. */
+/* The size of the subvolume, as of the last commit; 0: the kernel does not report it. */
 static uint64_t used_bytes(int fd)
 {
 	struct btrfs_ioctl_get_subvol_info_args info = { 0 };
@@ -91,7 +93,7 @@ static uint64_t used_bytes(int fd)
 	return text ? strtoull(text, NULL, 10) : 0;
 }
 
-/* A new, empty one, for its machine alone. */
+/* A new, empty subvolume, for its machine only. */
 static int subvolume_make(int parent, const char *name, uint64_t bytes, struct husk_error *err)
 {
 	struct btrfs_ioctl_vol_args order = { 0 };
@@ -123,7 +125,7 @@ static int subvolume_remove(int parent, const char *name)
 	return ioctl(parent, BTRFS_IOC_SNAP_DESTROY, &order) < 0 && errno != ENOENT ? -1 : 0;
 }
 
-/* With what is in it: that of a machine has one more. */
+/* Removes a disk with its content: a machine's disk contains one more subvolume. */
 static int disk_remove(int disks, const char *name)
 {
 	cleanup_close int outer = name[0] == 'm' ? open_directory(disks, name) : -1;
@@ -188,7 +190,7 @@ int disk_save(int disks, const char *machine, const char *image, struct husk_err
 	data = open_directory(outer, DATA);
 	if (data < 0)
 		return husk_fail_errno(err, "cannot open the disk of '%s'", machine);
-	/* A commit: on return the snapshot is on disk, with everything the guest had written. */
+	/* A commit: on return the snapshot is on disk, with everything that the guest had written. */
 	return name_new(image, "i-", name, err) < 0 ? -1 : subvolume_clone(data, disks, name, true, err);
 }
 
@@ -220,7 +222,7 @@ int disk_check(const char *image, struct husk_error *err)
 
 typedef void visit_fn(void *data, const char *name);
 
-/* Every name in `directory` and below; these are Husk's own directories, none of a guest's. */
+/* Visits every name in `directory` and below; these are Husk's own directories, not a guest's. */
 static void visit_names(const char *directory, unsigned depth, visit_fn *visit, void *data)
 {
 	char name[NAME_MAX_SIZE];
@@ -260,7 +262,7 @@ void disk_drop(const char *directory)
 				 strerror(errno));
 }
 
-/* Is it of a machine or an image that may not have said so yet? Also when the kernel does not tell. */
+/* May a machine or an image still be about to name it? Also true if the kernel does not report the age. */
 static bool is_young(int disks, const char *name)
 {
 	struct btrfs_ioctl_get_subvol_info_args info = { 0 };
@@ -321,7 +323,7 @@ static int write_map(pid_t pid, const char *name, uint32_t uid_base)
 	return fd < 0 || write(fd, map, (size_t)length) != length ? -1 : 0;
 }
 
-/* A user namespace that shows the ids on disk as the machine's; nobody ever runs in it. */
+/* A user namespace that maps the ids on disk to the machine's; no process ever runs in it. */
 static int open_mapping(uint32_t uid_base, struct husk_error *err)
 {
 	cleanup_close int process = -1, mapping = -1;

@@ -1,15 +1,15 @@
 /*
- * Where an instance keeps the disks that are cloned: a btrfs with quotas. Where the instance lies on one, that is the
- * directory `disks` of it. Elsewhere Husk makes one in a sparse file of the instance, behind a loop device:
+ * The place of an instance's cloned disks: a btrfs with quotas. If the instance is on a btrfs, its directory `disks` is
+ * used. Otherwise Husk makes a btrfs in a sparse file of the instance, behind a loop device:
  *
- *     <home>/disks.btrfs     the file; its blocks go back to the host when disks are removed
- *     <home>/disks.lock      held by whoever makes, attaches or resizes it
+ *     <home>/disks.btrfs     the file; when disks are removed, its blocks are given back to the host
+ *     <home>/disks.lock      held to make, attach or resize the file
  *
- * It is mounted nowhere that has a name. Every process that works with disks has a mount of its own, by a descriptor; the
- * first one attaches the loop device, and the kernel takes both away with the last one, however that ended. So there is
- * nothing to clear up after a kill or a reboot, and other mount namespaces do not matter.
+ * The btrfs is not mounted at any path. Every process that works with disks has its own mount, by a descriptor. The
+ * first process attaches the loop device, and the kernel removes mount and device with the last process, however it
+ * ended. So there is nothing to clean up after a kill or a reboot, and other mount namespaces do not matter.
  *
- * Called by disk.c, which knows what is in it. Nothing here may run `mkfs` on a file that has a name.
+ * Called by disk.c, which knows the content. Nothing here may run `mkfs` on a file that has a name.
  */
 #include <fcntl.h>
 #include <linux/btrfs.h>
@@ -31,18 +31,18 @@
 #define FILE_NAME "disks.btrfs"
 #define FILE_PARTIAL "disks.partial" /* while it is being made */
 #define LOCK_NAME "disks.lock"
-#define MEMORY_NAME "disks" /* of what stands against one, in the instance's runtime directory */
+#define MEMORY_NAME "disks" /* the reason why there are no cloned disks, in the instance's runtime directory */
 #define LOOP_MAJOR 7
 #define LOOP_BLOCK 4096
 #define RETRY_MS 20
-#define RETRIES 500 /* a mount that ends on another CPU holds the device for some time */
+#define RETRIES 500 /* a mount that ends on another CPU keeps the device busy for some time */
 #define MKFS_TIMEOUT_MS 60000
 #define CLEANING_MS 20000
 
 #define SIZE_UNIT (64ull << 20)
 #define SIZE_MIN (512ull << 20)
 #define SIZE_MAX_FILE (8ull << 40)
-#define HOST_SPARE (1ull << 30) /* of the host's free space, what disks leave to others at most */
+#define HOST_SPARE (1ull << 30) /* free space of the host that disks never use */
 
 /* ---- what there is ---- */
 
@@ -83,7 +83,7 @@ static bool is_there(const char *directory, const char *name)
 	return path && access(path, F_OK) == 0;
 }
 
-/* The instance in which `path` lies, for the caller to free; NULL: none that has such disks. */
+/* The instance that contains `path` (caller frees); NULL: none with such disks. */
 static char *find_home(const char *path)
 {
 	cleanup_free char *home = strdup(path);
@@ -112,7 +112,7 @@ static int lock_home(const char *home, struct husk_error *err)
 /* ---- the loop device ---- */
 
 struct loop {
-	int fd; /* while this is open the kernel does not take the device away */
+	int fd; /* while this is open, the kernel keeps the device */
 	char path[64];
 };
 
@@ -121,7 +121,7 @@ static void loop_close(struct loop *loop)
 	fd_close(&loop->fd);
 }
 
-/* A container's /dev may lack the node of a device that was made just now. */
+/* In a container, /dev may lack the node of a new device. */
 static int loop_node(unsigned number, struct loop *out)
 {
 	snprintf(out->path, sizeof(out->path), "/dev/loop%u", number);
@@ -132,7 +132,7 @@ static int loop_node(unsigned number, struct loop *out)
 	return out->fd < 0 ? -1 : 0;
 }
 
-/* Is this device of that file? Asked with the device open, so that the answer stays true. */
+/* Does this device belong to that file? Checked with the device open, so that the answer stays true. */
 static bool loop_is_of(const struct loop *loop, const struct stat *file)
 {
 	struct loop_info64 info;
@@ -160,7 +160,7 @@ static int loop_find(const struct stat *file, struct loop *out)
 	return -1;
 }
 
-/* Direct: what is in the page cache is there once, and a flush of the device is one of the file. */
+/* Direct I/O: data is in the page cache only once, and a flush of the device flushes the file. */
 static int loop_configure(int loop, int file)
 {
 	struct loop_config config = { .fd = (uint32_t)file,
@@ -197,7 +197,7 @@ static int loop_attach(int file, struct loop *out, struct husk_error *err)
 
 /* ---- the mount ---- */
 
-/* A mount without a place, of the subvolume `name` or (NULL) of all; with errno. */
+/* A mount without a path, of the subvolume `name` or (NULL) of everything; with errno. */
 static int mount_loop(const struct loop *loop, const char *name)
 {
 	cleanup_close int context = fsopen("btrfs", FSOPEN_CLOEXEC);
@@ -210,7 +210,7 @@ static int mount_loop(const struct loop *loop, const char *name)
 	return fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOATIME);
 }
 
-/* A device whose last mount is just ending is busy for a moment. */
+/* A device whose last mount is just ending is busy for a moment: tries again. */
 static int mount_patiently(const struct loop *loop, const char *name, struct husk_error *err)
 {
 	for (int i = 0; i < RETRIES; i++) {
@@ -225,7 +225,7 @@ static int mount_patiently(const struct loop *loop, const char *name, struct hus
 	return husk_fail_errno(err, "cannot mount the disks on %s", loop->path);
 }
 
-/* The top directory, for more than a path can do. It keeps the mount, which has no other user. */
+/* The top directory, opened for reading and not only as a path. It keeps the mount, which has no other user. */
 static int mount_top(const struct loop *loop, struct husk_error *err)
 {
 	cleanup_close int mount = mount_patiently(loop, NULL, err);
@@ -236,7 +236,7 @@ static int mount_top(const struct loop *loop, struct husk_error *err)
 
 /* ---- its size ---- */
 
-/* What the filesystem in the file may grow to: what it has, and the host's free space but for a spare. */
+/* The maximum size of the filesystem in the file: its own use, plus the host's free space without a reserve. */
 static uint64_t wanted_size(int file, struct husk_error *err)
 {
 	struct statfs host;
@@ -260,8 +260,8 @@ static int resize(int mount, uint64_t size)
 	return ioctl(mount, BTRFS_IOC_RESIZE, &order);
 }
 
-/* Follows the host's free space, so that a full host is ENOSPC in the guests and not a failed write below them. Best done
- * often; small differences are left. A failure leaves the size as it was. */
+/* Adapts the size to the host's free space, so that a full host gives ENOSPC in the guests, not a failed write below
+ * them. Should be done often; small differences are ignored. After a failure the size stays. */
 static void fit(const struct loop *loop, int file, int mount)
 {
 	struct btrfs_ioctl_dev_info_args device = { .devid = 1 };
@@ -271,7 +271,7 @@ static void fit(const struct loop *loop, int file, int mount)
 	if (!wanted || ioctl(mount, BTRFS_IOC_DEV_INFO, &device) < 0 || fstat(file, &found) < 0)
 		return;
 	uint64_t has = device.total_bytes, slack = MAX(has / 32, SIZE_UNIT);
-	/* What has chunks already stays: to move them costs more than it brings. */
+	/* Space with chunks stays: moving them costs more than it gains. */
 	if (wanted < has)
 		wanted = MAX(wanted, (device.bytes_used + SIZE_UNIT) / SIZE_UNIT * SIZE_UNIT);
 	if (wanted + slack > has && has + slack > wanted)
@@ -340,7 +340,7 @@ int disks_mount(const char *path, int disks, const char *name, struct husk_error
 
 static int run_mkfs(const char *path, struct husk_error *err)
 {
-	/* One copy of metadata: whatever loses one block of the file loses the other. */
+	/* One copy of metadata: a defect that destroys one block of the file also destroys the other. */
 	const char *const argv[] = { "mkfs.btrfs", "-q", "-K", "-m", "single", "-d", "single", path, NULL };
 	struct command command = { COMMAND_INIT, .argv = argv, .timeout_ms = MKFS_TIMEOUT_MS };
 
@@ -396,7 +396,7 @@ static int make_file(const char *home, struct husk_error *err)
 	return -1;
 }
 
-/* Whose mounts can show other owners, also on btrfs. */
+/* Does this kernel support idmapped mounts of btrfs? */
 static bool is_kernel_new(void)
 {
 	struct utsname name;
@@ -416,7 +416,7 @@ static bool has_mkfs(void)
 	return false;
 }
 
-/* What is needed beside an instance's own files; cheap. */
+/* Checks requirements besides the instance's own files; cheap. */
 static int check_host(const char *home, struct husk_error *err)
 {
 	cleanup_close int context = fsopen("btrfs", FSOPEN_CLOEXEC);
@@ -443,7 +443,7 @@ static int make_here(const char *home, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (dir_make(directory, 0700, err) < 0)
 		return -1;
-	lock = lock_home(home, err); /* the file says that the directory is such a one */
+	lock = lock_home(home, err); /* the file marks the directory as such a one */
 	return lock < 0 ? -1 : 0;
 }
 
@@ -493,7 +493,7 @@ bool disks_ready(const char *home, const char *runtime, const struct gvisor_prog
 		return false;
 	if (make_file(home, &err) == 0)
 		return true;
-	/* Remembered for this boot, so that not every machine tries again. */
+	/* Cached for this boot, so that not every machine tries again. */
 	log_line(LOG_WARN, "disks will be part of every image: %s", err.message);
 	engine_remember(runtime, MEMORY_NAME, program->key, err.message);
 	return false;
@@ -544,7 +544,7 @@ void disks_trim(int disks)
 {
 	struct fstrim_range all = { .len = UINT64_MAX };
 
-	/* A sync wakes the thread that frees them; an unmount would send it to sleep again. */
+	/* A sync wakes the thread that frees them; an unmount would stop it. */
 	for (int i = 0; i < CLEANING_MS / RETRY_MS && ioctl(disks, BTRFS_IOC_SYNC) == 0 && is_cleaning(disks); i++)
 		usleep(RETRY_MS * 1000);
 	if (ioctl(disks, BTRFS_IOC_SYNC) < 0 || ioctl(disks, FITRIM, &all) < 0)

@@ -1,9 +1,9 @@
 /*
  * The gVisor engine: a machine is one runsc sandbox. Called by the supervisor through the ops table at the end.
  *
- * `prepare` pays for starting runsc; everything later goes over the sandbox's control socket. The agent link is a pair
- * of pipes on the stdio of the guest's pid 1, which gVisor binds anew on restore. This file must never run the runsc
- * program on the path of a restore, nor keep a machine that it could not set up completely.
+ * `prepare` starts runsc; everything later uses the sandbox's control socket. The agent link is a pair of pipes on the
+ * stdio of the guest's pid 1, which gVisor binds again on restore. This file must never start the runsc program during
+ * a restore, and must never keep a machine that it could not set up completely.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -25,17 +25,17 @@ struct engine_machine {
 	struct gvisor_identity identity;
 	struct gvisor_process process;
 	char *root, *socket, *disk;
-	bool cloned; /* the writable layer is mounted at `disk`, and an image has a clone of it (disk.c) */
-	int disks;   /* where that is; -1: it is not cloned */
+	bool cloned; /* the writable layer is mounted at `disk`, and an image holds a clone of it (disk.c) */
+	int disks;   /* the place of cloned disks; -1: not cloned */
 	int to_agent, from_agent;
 	int port;          /* the guest's end of its wire, until the guest's kernel has it */
 	json_t *addresses; /* of its interface; NULL before it is started */
-	json_t *dying;     /* pids of the guest's processes that we killed, as keys */
+	json_t *dying;     /* pids of the guest's processes that were killed, as keys */
 	long date;         /* of its runsc */
 	bool started;
 };
 
-/* ---- where runsc keeps things ---- */
+/* ---- paths of runsc ---- */
 
 static char *root_path(const char *runtime)
 {
@@ -77,7 +77,7 @@ static int make_files(struct engine_machine *machine, const char *bundle, struct
 				 machine->date >= GVISOR_VERSION_NEW ? empty : NULL, err);
 }
 
-/* runsc's own words about why create failed: the end of what it printed, on one line. */
+/* runsc's own message about a failed create: the end of its output, on one line. */
 static int wrap_console(const char *path, struct husk_error *err)
 {
 	cleanup_free char *text = file_read(path, 2u << 20, NULL, NULL);
@@ -95,7 +95,7 @@ static int wrap_console(const char *path, struct husk_error *err)
 	return -1;
 }
 
-/* Large pipes carry file transfers better; the kernel only uses what is filled. Without, it is just slower. */
+/* Large pipes make file transfers faster; the kernel only uses what is filled. A failure is harmless. */
 static int link_pipe(int *reading, int *writing, struct husk_error *err)
 {
 	int ends[2];
@@ -136,12 +136,13 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 	if (!log || !panic || !root || !console || !pid_file)
 		return husk_fail_memory(err);
 	if (program->date >= GVISOR_VERSION_NEW) {
-		/* Keeps no namespace mounted for the next machine; does not compare paths, which differ between machines. What
-		 * must be the same is in an image's marker. */
+		/* Keeps no namespace mounted for the next machine, and does not compare paths, which differ between
+		 * machines. The marker of an image lists what must be the same. */
 		argv[count++] = "--gofer-network-namespace=new";
 		argv[count++] = "--restore-spec-validation=ignore";
 		argv[count++] = "--file-access-mounts=exclusive"; /* nobody else writes there */
-		argv[count++] = "--in-sandbox-cgroup=v2"; /* of the first, it asks one group of seven at a fork */
+		argv[count++] =
+			"--in-sandbox-cgroup=v2"; /* with version 1, gVisor checks one group of seven at a fork */
 	}
 	memcpy(argv + count, action, sizeof(action));
 	console_fd = open(console, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
@@ -162,7 +163,7 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 
 /* ---- calls ---- */
 
-/* A connection for each call: a sandbox process whose guest has ended does not end while one is open. */
+/* One connection per call: a sandbox process whose guest has ended does not exit while a connection is open. */
 static int machine_call(struct engine_machine *machine, const char *method, json_t *arg, const int *fds, size_t count,
 			int timeout_ms, json_t **out, struct husk_error *err)
 {
@@ -206,7 +207,7 @@ static void gvisor_free(struct engine_machine *machine)
 	free(machine);
 }
 
-/* What one runsc saved, no other version goes on with. */
+/* Only the runsc version that saved an image can continue it. */
 static int choose_program(const struct engine_spec *spec, struct gvisor_program *out, struct husk_error *err)
 {
 	char version[sizeof(out->version)];
@@ -244,7 +245,7 @@ static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 		return -1;
 	if (make_files(machine, bundle, err) < 0)
 		return -1;
-	/* What a machine of this id left when its supervisor was killed would make runsc refuse. */
+	/* Remains of a machine with this id, whose supervisor was killed, would make runsc fail. */
 	gvisor_sweep(spec->runtime, spec->id);
 	if (start_process(machine, &program, bundle, err) < 0)
 		return -1;
@@ -278,7 +279,7 @@ static int check_fresh(struct engine_machine *machine, struct husk_error *err)
 	return 0;
 }
 
-/* Once only, and so not before it is known which image is to find its addresses. */
+/* Possible only once, so it waits until the image, and with it the addresses, is known. */
 static int make_links(struct engine_machine *machine, json_t *past, struct husk_error *err)
 {
 	const struct gateway *gateway = machine->spec.gateway;
@@ -286,7 +287,7 @@ static int make_links(struct engine_machine *machine, json_t *past, struct husk_
 	machine->addresses = gvisor_addresses(gateway, past);
 	if (!machine->addresses)
 		return husk_fail_memory(err);
-	/* Later versions keep them for the start or the restore, and make no interface before. */
+	/* Later versions store the links for the start or the restore, and make no interface before. */
 	const char *method = machine->date >= GVISOR_VERSION_NEW ? "containerManager.SetNetworkArgs"
 								 : "Network.CreateLinksAndRoutes";
 	int result = machine_call(machine, method, gvisor_links(gateway, machine->addresses), &machine->port,
@@ -307,7 +308,7 @@ static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
 		return -1;
 	if (machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
 			 NULL, err) < 0) {
-		/* Its last words come through the init, which ends after it. */
+		/* Its last output comes through the init, which ends after it. */
 		struct pollfd ended = { .fd = machine->process.pidfd, .events = POLLIN };
 		poll(&ended, 1, LAST_WORDS_MS);
 		return wrap_console(console, err);
@@ -332,7 +333,7 @@ static int gvisor_restore(struct engine_machine *machine, const char *image, str
 				      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds,
 				      IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
 	image_close(fds);
-	/* After a failed restore the guest's kernel is in no state to try again. */
+	/* After a failed restore the guest's kernel cannot try again. */
 	machine->started = true;
 	return result < 0 ? husk_wrap(err, "cannot restore '%s'", image) : 0;
 }
@@ -375,8 +376,9 @@ static struct pid_key pid_key(const json_t *pid)
 	return key;
 }
 
-/* The processes of `list` that nobody has killed yet, but for pid 1. One that was killed is there until it has given its
- * memory back and is waited for, which takes a busy guest seconds: counted again, it would take the others with it. */
+/* The processes of `list` that were not killed yet, except pid 1. A killed process stays in the list until it has freed
+ * its memory and was reaped, which takes seconds in a busy guest. If it were counted again, other processes would be
+ * killed for it. */
 static json_t *living(struct engine_machine *machine, json_t *list)
 {
 	json_t *alive = json_array(), *dying = json_object(), *process;
@@ -409,7 +411,7 @@ static json_t *list_living(struct engine_machine *machine, struct husk_error *er
 	return alive;
 }
 
-/* All but pid 1, while the guest stands still: none can make another meanwhile, and none escapes. */
+/* Kills all processes except pid 1 while the guest is paused: no process can fork meanwhile, so none escapes. */
 static int kill_paused(struct engine_machine *machine, struct husk_error *err)
 {
 	json_t *list = list_living(machine, err), *pid;
@@ -420,7 +422,7 @@ static int kill_paused(struct engine_machine *machine, struct husk_error *err)
 		return -1;
 	json_array_foreach(list, i, pid)
 	{
-		/* One that is a zombie already cannot be signalled: not a failure. */
+		/* A zombie cannot be signalled: not a failure. */
 		if (machine_call(machine, "containerManager.Signal",
 				 json_pack("{s:s, s:i, s:O, s:i}", "CID", machine->spec.id, "Signo", SIGKILL, "PID",
 					   pid, "Mode", 0),
@@ -450,8 +452,8 @@ static int gvisor_kill_processes(struct engine_machine *machine, uint64_t most, 
 }
 
 /*
- * With Resume set runsc lets the guest run on whether the save worked or not (tried: full disk under each of the files,
- * also half-way through), so all there is to undo here are files.
+ * With Resume set, runsc continues the guest whether the save worked or not (tested with a full disk under each of the
+ * files, also in the middle). So only files have to be removed after a failure.
  */
 static int save_memory(struct engine_machine *machine, const int fds[static IMAGE_FILES], struct husk_error *err)
 {
@@ -463,7 +465,7 @@ static int save_memory(struct engine_machine *machine, const int fds[static IMAG
 			    err);
 }
 
-/* Memory and disk of one moment: the guest stands still from before the first to after the second. */
+/* Saves memory and disk of one moment: the guest is paused from before the first to after the second. */
 static int save_both(struct engine_machine *machine, const char *image, const int fds[static IMAGE_FILES],
 		     struct husk_error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * What the files of the gVisor engine share. Nobody else includes this.
+ * Shared by the files of the gVisor engine. No other file includes this.
  */
 #ifndef HUSK_GVISOR_H
 #define HUSK_GVISOR_H
@@ -13,16 +13,16 @@
 /* ---- program.c: the installed runsc ---- */
 
 #define GVISOR_VERSION_MIN 20240729
-#define GVISOR_VERSION_NEW 20260905 /* what `make runsc` builds: takes its interfaces by another call */
+#define GVISOR_VERSION_NEW 20260905 /* built by `make runsc`: uses another call for its interfaces */
 #define GVISOR_PATH_MAX 512
 struct gvisor_program {
 	char path[GVISOR_PATH_MAX];
 	char version[64];
-	long date;     /* the day in it, as a number: 20240729 */
+	long date;     /* the date of the version, as a number: 20240729 */
 	char key[256]; /* changes with the file and with each boot of the host */
 };
-/* Finds one: that of version `wanted`, or with NULL the one that new machines get. Asks for versions (remembered under
- * `runtime`); refuses one that is too old. CONFLICT: there are others only. */
+/* Finds a runsc: of version `wanted`, or, with NULL, the one for new machines. Checks versions (cached under
+ * `runtime`); refuses one that is too old. CONFLICT: only other versions are installed. */
 int gvisor_program_find(const char *runtime, const char *wanted, struct gvisor_program *out, struct husk_error *err);
 /* The engine's `variant` and `describe` (engine.h). */
 int gvisor_variant(const char *home, const char *runtime, char *out, size_t size, struct husk_error *err);
@@ -34,50 +34,51 @@ int gvisor_probe(const char *runtime, struct husk_error *err);
 
 /* ---- spec.c ---- */
 
-/* Writes bundle/config.json for a machine whose writable layer is the directory `disk` (`cloned`), or is backed by a file
- * in it. `empty` is an empty directory, for a runsc that needs one; else NULL. */
+/* Writes bundle/config.json for a machine whose writable layer is the directory `disk` (`cloned`), or a file in it.
+ * `empty` is an empty directory, for a runsc that needs one; otherwise NULL. */
 int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, bool cloned,
 		      const char *empty, struct husk_error *err);
 
-/* ---- disks.c: where an instance has the disks that are cloned; described there ---- */
+/* ---- disks.c: the place of an instance's cloned disks; described there ---- */
 
 #define DISKS_QUOTAS_MAX 128
-/* Is what the user wishes something that there is? */
+/* Is the value of HUSK_DISK valid? */
 int disks_check_wish(struct husk_error *err);
-/* Does this runsc have them, and does the user want them? */
+/* Does this runsc support cloned disks, and does the user want them? */
 bool disks_wanted(const struct gvisor_program *program);
-/* Do machines of the instance have them from now on? Makes the place for them where there is none and can be one. */
+/* Do new machines of the instance have cloned disks? Makes the place for them if it is missing and possible. */
 bool disks_ready(const char *home, const char *runtime, const struct gvisor_program *program);
-/* Could they? UNAVAILABLE with what is missing; makes nothing. */
+/* Are cloned disks possible? UNAVAILABLE with what is missing; makes nothing. */
 int disks_possible(const char *home, struct husk_error *err);
-/* Do machines have them whose files are in `path`, somewhere below an instance's home? */
+/* Do machines with files in `path`, below an instance's home, have cloned disks? */
 bool disks_belong(const char *path, const struct gvisor_program *program);
-/* For people: what becomes of disks in this instance. */
+/* For people: how disks are kept in this instance. */
 void disks_describe(const char *home, const char *runtime, const struct gvisor_program *program, struct buf *out);
-/* A descriptor of the top directory, for an instance in which `path` lies. While it is open, they stay mounted. */
+/* A descriptor of the top directory, for the instance that contains `path`. While it is open, the disks stay
+ * mounted. */
 int disks_open(const char *path, struct husk_error *err);
 /* A detached mount of one subvolume at the top. */
 int disks_mount(const char *path, int disks, const char *name, struct husk_error *err);
-/* The directory in which the kernel tells of the quotas of a btrfs, `fd` being on it; -1 while there are none. */
+/* The directory in which the kernel shows the quotas of the btrfs of `fd`; -1: none yet. */
 int disks_quotas(int fd, char *out, size_t size);
 /* Gives free blocks back to the host. */
 void disks_trim(int disks);
 
-/* ---- disk.c: the writable layer as a directory of the host's, cloned by the filesystem ---- */
+/* ---- disk.c: the writable layer as a directory of the host, cloned by the filesystem ---- */
 
-/* Makes the directory that the guest will have mounted, with nothing in it. `machine` is the machine's directory. */
+/* Makes the empty directory that the guest will have mounted. `machine` is the machine's directory. */
 int disk_make(int disks, const char *machine, struct husk_error *err);
-/* A detached mount of it for a machine with these host uids; a descriptor. */
+/* A detached mount of it for a machine with these host uids; returns a descriptor. */
 int disk_mount(int disks, const char *machine, uint32_t uid_base, struct husk_error *err);
-/* Fills it before the guest starts: with nothing, or with what an image holds. It takes up to `bytes`. */
+/* Fills it before the guest starts: empty, or with the content of an image. Its size is limited to `bytes`. */
 int disk_begin(int disks, const char *machine, uint64_t bytes, struct husk_error *err);
 int disk_restore(int disks, const char *image, const char *machine, uint64_t bytes, struct husk_error *err);
-/* Saves it into an image while the guest stands still. On return that is on disk. */
+/* Saves it into an image while the guest is paused. On return the image is on disk. */
 int disk_save(int disks, const char *machine, const char *image, struct husk_error *err);
 bool disk_in_image(const char *image);
-/* What it holds, as of the last commit of the filesystem: half a minute ago at most. */
+/* Its used bytes, as of the last commit of the filesystem: at most half a minute ago. */
 int disk_used(int disks, const char *machine, uint64_t *bytes);
-/* Is what the image names there? Opens the disks. */
+/* Does the disk that the image names exist? Opens the disks. */
 int disk_check(const char *image, struct husk_error *err);
 /* The engine's `drop` and `collect` (engine.h). */
 void disk_drop(const char *directory);
@@ -85,8 +86,8 @@ void disk_collect(const char *home, const char *const *directories);
 
 /* ---- network.c ---- */
 
-/* What the guest's interface is to have: the machine's own address first, then those that the guest had in the machines
- * its image comes from. gVisor ends a restored guest with a socket bound to an address that is gone. */
+/* The addresses of the guest's interface: the machine's own first, then those that the guest had in the machines of its
+ * image. gVisor ends a restored guest that has a socket bound to a missing address. */
 json_t *gvisor_addresses(const struct gateway *gateway, json_t *past);
 /* The argument of the call that gives a machine its interfaces; without a gateway there is loopback only. */
 json_t *gvisor_links(const struct gateway *gateway, json_t *addresses);
@@ -95,30 +96,31 @@ json_t *gvisor_links(const struct gateway *gateway, json_t *addresses);
 
 struct gvisor_init {
 	const char *const *argv; /* `runsc … create …`; full path in argv[0] */
-	const char *pid_file;    /* where that leaves the pid of the sandbox process */
+	const char *pid_file;    /* where runsc writes the pid of the sandbox process */
 	int input, output;       /* the agent's stdin and stdout */
-	int console;             /* file that takes what it prints on stderr, up to a bound */
-	int disk;                /* a mount to be put at disk_path; -1: none */
+	int console;             /* file for its stderr, up to a limit */
+	int disk;                /* a mount for disk_path; -1: none */
 	const char *disk_path;
 	struct cgroup *cgroup; /* NULL: stay where we are */
 };
 struct gvisor_process {
-	int pidfd;                /* readable once the machine is over; -1: never started */
-	int lifeline;             /* the machine ends when the last copy of this is closed */
-	_Atomic int64_t *expires; /* shared with it: when it ends by itself, on the clock of the boot in ms; 0: never */
+	int pidfd;    /* readable when the machine is over; -1: never started */
+	int lifeline; /* the machine ends when the last copy of this is closed */
+	_Atomic int64_t
+		*expires; /* shared with the init: when the machine ends by itself, on the boot clock in ms; 0: never */
 	atomic_bool stopped;
 };
-/* Starts it, and with it the machine; returns once `create` has succeeded. `out` holds no process yet; also when this fails
- * it is to be stopped and freed. */
+/* Starts the init, and with it the machine; returns when `create` has succeeded. `out` must hold no process. Also after
+ * a failure, stop and free it. */
 int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out, struct husk_error *err);
-/* Work is coming: lets a quiet machine get ready for it. */
+/* Work is coming: lets a quiet machine get ready. */
 void gvisor_init_wake(struct gvisor_process *process);
-/* It ends by itself shortly after this time (wall clock, ms; 0: never), whatever becomes of us. */
+/* The machine ends by itself shortly after this time (wall clock, ms; 0: never), even if this process dies. */
 void gvisor_init_expire(struct gvisor_process *process, int64_t expires_ms);
-/* Kills everything of it, and does not wait. */
+/* Kills all of its processes without waiting. */
 void gvisor_init_kill(struct gvisor_process *process);
-/* The same, and waits until it is gone. Any thread may call this, while others use the machine: so it closes
- * nothing, which gvisor_init_free does when there are no others. */
+/* The same, and waits until they are gone. Any thread may call this while others use the machine. So it closes nothing;
+ * gvisor_init_free does that when no other thread uses the machine. */
 void gvisor_init_stop(struct gvisor_process *process);
 void gvisor_init_free(struct gvisor_process *process);
 
@@ -130,53 +132,53 @@ int gvisor_own_mounts(void);
 /* ---- quiet.c: an idle machine that costs nothing ---- */
 
 #define QUIET_PERIOD_MS 500
-#define QUIET_SLEEP_MS 2000 /* … and for one that sleeps */
-#define QUIET_HOLD_MS 3000  /* how long it is left alone after quiet_wake */
+#define QUIET_SLEEP_MS 2000 /* … and for a sleeping one */
+#define QUIET_HOLD_MS 3000  /* how long it stays exact after quiet_wake */
 enum quiet_level { QUIET_BUSY, QUIET_LIGHT, QUIET_DEEP, QUIET_ASLEEP };
-struct quiet { /* zero it, then set `sandbox`; the rest is quiet.c's */
+struct quiet { /* zero it, then set `sandbox`; quiet.c uses the rest */
 	pid_t sandbox, monitor;
 	uint64_t sum, last; /* CPU time of the guest, ns */
 	unsigned still, found, threads;
-	int64_t up, idle; /* of the host, in hundredths of a second, when last looked */
+	int64_t up, idle; /* of the host, in hundredths of a second, at the last check */
 	bool crowded;
 	enum quiet_level level;
 };
-void quiet_look(struct quiet *quiet); /* every period: makes it as quiet as its guest is */
+void quiet_look(struct quiet *quiet); /* every period: adapts the timers to the guest's activity */
 int quiet_period(const struct quiet *quiet);
-void quiet_wake(struct quiet *quiet); /* there will be work: exact timers at once */
+void quiet_wake(struct quiet *quiet); /* work is coming: exact timers at once */
 
 /* ---- control.c: calls to the sandbox process over its control socket ---- */
 
 int control_connect(const char *path, struct husk_error *err);
-/* One call. Takes over `arg`. `out` (may be NULL) gets its result, for json_decref. UNAVAILABLE: no such method; GONE: it has ended. After a failure the connection is of no
- * further use: half a request or a late answer on it would be taken for part of the next call. */
+/* One call. Takes ownership of `arg`. `out` (may be NULL) gets the result, for json_decref. UNAVAILABLE: no such
+ * method; GONE: the sandbox process has ended. After a failure the connection cannot be used again: half a request or a
+ * late answer would become part of the next call. */
 int control_call(int fd, const char *method, json_t *arg, const int *fds, size_t count, int timeout_ms, json_t **out,
 		 struct husk_error *err);
 
 /* ---- image.c: a checkpoint as a directory ---- */
 
-enum gvisor_file { IMAGE_STATE, IMAGE_META, IMAGE_PAGES, IMAGE_FILES }; /* in the order runsc wants their descriptors */
-/* What an image must have in common with the machine that restores it. */
+enum gvisor_file { IMAGE_STATE, IMAGE_META, IMAGE_PAGES, IMAGE_FILES }; /* in the order of runsc's descriptors */
+/* What must be the same in an image and in the machine that restores it. */
 struct gvisor_identity {
 	struct marker_identity common;
 	char version[64]; /* of runsc */
-	bool cloned;      /* the disk is a directory in the image, and no part of its files */
+	bool cloned;      /* the disk is a directory in the image, not part of its files */
 };
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err);
-/* Opens the files to write, under names that restore ignores; only image_finish makes an image of them. */
+/* Opens the files to write, under names that restore ignores; only image_finish makes them an image. */
 int image_begin(const char *image, int fds[static IMAGE_FILES], struct husk_error *err);
 int image_finish(const char *image, const int fds[static IMAGE_FILES], const struct gvisor_identity *identity,
 		 json_t *addresses, struct husk_error *err);
 void image_abandon(const char *image, int fds[static IMAGE_FILES]); /* closes them too */
 void image_close(int fds[static IMAGE_FILES]);
-/* Is the filesystem of an image file full? runsc does not always say so. */
+/* Is the filesystem of an image file full? runsc does not always report it. */
 bool image_out_of_space(int fd);
-/* Opens an image for restore after checking all of it that can be checked cheaply. `addresses` get those the guest had,
- * for json_decref. */
+/* Opens an image for restore after all cheap checks. `addresses` gets the addresses of the guest, for json_decref. */
 int image_open(const char *image, const struct gvisor_identity *identity, int fds[static IMAGE_FILES],
 	       json_t **addresses, struct husk_error *err);
-/* The version of runsc that made the image; -1 when it does not say. */
+/* The version of runsc that made the image; -1: unknown. */
 int image_version(const char *image, char *out, size_t size);
 /* The engine's `check` (engine.h). */
 int image_check(const char *image, const char *rootfs, uint64_t disk_bytes, struct husk_error *err);

@@ -1,11 +1,11 @@
 /*
- * A checkpoint of the gVisor engine as a directory: runsc's three files, and a small file `ok` written last that says
- * what they are an image of. Called by gvisor.c around the checkpoint and restore calls. An image without `ok`, with a
- * file of another size or sum, or of another runsc, root image or disk size must never reach runsc: it would fail
- * there in ways that say nothing, or worse, not fail.
+ * A checkpoint of the gVisor engine as a directory: runsc's three files, and a small file `ok`, written last, that says
+ * what they were made from. Called by gvisor.c around the checkpoint and restore calls. An image must never reach runsc
+ * if it has no `ok`, if a file has another size or checksum, or if it was made with another runsc, root image or disk
+ * size: runsc would fail without a useful message, or worse, not fail.
  *
- * Nobody waits for the disk here. The marker names the boot of the host it was written in; after another boot only an
- * image that was flushed since (engine_image_sync) is taken.
+ * Nothing here waits for the disk. The marker names the boot of the host; after another boot, only an image that was
+ * flushed (engine_image_sync) is accepted.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -65,7 +65,7 @@ int image_begin(const char *image, int fds[static IMAGE_FILES], struct husk_erro
 	for (enum gvisor_file i = 0; i < IMAGE_FILES; i++) {
 		cleanup_free char *path = file_path(image, i, true);
 
-		/* Readable for us too, for the sums; runsc insists on nothing here. */
+		/* Also readable, for the checksums; runsc requires no special mode. */
 		fds[i] = path ? open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
 		if (fds[i] < 0) {
 			husk_fail_errno(err, "cannot write an image into '%s'", image);
@@ -79,7 +79,7 @@ int image_begin(const char *image, int fds[static IMAGE_FILES], struct husk_erro
 void image_abandon(const char *image, int fds[static IMAGE_FILES])
 {
 	for (enum gvisor_file i = 0; i < IMAGE_FILES; i++) {
-		/* runsc keeps files it failed to write open for a while: they must not hold on to the space. */
+		/* runsc keeps files open for a while after a failed write: they must not use disk space. */
 		if (fds[i] >= 0)
 			(void)!ftruncate(fds[i], 0);
 		for (int part = 0; part < 2; part++) {
@@ -165,7 +165,7 @@ static int check_version(const char *image, json_t *marker, const struct gvisor_
 	return 0;
 }
 
-/* Where the writable layer is: in the files, or beside them as a directory. */
+/* Checks where the writable layer is: in the files, or beside them as a directory. */
 static int check_disk(const char *image, json_t *marker, const struct gvisor_identity *identity, struct husk_error *err)
 {
 	bool cloned = json_is_true(json_object_get(marker, "cloned"));
@@ -202,7 +202,7 @@ static int check_file(const char *image, json_t *marker, enum gvisor_file file, 
 	return 0;
 }
 
-/* Opens and checks all files; `fds` are for image_close also after a failure. */
+/* Opens and checks all files; also after a failure, close `fds` with image_close. */
 static int open_files(const char *image, json_t *marker, bool sums, int fds[static IMAGE_FILES], struct husk_error *err)
 {
 	for (size_t i = 0; i < IMAGE_FILES; i++)
@@ -248,7 +248,7 @@ int image_version(const char *image, char *out, size_t size)
 	return result;
 }
 
-/* All of it is there, whoever could continue it. */
+/* Checks that everything exists, for any machine. */
 static int check_parts(const char *image, struct husk_error *err)
 {
 	json_t *marker = marker_load(image, err);

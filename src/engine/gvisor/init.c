@@ -24,24 +24,25 @@
 #include "jail/jail.h"
 
 #define CREATE_TIMEOUT_MS 60000
-/* The guest's pid 1 writes there; a hostile one without end. At the bound, all but the newest bytes go. */
+/* The guest's pid 1 writes there, and a hostile one never stops. At this limit, all bytes except the newest are
+ * removed. */
 #define CONSOLE_MAX (512u << 10)
 #define CONSOLE_KEPT (64u << 10)
-#define EXPIRY_GRACE_MS 500 /* the supervisor's turn: it knows how to end a sandbox well */
+#define EXPIRY_GRACE_MS 500 /* time for the supervisor, which can end a sandbox properly */
 
-/* What the supervisor is told, once. */
+/* The report to the supervisor, sent once. */
 struct report {
 	enum { REPORT_CREATED, REPORT_SETUP, REPORT_CREATE } step; /* done, or what failed */
 	int number;                                                /* errno, or a wait status */
 };
 
-/* What the init works with; the descriptors change their numbers in keep_only. */
+/* The init's data; keep_only changes the numbers of the descriptors. */
 struct launch {
 	const struct gvisor_init *init;
 	int report, lifeline, console_in, console_out;
 	int console_log, input, output, disk;
 	size_t console_written;
-	pid_t creating, sandbox; /* `runsc create` while it runs, then the sandbox process; else -1 */
+	pid_t creating, sandbox; /* `runsc create` while it runs, then the sandbox process; otherwise -1 */
 	struct quiet quiet;
 	int64_t next_look; /* at how quiet it is */
 	const _Atomic int64_t *expires;
@@ -57,17 +58,17 @@ static _Noreturn void give_up(const struct launch *launch, int step, int number)
 	_exit(1);
 }
 
-/* Closes every descriptor of the supervisor but ours, which move to 10 and up; 0 to 2 become /dev/null. */
+/* Closes every descriptor of the supervisor except ours, which move to 10 and up; 0 to 2 become /dev/null. */
 static int keep_only(struct launch *launch)
 {
 	int *const kept[] = { &launch->report,      &launch->lifeline, &launch->console_in, &launch->console_out,
 			      &launch->console_log, &launch->input,    &launch->output,     &launch->disk };
-	/* The last one is not always there. */
+	/* The last one is optional. */
 	const size_t count = ARRAY_SIZE(kept) - (launch->disk < 0);
 	const int first = 10, last = first + (int)count;
 	int copies[ARRAY_SIZE(kept)];
 
-	/* Clear of their final places first, so that none is overwritten on the way there. */
+	/* First moved above their final numbers, so that none is overwritten. */
 	for (size_t i = 0; i < count; i++)
 		if ((copies[i] = fcntl(*kept[i], F_DUPFD_CLOEXEC, last)) < 0)
 			return -1;
@@ -86,7 +87,7 @@ static int keep_only(struct launch *launch)
 	return 0;
 }
 
-/* In the machine's own mount namespace, so that it goes with the machine. */
+/* In the machine's own mount namespace, so that the mount ends with the machine. */
 static int mount_disk(struct launch *launch)
 {
 	if (launch->disk < 0)
@@ -149,12 +150,13 @@ static void console_drain(struct launch *launch)
 {
 	struct pollfd rest = { .fd = launch->console_in, .events = POLLIN };
 
-	/* A bound for the guest that lives on: a pipe holds no more. */
+	/* Limited, because the guest may still be writing: a pipe holds no more. */
 	for (int i = 0; launch->console_in >= 0 && i < 256 && poll(&rest, 1, 0) > 0; i++)
 		console_copy(launch);
 }
 
-/* The last line of a console says how the machine's process ended: 128 and a signal when the guest's pid 1 was killed. */
+/* The last line of a console says how the process of the machine ended: 128 plus a signal if the guest's pid 1 was
+ * killed. */
 static void console_end(struct launch *launch, int status)
 {
 	static const char killed[] = "husk: the machine's process was killed by signal ",
@@ -170,7 +172,7 @@ static void console_end(struct launch *launch, int status)
 	console_write(launch, digits + first, 4 - first);
 }
 
-/* The number in the file runsc wrote; -1 when there is none. */
+/* The number in the file that runsc wrote; -1: none. */
 static pid_t sandbox_pid(const char *path)
 {
 	char text[16];
@@ -184,7 +186,7 @@ static pid_t sandbox_pid(const char *path)
 	return value > 1 ? (pid_t)value : -1;
 }
 
-/* Reaps what has ended. Tells the supervisor how `create` went; true once the machine is over. */
+/* Reaps ended processes. Reports the result of `create` to the supervisor; true when the machine is over. */
 static bool reap(struct launch *launch)
 {
 	struct report created = { .step = REPORT_CREATED };
@@ -209,11 +211,11 @@ static bool reap(struct launch *launch)
 			return true;
 		fd_close(&launch->report);
 	}
-	/* Nobody left: the sandbox process went before its number was known. */
+	/* No process is left: the sandbox process ended before its number was known. */
 	return pid < 0 && errno == ECHILD;
 }
 
-/* By the clock, not by poll's timeout: a guest that prints all the time must be looked at, too. */
+/* By the clock, not by poll's timeout: a guest that prints all the time must be checked too. */
 static void look(struct launch *launch)
 {
 	int64_t now = time_monotonic_ms();
@@ -224,7 +226,7 @@ static void look(struct launch *launch)
 	launch->next_look = now + quiet_period(&launch->quiet);
 }
 
-/* The supervisor is about to ask for something that takes work. */
+/* The supervisor is about to send work. */
 static void wake(struct launch *launch)
 {
 	char ignored[64];
@@ -236,8 +238,8 @@ static void wake(struct launch *launch)
 	launch->next_look = time_monotonic_ms() + QUIET_HOLD_MS;
 }
 
-/* How long to wait for something to happen. Does not return once the machine's time is over: a supervisor that stands
- * still does not keep it alive. */
+/* How long to wait for an event. Does not return when the machine's time is over: a supervisor that hangs must not keep
+ * the machine alive. */
 static int next_wait(const struct launch *launch)
 {
 	int64_t expires = *launch->expires, left = expires + EXPIRY_GRACE_MS - time_boot_ms();
@@ -259,7 +261,7 @@ static _Noreturn void init_loop(struct launch *launch, int signals)
 
 		if (poll(watched, ARRAY_SIZE(watched), next_wait(launch)) < 0)
 			continue;
-		/* The kernel ends everything else in the namespace with us. */
+		/* When this process ends, the kernel ends everything else in the namespace. */
 		if (watched[1].revents & (POLLHUP | POLLERR))
 			_exit(0);
 		if (watched[1].revents)
@@ -290,7 +292,7 @@ static _Noreturn void init_run(void *data)
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);
 	signals = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
-	/* For all that it starts; quiet.c says why. */
+	/* For all child processes; quiet.c explains why. */
 	(void)!sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){ 0 });
 	launch->creating = signals < 0 ? -1 : _Fork();
 	if (launch->creating < 0)
@@ -300,7 +302,7 @@ static _Noreturn void init_run(void *data)
 	fd_close(&launch->input);
 	fd_close(&launch->output);
 	fd_close(&launch->console_out);
-	/* Only now, since a child takes after us: our own clock is in no hurry. */
+	/* Only now, because children inherit it: timers of this process need not be exact. */
 	prctl(PR_SET_TIMERSLACK, 50000000ul);
 	init_loop(launch, signals);
 }
@@ -378,7 +380,7 @@ int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out
 
 void gvisor_init_wake(struct gvisor_process *process)
 {
-	/* It is only a hint; should the machine be gone, what comes next will say so. */
+	/* Only a hint: if the machine is gone, the next call reports it. */
 	(void)!write(process->lifeline, "w", 1);
 }
 

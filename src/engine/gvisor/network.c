@@ -1,8 +1,8 @@
 /*
- * What a sandbox process is told of its network before its guest starts, in the words of runsc's control socket: the
- * loopback every machine has, and the one interface on the wire to the gateway. Called once per machine by gvisor.c; the
- * sandbox process takes no interface later (its own seccomp filter ends it), so every machine gets one, whatever its
- * policy, and the gateway decides what passes.
+ * The network settings of a sandbox process, sent over runsc's control socket before its guest starts: the loopback,
+ * and the one interface on the wire to the gateway. Called once per machine by gvisor.c. The sandbox process accepts no
+ * interface later (its own seccomp filter ends it). So every machine gets one, with any policy, and the gateway decides
+ * what passes.
  */
 #include <arpa/inet.h>
 
@@ -10,7 +10,7 @@
 #include "net/gateway.h"
 
 #define DEVICE "eth0"
-/* What the kernel cuts into frames itself: one pass through the guest's stack for many of them. */
+/* The kernel splits such segments into frames itself: one pass through the guest's stack for many frames. */
 #define SEGMENT_MAX 65536
 
 static json_t *loopback(void)
@@ -64,7 +64,7 @@ json_t *gvisor_addresses(const struct gateway *gateway, json_t *past)
 	return all;
 }
 
-/* The first one is the machine's, and the source of what it sends from now on. */
+/* The first address is the machine's own, and the source address from now on. */
 static json_t *interface_addresses(json_t *addresses)
 {
 	json_t *out = json_array(), *one;
@@ -101,7 +101,8 @@ static json_t *default_route(const struct address_link *link)
 
 json_t *gvisor_links(const struct gateway *gateway, json_t *addresses)
 {
-	/* DisconnectOk: connections that leave the machine are cut by a checkpoint; without, they would make it fail. */
+	/* DisconnectOk: a checkpoint cuts connections that leave the machine. Without it, they would make the
+	 * checkpoint fail. */
 	return json_pack("{s:[o], s:o, s:n, s:o, s:o, s:b, s:b, s:b, s:b}", "LoopbackLinks", loopback(), "FDBasedLinks",
 			 gateway ? json_pack("[o]", interface(&gateway->link, addresses)) : json_null(), "XDPLinks",
 			 "Defaultv4Gateway", gateway ? default_route(&gateway->link) : no_route(), "Defaultv6Gateway",

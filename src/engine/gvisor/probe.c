@@ -1,8 +1,8 @@
 /*
- * Does gVisor work on this host? Called by engine_choose and `husk doctor`. It answers by doing what every sandbox
- * needs, through the engine's own ops: a machine from a tiny root image is booted, echoes a byte, is checkpointed and
- * ended, restored into another machine, and echoes again. A yes is kept until runsc changes or the host reboots, a
- * no never. It must leave nothing behind.
+ * Does gVisor work on this host? Called by engine_choose and `husk doctor`. The probe does what every sandbox needs,
+ * through the engine's own ops: it boots a machine from a tiny root image, which echoes a byte; checkpoints and ends
+ * it; restores it into another machine, which echoes again. A yes is cached until runsc changes or the host reboots; a
+ * no is never cached. The probe must leave nothing behind.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -14,12 +14,12 @@
 #define MEMORY_NAME "probe-gvisor"
 #define ANSWER_MS 20000
 #define PROBE_DISK (16u << 20)
-/* Above every range that sandboxes get. */
+/* Above every range of sandboxes. */
 #define PROBE_UID 0x7f000000u
 
 /*
- * The guest's program: reads a byte, writes it back, until end of file. As machine code between two symbols, so that
- * a static executable can be put together without a compiler on the host.
+ * The guest's program: reads a byte, writes it back, until end of file. It is machine code between two symbols, so that
+ * a static executable can be made without a compiler on the host.
  */
 #if defined(__x86_64__)
 #define PROBE_MACHINE EM_X86_64
@@ -146,7 +146,7 @@ static int check_echo(struct engine_machine *machine, char byte, struct husk_err
 	return 0;
 }
 
-/* One machine: from `image` where `restoring`, else booted and then saved there. */
+/* Runs one machine: with `restoring` from `image`, otherwise booted and then saved there. */
 static int run_machine(const struct engine_spec *spec, const char *image, bool restoring, struct husk_error *err)
 {
 	struct engine_machine *machine = NULL;

@@ -1,8 +1,8 @@
 /*
- * The runsc programs that are installed here: where they are, which versions, and which of them a machine gets. Husk's own
- * (`make runsc`) comes before the one in PATH, and an image goes on in the version that made it where that is there. Called
- * by prepare, by the probe and by the check of an image. A start of runsc takes 20 ms, which is why the answer is
- * remembered until the file changes or the host reboots.
+ * The installed runsc programs: their paths and versions, and which of them a machine uses. Husk's own (`make runsc`)
+ * comes before the one in PATH. An image continues in the version that made it, if that version is installed. Called by
+ * prepare, by the probe and by the check of an image. A start of runsc takes 20 ms, so the result is cached until the
+ * file changes or the host reboots.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 
 #define FIX "run `make setup`, or apt-get install -t bookworm-backports runsc"
 #define PROGRAMS_MAX 2 /* Husk's own, and the one in PATH */
-#define OLD_DAYS 365   /* from when on a newer one is recommended */
+#define OLD_DAYS 365   /* age from which a newer version is recommended */
 
 static int search_path(char *out, size_t size)
 {
@@ -30,7 +30,7 @@ static int search_path(char *out, size_t size)
 	return -1;
 }
 
-/* Where a runsc is, best first. HUSK_RUNSC names the only one that counts. */
+/* The possible paths of runsc, in order of preference. If HUSK_RUNSC is set, it is the only one. */
 static size_t list_paths(char paths[static PROGRAMS_MAX][GVISOR_PATH_MAX])
 {
 	const char *named = getenv("HUSK_RUNSC");
@@ -65,7 +65,7 @@ static int program_key(struct gvisor_program *program, struct husk_error *err)
 	return 0;
 }
 
-/* "runsc version 0.0~20240729.0", "runsc version release-20240729.0": the date is what can be compared. */
+/* "runsc version 0.0~20240729.0", "runsc version release-20240729.0": only the date can be compared. */
 static long version_date(const char *version)
 {
 	for (const char *at = version; *at; at++) {
@@ -95,7 +95,7 @@ static int program_ask(struct gvisor_program *program, struct husk_error *err)
 	return 0;
 }
 
-/* A cache: the answers for the programs this process found, good as long as the files are the same. */
+/* A cache: results for the programs that this process found, valid while the files do not change. */
 static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gvisor_program known[PROGRAMS_MAX];
 
@@ -116,7 +116,7 @@ static int program_version(const char *runtime, size_t place, struct gvisor_prog
 	return 0;
 }
 
-/* All that is to be known of the program at `path`, which is the `place`th. */
+/* Finds out everything about the program at `path`, which is the `place`th. */
 static int program_look(const char *runtime, const char *path, size_t place, struct gvisor_program *out,
 			struct husk_error *err)
 {
@@ -138,7 +138,7 @@ static int program_look(const char *runtime, const char *path, size_t place, str
 	return 0;
 }
 
-/* The first that is of the wanted version, or, with none wanted, the first that answers. */
+/* The first program with the wanted version; if none is wanted, the first that works. */
 static int choose(const char *runtime, const char *wanted, struct gvisor_program *out, struct husk_error *err)
 {
 	char paths[PROGRAMS_MAX][GVISOR_PATH_MAX];

@@ -1,24 +1,23 @@
 /*
- * Lets a sandbox in which nothing happens cost nothing, and one that works not stand in its own way. Called by a machine's
- * init (init.c), twice a second at most.
+ * Reduces the CPU use of an idle sandbox to almost nothing, and speeds up a busy one. Called by a machine's init
+ * (init.c), at most twice a second.
  *
- * runsc's systrap platform wakes up every 400 microseconds for as long as it lives, to measure latencies that are only
- * of interest while the guest runs (releases from mid-2026 on stop doing so). That is 3 to 8 % of a CPU for each idle
- * sandbox. The kernel merges timers that may fire late: so while the guest is quiet, the threads of the sandbox process
- * get a large timer slack, and a small one again as soon as the guest works. A timer of the quiet guest may be late by the
- * slack.
+ * runsc's systrap platform wakes up every 400 microseconds for as long as it lives, to measure latencies that matter
+ * only while the guest runs (releases from mid-2026 on do not). That is 3 to 8 % of a CPU for each idle sandbox. The
+ * kernel merges timers that may fire late. So while the guest is quiet, the threads of the sandbox process get a large
+ * timer slack; when the guest works, they get a small one again. A timer of a quiet guest may be late by the slack.
  *
- * One thread is in the way of work when it is late: the Go runtime's monitor, which hands on processors that blocked in a
- * system call. It gets slack only after ten seconds without any life, and more of it after a minute, since 100 wake-ups a second of each of hundreds of
- * sandboxes slow down the others; work announced by the supervisor interrupts its sleep at once, and a packet from
- * the network may once be answered late by that much.
+ * One thread delays work if it is late: the Go runtime's monitor, which reassigns processors that are blocked in a
+ * system call. It gets slack only after ten seconds without activity, and more after a minute, because 100 wake-ups a
+ * second in each of hundreds of sandboxes slow down the others. Work that the supervisor announces interrupts its sleep
+ * at once. The answer to a network packet may be late by the slack, once.
  *
- * A sandbox at work passes everything on between threads: system calls and page faults from the guest's to runsc's, and
- * runsc's own calls to one in the guest's address space, which, when it is done, wakes the other over and over until that
- * one really waits. On one CPU the woken thread mostly takes the place of the one that woke it, just before that would have
- * waited, and then turns round for the rest of its time slice: 8 of 20 ms of starting a process. So the threads of
- * a sandbox are SCHED_BATCH, which push nobody aside when they wake. But when all CPUs have work, to push aside is the
- * only way to run soon; then they are ordinary ones.
+ * A busy sandbox passes all work between threads: the guest's threads pass system calls and page faults to runsc's, and
+ * runsc passes its own calls to a thread in the guest's address space. When that thread is done, it wakes the other one
+ * again and again until it really waits. On one CPU the woken thread mostly replaces the thread that woke it, just
+ * before that one would have waited, and then spins for the rest of its time slice: 8 of the 20 ms of starting a
+ * process. So the threads of a sandbox are SCHED_BATCH: they preempt nobody when they wake. But if all CPUs are busy,
+ * preemption is the only way to run soon; then the threads are ordinary ones.
  *
  * Everything here runs in a fork of a process that may have had threads: async-signal-safe calls only, no allocation.
  */
@@ -30,7 +29,7 @@
 
 #include "engine/gvisor/gvisor.h"
 
-/* What the guest's processes may use of a CPU in one period and still pass for quiet, and for still. */
+/* The CPU time that the guest's processes may use in one period and still count as quiet, and as idle. */
 #define BUSY_NS 1000000
 #define STIR_NS 20000
 #define STILL_PERIODS (10000 / QUIET_PERIOD_MS)
@@ -52,7 +51,7 @@ struct entry { /* of getdents64 */
 	char name[];
 };
 
-/* A decimal name as a number; -1 when it is something else. */
+/* A decimal name as a number; -1: not a number. */
 static pid_t number_of(const char *name)
 {
 	long value = 0;
@@ -99,7 +98,7 @@ static void each_number(const char *path, void (*callback)(struct quiet *quiet, 
 	fd_close(&fd);
 }
 
-/* CPU time of the guest: of every process in our namespace but the init and the sandbox process itself. */
+/* CPU time of the guest: of every process in our namespace except the init and the sandbox process itself. */
 static void add_time(struct quiet *quiet, pid_t pid)
 {
 	struct timespec spent;
@@ -144,7 +143,7 @@ static int64_t hundredths(const char **at)
 	return value;
 }
 
-/* Whether all CPUs had work lately: all of them together were idle for less than a quarter of the time since. */
+/* Were all CPUs busy recently? Together they were idle for less than a quarter of the time. */
 static bool crowded(struct quiet *quiet)
 {
 	char text[64];
@@ -194,7 +193,7 @@ static void take_turns(struct quiet *quiet)
 
 static enum quiet_level judge(struct quiet *quiet)
 {
-	/* A process that ended takes its time out of the sum: a change in either direction is life. */
+	/* When a process ends, its time leaves the sum: a change in either direction is activity. */
 	uint64_t change = quiet->sum > quiet->last ? quiet->sum - quiet->last : quiet->last - quiet->sum;
 
 	quiet->last = quiet->sum;
@@ -213,7 +212,7 @@ static void apply(struct quiet *quiet, enum quiet_level level)
 	quiet->found = 0;
 	proc_path(tasks, quiet->sandbox, "/task");
 	each_number(tasks, count_thread, quiet);
-	/* New threads take after the one that started them, which may have been the exact one. */
+	/* New threads inherit the slack of the thread that started them, which may have been the exact one. */
 	if (level == quiet->level && quiet->found == quiet->threads)
 		return;
 	quiet->level = level;
@@ -241,7 +240,8 @@ void quiet_wake(struct quiet *quiet)
 	quiet->still = 0;
 	apply(quiet, QUIET_BUSY);
 	take_turns(quiet);
-	/* A sleep that has begun ends as late as it was allowed to then. This is the signal the Go runtime interrupts itself with. */
+	/* A sleep that has begun keeps its old slack. This signal interrupts it; the Go runtime uses the same signal
+	 * for itself. */
 	if (deep && quiet->monitor > 0)
 		syscall(SYS_tgkill, quiet->sandbox, quiet->monitor, SIGURG);
 }

@@ -1,7 +1,7 @@
 /*
- * The mount namespace of a machine's host side: a /proc of its own pid namespace, and, on a host whose root directory is
- * closed to others, a root that is not. The sandbox process runs under uids that own nothing on the host, so it could not
- * even start from a root of mode 0700; and changing the host's is not ours to do.
+ * The mount namespace of a machine's host side: a /proc for its own pid namespace. If the root directory of the host is
+ * closed to other users, also a new root that is open: the sandbox process has uids that own nothing on the host, so it
+ * could not start from a root of mode 0700, and Husk must not change the host's root.
  *
  * Called by the machine's init between fork and exec: async-signal-safe calls only, no allocation.
  */
@@ -13,9 +13,9 @@
 
 #include "engine/gvisor/gvisor.h"
 
-#define NEW_ROOT "/proc" /* always there, and the one directory that is not taken along */
+#define NEW_ROOT "/proc" /* always exists, and is the one directory that is not carried over */
 
-/* As the kernel lays it out. */
+/* In the layout of the kernel. */
 struct entry {
 	uint64_t inode;
 	int64_t offset;
@@ -24,7 +24,7 @@ struct entry {
 	char name[];
 };
 
-/* One name of the old root into the new one: directories are bound, links copied, the rest is left. */
+/* Carries one name of the old root into the new one: directories are bound, links copied, other files left out. */
 static int carry_over(const char *name)
 {
 	char from[300] = "/", to[300] = NEW_ROOT "/", target[300];
@@ -75,7 +75,8 @@ static int open_root(void)
 		return -1;
 	if (carry_all() < 0 || mkdir(NEW_ROOT "/proc", 0555) < 0 || chdir(NEW_ROOT) < 0)
 		return -1;
-	/* Onto itself: the old root ends up under the new one's own mount point, and goes from there. */
+	/* Onto itself: the old root is then mounted under the mount point of the new one, and is unmounted from
+	 * there. */
 	if (syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0)
 		return -1;
 	return chdir("/");
@@ -85,7 +86,7 @@ int gvisor_own_mounts(void)
 {
 	struct stat root;
 
-	/* Unmounts of the host still reach us; ours stay ours. */
+	/* Unmounts of the host still reach this namespace; its own mounts stay private. */
 	if (mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0 || stat("/", &root) < 0)
 		return -1;
 	if (!(root.st_mode & S_IXOTH) && open_root() < 0)

@@ -1,20 +1,20 @@
 /*
  * The OCI configuration of a machine, as runsc reads it. Called once per machine by gvisor.c.
  *
- * The root is the template's EROFS image, read by the guest's kernel itself. The one thing of the host that is named here is
- * a directory: for the file behind the writable layer, where the annotations turn that bind mount into a tmpfs inside the
- * guest's kernel with a size that holds; or, on a host that can clone it, the writable layer itself (disk.c). Nothing else
- * of the host may ever be mounted here.
+ * The root is the template's EROFS image, which the guest's kernel itself reads. Only one directory of the host is
+ * mounted. Usually it holds the file behind the writable layer: the annotations turn that bind mount into a tmpfs
+ * inside the guest's kernel, with a fixed size. On a host that can clone disks, it is the writable layer itself
+ * (disk.c). Nothing else of the host may ever be mounted here.
  */
 #include "engine/gvisor/gvisor.h"
 
 #define UIDS 65536
 #define DISK_MOUNT "/.husk/disk"
-#define EMPTY_MOUNT "/.husk/root" /* where the agent mounts the root it moves into */
+#define EMPTY_MOUNT "/.husk/root" /* where the agent mounts its new root */
 
 /*
- * Root of a throwaway machine may do what root does. Every one of these is honoured by the guest's kernel, inside its
- * own world; none is held by a process of the host.
+ * Root in a throwaway machine may do everything that root does. The guest's kernel grants these capabilities, inside
+ * the guest only. No process of the host has them.
  */
 static const char *const capabilities[] = {
 	"CAP_CHOWN",
@@ -64,7 +64,7 @@ static json_t *capability_list(void)
 
 static json_t *process_section(const struct engine_spec *spec)
 {
-	/* oomScoreAdj: should the whole host run short, sandboxes go before the host's own services do. */
+	/* oomScoreAdj: if the whole host runs out of memory, sandboxes are killed before the host's own services. */
 	return json_pack("{s:b, s:{s:i, s:i}, s:[s], s:[s, s], s:s, s:i, s:{s:o, s:o, s:o}, s:[{s:s, s:i, s:i}]}",
 			 "terminal", 0, "user", "uid", 0, "gid", 0, "args", spec->agent, "env",
 			 "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "cwd", "/",
@@ -74,8 +74,9 @@ static json_t *process_section(const struct engine_spec *spec)
 }
 
 /*
- * From GVISOR_VERSION_NEW on runsc makes the file behind the writable layer only where it has a file server process, and
- * that only where something is mounted from it: an empty directory, read-only, which the guest's root comes to lie on.
+ * From GVISOR_VERSION_NEW on, runsc makes the file behind the writable layer only if it has a file server process, and
+ * starts that process only if it serves a mount. So an empty, read-only directory is mounted, and the guest's root is
+ * mounted over it.
  */
 static json_t *empty_mount(const char *empty)
 {
@@ -83,7 +84,7 @@ static json_t *empty_mount(const char *empty)
 			 "options", "ro");
 }
 
-/* `size`: of the tmpfs that the annotations make of it; NULL: it is the directory itself. */
+/* `size`: of the tmpfs that the annotations make of it; NULL: the directory itself is mounted. */
 static json_t *disk_mount_entry(const char *disk, const char *size)
 {
 	return json_pack("{s:s, s:s, s:s, s:[s, s*]}", "destination", DISK_MOUNT, "type", "bind", "source", disk,
@@ -156,7 +157,7 @@ int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const 
 			 "linux", linux_section(spec));
 	text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
-	/* A name that is not UTF-8 cannot be written as JSON either. */
+	/* A name that is not UTF-8 cannot be written as JSON. */
 	if (!text)
 		return husk_fail(err, HUSK_INVALID, "cannot describe the machine '%s' to runsc: are its paths UTF-8?",
 				 spec->id);

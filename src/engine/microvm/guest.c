@@ -1,7 +1,7 @@
 /*
- * What the first boot needs and a restore does not: the guest kernel, an initramfs with the agent and kernel modules, and
- * an empty disk. microvm.c calls it when a template is baked. All files come from Husk's build (`make` fetches the kernel:
- * scripts/kernel).
+ * What the first boot needs and a restore does not: the guest kernel, an initramfs with the agent and kernel modules,
+ * and an empty disk. microvm.c calls it when a template is baked. All files come from Husk's build (scripts/kernel
+ * downloads the kernel).
  */
 #include <archive.h>
 #include <archive_entry.h>
@@ -91,7 +91,7 @@ static int write_all(struct archive *archive, int fd, struct husk_error *err)
 	if (archive_write_set_format_cpio_newc(archive) != ARCHIVE_OK ||
 	    archive_write_open_fd(archive, fd) != ARCHIVE_OK)
 		return archive_fail(archive, err);
-	/* The kernel starts it with a console, when there is a device for one. */
+	/* The kernel starts the agent with a console if there is a device for one. */
 	if (add_entry(archive, "dev", AE_IFDIR, 0755, NULL, 0, err) < 0 ||
 	    add_file(archive, "init", agent, 0755, err) < 0 || add_modules(archive, modules, err) < 0)
 		return -1;
@@ -115,8 +115,8 @@ int microvm_initramfs_make(struct husk_error *err)
 
 /* ---- the disk ---- */
 
-/* Without a journal: a machine whose host goes down is gone, and snapshots are of disk and memory together. Blocks of a page:
- * a small disk would get smaller ones, which the device does not have. */
+/* Without a journal: a machine whose host goes down is lost, and a snapshot holds disk and memory together. The block
+ * size is a page, because a small disk would get smaller blocks, which the device does not support. */
 static int make_filesystem(const char *path, struct husk_error *err)
 {
 	const char *const argv[] = { "mke2fs",
@@ -153,7 +153,7 @@ static int copy_extent(int from, struct disk *disk, off_t at, off_t end, char *b
 	return 0;
 }
 
-/* Only what the filesystem wrote; the rest of it is one hole. */
+/* Copies only what the filesystem wrote; the rest is a hole. */
 static int copy_extents(int from, struct disk *disk, struct husk_error *err)
 {
 	cleanup_free char *buffer = malloc(COPY_BYTES);

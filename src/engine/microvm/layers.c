@@ -71,7 +71,7 @@ static char *image_path(const char *image, const char *kind, size_t index)
 	return str_format("%s/%s.%zu", image, kind, index);
 }
 
-/* What is there, at its own place: a layer is mostly holes. */
+/* Copies the data at the same offsets: a layer is mostly holes. */
 static int copy_data(int from, int to)
 {
 	struct stat st;
@@ -87,10 +87,10 @@ static int copy_data(int from, int to)
 			if (sendfile(to, from, &at, (size_t)(end - at)) <= 0)
 				return -1;
 	}
-	return errno == ENXIO ? 0 : -1; /* nothing but a hole is left */
+	return errno == ENXIO ? 0 : -1; /* only a hole is left */
 }
 
-/* A second name for a layer; where images are kept on another filesystem, a copy. */
+/* A second name for a layer; if images are on another filesystem, a copy. */
 static int link_layer(const char *from, const char *path)
 {
 	cleanup_close int in = -1, out = -1;

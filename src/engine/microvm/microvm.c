@@ -2,9 +2,10 @@
  * The microvm engine: a machine is one husk-vmm process with a virtual machine under KVM. Called by the supervisor
  * through the ops table at the end.
  *
- * This side opens every file and hands it over; husk-vmm has no names of its own. Memory and disk are layers (layers.c).
- * Before a checkpoint, while the guest runs, husk-vmm brings what has changed into the next memory layer; the guest stands
- * still only for the rest. Linking files and writing the marker come after it runs again. This file must never hand out a layer for writing that an image already has.
+ * This side opens every file and passes it to husk-vmm, which cannot open files by name. Memory and disk are layers
+ * (layers.c). Before a checkpoint, while the guest runs, husk-vmm copies changed memory into the next layer; the guest
+ * is paused only for the rest. Files are linked and the marker is written after the guest continues. This file must
+ * never pass a layer for writing that is already part of an image.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,8 +22,8 @@
 #define CALL_TIMEOUT_MS 30000
 /* A checkpoint writes all changed memory of the guest, on a disk that may be slow. */
 #define IMAGE_TIMEOUT_MS (15 * 60 * 1000)
-/* Of memory ahead of a checkpoint: pages that a request asks for, pages that may be left for the pause, how often memory is
- * gone through at most for a guest that goes on writing, and for how long in all. */
+/* Limits of copying memory before a checkpoint: pages per request, pages that may be left for the pause, passes over
+ * memory for a guest that keeps writing, and total time. */
 #define AHEAD_STEP_PAGES 1024u
 #define AHEAD_ENOUGH_PAGES 256u
 #define AHEAD_SWEEPS_MAX 6
@@ -31,20 +32,20 @@
 #define AHEAD_BUSY_MAX_MS 2000
 #define CONSOLE_MAX (1u << 20)
 #define LINK_BUFFER (1 << 20)
-/* A panic ends the machine at once, and nothing is looked for that is not there. */
+/* A panic ends the machine at once, and the kernel does not probe for missing devices. */
 #define COMMAND_LINE "console=ttyS0 quiet loglevel=3 reboot=t panic=-1 pci=off random.trust_cpu=on"
 
 struct engine_machine {
 	struct engine_spec spec;
-	int rootfs; /* open: a shell of another shape is started anew when the image is known */
+	int rootfs; /* open: if the image has another shape, the machine is started again */
 	struct marker_identity identity;
 	struct microvm_shape shape;
-	pthread_mutex_t lock; /* `killed`, and that the process is another one */
+	pthread_mutex_t lock; /* guards `killed`, and the exchange of the process */
 	bool killed;
 	struct microvm_process process;
-	int end; /* epoll: readable once the process is over; stays the same when another one takes its place */
+	int end; /* epoll: readable when the process is over; stays the same if the process is exchanged */
 	struct microvm_layers memory, disk;
-	int open_memory; /* the newest memory layer, which is part of no image yet; -1: all are */
+	int open_memory; /* the newest memory layer, not part of any image yet; -1: none */
 	int link;
 	int tap; /* the guest's end of its wire, until the machine starts */
 	uint8_t mac[6];
@@ -63,7 +64,7 @@ static int call_plain(struct engine_machine *machine, enum control_type type, st
 	return microvm_post(&machine->process, type, NULL, 0, NULL, NULL, 0, err) < 0 ? -1 : settle(machine, err);
 }
 
-/* Hands a descriptor over, with a value; ours is closed. Whether it was taken tells `settle`. */
+/* Passes a descriptor with a value, and closes ours. `settle` returns whether it was accepted. */
 static int give(struct engine_machine *machine, enum control_type type, uint64_t value, int fd, struct husk_error *err)
 {
 	int result = fd < 0 ? husk_fail_errno(err, "cannot open a file of machine %s", machine->spec.id)
@@ -75,7 +76,7 @@ static int give(struct engine_machine *machine, enum control_type type, uint64_t
 
 /* ---- prepare ---- */
 
-/* The guest's words go where its monitor's do. */
+/* The guest's console goes to the same file as the monitor's. */
 static int give_console(struct engine_machine *machine, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/console.log", machine->spec.directory);
@@ -93,7 +94,7 @@ static int give_link(struct engine_machine *machine, struct husk_error *err)
 
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
 		return husk_fail_errno(err, "cannot make the agent link");
-	/* Larger ones carry file transfers better; without it is only slower. */
+	/* Larger buffers make file transfers faster; a failure is harmless. */
 	for (int i = 0; i < 2; i++)
 		setsockopt(ends[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 	machine->link = ends[0];
@@ -153,7 +154,7 @@ static int take_rootfs(struct engine_machine *machine, struct husk_error *err)
 	return machine->rootfs < 0 ? husk_fail_errno(err, "cannot open '%s'", machine->spec.rootfs) : 0;
 }
 
-/* The caller closes the gateway's port when we are done. */
+/* The caller closes the gateway's port afterwards. */
 static int take_tap(struct engine_machine *machine, const struct gateway *gateway, struct husk_error *err)
 {
 	if (!gateway)
@@ -197,11 +198,11 @@ static int check_fresh(struct engine_machine *machine, struct husk_error *err)
 {
 	if (machine->started)
 		return husk_fail(err, HUSK_CONFLICT, "machine %s has been started already", machine->spec.id);
-	machine->started = true; /* whatever comes of it: half a start is not repeated */
+	machine->started = true; /* in any case: half a start is not repeated */
 	return 0;
 }
 
-/* Hands the disk over, layer by layer, and a fresh one on top to write to. */
+/* Passes the disk, layer by layer, and a new layer on top to write to. */
 static int give_disk(struct engine_machine *machine, struct husk_error *err)
 {
 	for (size_t i = 0; i < machine->disk.count; i++)
@@ -219,12 +220,12 @@ static int make_disk(struct engine_machine *machine, struct husk_error *err)
 	if (fd < 0)
 		return -1;
 	fd_close(&fd);
-	/* The name is taken; the file is made whole before it is. */
+	/* The name is in use; the new file is completed first. */
 	unlink(machine->disk.paths[0]);
 	return microvm_disk_make(machine->spec.directory, machine->disk.paths[0], machine->spec.disk_bytes, err);
 }
 
-/* Rules and leash stand at the other end already. The wire goes with its monitor, so ours is closed. */
+/* Rules and leash are already active at the other end. The wire ends with its monitor, so our descriptor is closed. */
 static int give_tap(struct engine_machine *machine, struct husk_error *err)
 {
 	uint64_t mac = 0;
@@ -252,7 +253,7 @@ static int microvm_boot(struct engine_machine *machine, struct husk_error *err)
 	return settle(machine, err);
 }
 
-/* The image may be of another shape than this host gives new machines: then so is this one. */
+/* The image may have another shape than new machines on this host: then this machine gets the shape of the image. */
 static int take_shape(struct engine_machine *machine, json_t *marker, struct husk_error *err)
 {
 	const struct microvm_shape wanted = {
@@ -262,7 +263,7 @@ static int take_shape(struct engine_machine *machine, json_t *marker, struct hus
 
 	if (wanted.vcpus == machine->shape.vcpus && wanted.memory_bytes == machine->shape.memory_bytes)
 		return 0;
-	/* Its end is not the machine's. */
+	/* The end of this process is not the end of the machine. */
 	epoll_ctl(machine->end, EPOLL_CTL_DEL, machine->process.pidfd, NULL);
 	pthread_mutex_lock(&machine->lock);
 	microvm_process_free(&machine->process);
@@ -286,7 +287,7 @@ static int give_memory(struct engine_machine *machine, struct husk_error *err)
 	return 0;
 }
 
-/* What an earlier restore needed first; without it, or when it is damaged, everything comes when it is touched. */
+/* Passes what an earlier restore needed first. If it is missing or damaged, pages are loaded when they are touched. */
 static void give_prefetch(struct engine_machine *machine, const char *image)
 {
 	cleanup_free char *path = str_format("%s/prefetch", image);
@@ -383,14 +384,14 @@ static int microvm_resume(struct engine_machine *machine, struct husk_error *err
 	return call_plain(machine, CONTROL_RESUME, err);
 }
 
-/* A guest with a kernel of its own holds its process limit itself, and no process of it is one of the host's. */
+/* The guest's own kernel enforces the process limit, and processes of the guest are not processes of the host. */
 static int microvm_kill_processes(struct engine_machine *machine, uint64_t most, struct husk_error *err)
 {
 	(void)machine, (void)most, (void)err;
 	return 0;
 }
 
-/* ---- ahead of a checkpoint ---- */
+/* ---- before a checkpoint ---- */
 
 static int ahead_step(struct engine_machine *machine, int layer, uint64_t done[static CONTROL_VALUES],
 		      struct husk_error *err)
@@ -402,7 +403,8 @@ static int ahead_step(struct engine_machine *machine, int layer, uint64_t done[s
 	return microvm_settle(&machine->process, IMAGE_TIMEOUT_MS, done, err);
 }
 
-/* Goes through memory once; how many pages had changed. False when that takes too long: the checkpoint does the rest. */
+/* One pass over memory; returns how many pages had changed. False if it takes too long: then the checkpoint does the
+ * rest. */
 static int ahead_sweep(struct engine_machine *machine, int64_t deadline, uint64_t *pages, struct husk_error *err)
 {
 	uint64_t done[CONTROL_VALUES] = { 0 };
@@ -420,7 +422,7 @@ static int ahead_sweep(struct engine_machine *machine, int64_t deadline, uint64_
 	return !!done[AHEAD_SWEPT];
 }
 
-/* The layer stays the machine's whatever comes: a later checkpoint goes on with it. */
+/* The layer belongs to the machine in any case: a later checkpoint continues it. */
 static int open_layer(struct engine_machine *machine, struct husk_error *err)
 {
 	uint64_t done[CONTROL_VALUES];
@@ -443,7 +445,7 @@ static int microvm_ahead(struct engine_machine *machine, struct husk_error *err)
 
 		if (swept < 0)
 			return husk_wrap(err, "cannot save memory of machine %s ahead", machine->spec.id);
-		/* A guest that writes as fast as this goes through its memory gets no better by another time. */
+		/* If the guest writes as fast as the passes copy, another pass does not help. */
 		if (!swept || pages <= AHEAD_ENOUGH_PAGES || pages > before / 4 * 3)
 			break;
 		before = pages;
@@ -453,7 +455,7 @@ static int microvm_ahead(struct engine_machine *machine, struct husk_error *err)
 
 /* ---- checkpoint ---- */
 
-/* What the snapshot left: this machine goes on upon the new layers, and some old ones are not needed any more. */
+/* After the snapshot: this machine continues on the new layers, and some old layers are not needed any more. */
 static void go_on(struct engine_machine *machine, const uint64_t done[static CONTROL_VALUES])
 {
 	if (done[SNAPSHOT_MEMORY_PAGES] == 0)
@@ -464,7 +466,7 @@ static void go_on(struct engine_machine *machine, const uint64_t done[static CON
 	layers_squash(&machine->disk, done[SNAPSHOT_DISK_LAYERS], done[SNAPSHOT_DISK_USED] ? 2 : 1);
 }
 
-/* Saves while the guest stands still. The new layers are the newest of both lists afterwards, or nothing has changed. */
+/* Saves while the guest is paused. Afterwards the new layers are the newest of both lists, or nothing has changed. */
 static int save(struct engine_machine *machine, int state, uint64_t done[static CONTROL_VALUES], struct husk_error *err)
 {
 	bool ahead = machine->open_memory >= 0;
@@ -484,7 +486,7 @@ static int save(struct engine_machine *machine, int state, uint64_t done[static 
 			result = -1;
 	}
 	if (result < 0) {
-		if (!ahead) /* one that is open is in use */
+		if (!ahead) /* an open layer is in use */
 			layers_drop_newest(&machine->memory);
 		if (disk >= 0)
 			layers_drop_newest(&machine->disk);
@@ -497,7 +499,7 @@ static int save(struct engine_machine *machine, int state, uint64_t done[static 
 
 static int write_image(struct engine_machine *machine, const char *image, struct husk_error *err)
 {
-	/* All layers of memory, and of the disk all but the one that is written to now. */
+	/* All layers of memory, and all layers of the disk except the one that is being written. */
 	size_t memory = machine->memory.count, disk = machine->disk.count - 1;
 	cleanup_free char *state = str_format("%s/state", image);
 	json_t *memory_sizes, *disk_sizes;
@@ -535,7 +537,7 @@ static int microvm_checkpoint(struct engine_machine *machine, const char *image,
 	state = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (state < 0)
 		return husk_fail_errno(err, "cannot write an image into '%s'", image);
-	/* Without its marker nothing of it is ever taken for an image; the caller removes the directory. */
+	/* Without a marker the directory is never used as an image; the caller removes it. */
 	if (save(machine, state, done, err) < 0 || write_image(machine, image, err) < 0) {
 		unlink(path);
 		return husk_wrap(err, "cannot checkpoint machine %s into '%s'", machine->spec.id, image);

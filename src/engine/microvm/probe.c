@@ -1,11 +1,11 @@
 /*
- * Can this host's KVM run a stock Linux kernel? Called by the microvm engine's probe, and with it by `husk doctor` and
- * --isolation auto. That /dev/kvm opens says nothing: some are emulations that run a program's code but stop at what
- * only a kernel does, or take a microsecond for each instruction. So a tiny guest (probe_guest.c) does in ring 0 what a
- * kernel needs, step by step, and its loop is timed against the same loop out here.
+ * Can this host's KVM run a stock Linux kernel? Called by the microvm engine's probe, and so by `husk doctor` and
+ * --isolation auto. An open /dev/kvm is no proof: some are emulations that run ordinary code but fail at what only a
+ * kernel does, or need a microsecond for each instruction. So a tiny guest (probe_guest.c) does in ring 0 what a kernel
+ * needs, step by step, and its loop is compared with the same loop on the host.
  *
- * The guest runs in a child process: a KVM that hangs is then killed with it, and its descriptors are gone whatever
- * happens. Below "the child's side" only async-signal-safe calls are allowed, for the caller may have threads.
+ * The guest runs in a child process: if KVM hangs, the child is killed, and its descriptors are closed in any case.
+ * Below "the child's side" only async-signal-safe calls are allowed, because the caller may have threads.
  */
 #include "engine/microvm/microvm.h"
 
@@ -30,7 +30,8 @@
 #define ANSWER_MS 20000
 #define EXITS_MAX 64 /* a step makes a handful */
 #define CPUID_MAX 256
-/* Slower than this many times the host, and past the noise of a busy one, it is not the CPU that runs the loop. */
+/* If the guest is slower than the host by this factor, and by more than the noise of a busy host, the CPU does not run
+ * the loop directly. */
 #define SLOW_FACTOR 20
 #define SLOW_MIN_NS 2000000
 #define ROUNDS 8
@@ -47,7 +48,7 @@ static const char *const setup_names[] = {
 	[SETUP_STATE] = "set its registers",
 };
 
-/* How a step ended, as the host saw it; the first three are what the guest says of itself. */
+/* How a step ended, as seen by the host; the guest reports the first three itself. */
 enum outcome {
 	PASSED = PROBE_PASSED,
 	WRONG = PROBE_WRONG,
@@ -65,7 +66,7 @@ struct result {
 	uint32_t detail; /* of the guest: the MSR it was at */
 };
 
-/* What the child tells, once. */
+/* The report of the child, sent once. */
 struct report {
 	uint32_t setup;   /* enum setup: SETUP_DONE, or what failed */
 	int32_t number;   /* errno then */
@@ -74,7 +75,7 @@ struct report {
 	int64_t here_ns, there_ns; /* the loop; 0: not got to */
 };
 
-/* What the VMM is built on. */
+/* Capabilities that the VMM requires. */
 static const struct {
 	uint32_t number;
 	const char *name;
@@ -156,7 +157,7 @@ static void write_tables(uint8_t *memory)
 	gdt[PROBE_USER_DS / 8] = 0x00cff3000000ffff;
 	gdt[PROBE_USER_CS / 8] = 0x00affb000000ffff;
 	gdt[PROBE_TR / 8] = 0x0000890000000067 | (uint64_t)PROBE_TSS << 16;
-	memcpy(memory + PROBE_TSS + 4, &stack, sizeof(stack)); /* not where a number of that size should be */
+	memcpy(memory + PROBE_TSS + 4, &stack, sizeof(stack)); /* the TSS has this number at an unaligned offset */
 	for (uint64_t vector = 0; vector < PROBE_VECTORS; vector++) {
 		uint64_t address = guest_address(probe_guest_vectors) + vector * PROBE_VECTOR_SIZE;
 
@@ -184,7 +185,7 @@ static int set_cpuid(struct machine *machine)
 	return result;
 }
 
-/* The kernel says EINTR here at times when no signal has come. */
+/* The kernel sometimes returns EINTR here without a signal. */
 static int create_vm(int kvm)
 {
 	int vm = -1;
@@ -272,7 +273,7 @@ static void answer(struct kvm_run *run)
 	}
 }
 
-/* What an exit that is no device access means for the step. */
+/* The meaning of an exit that is not a device access. */
 static struct result judge(const struct machine *machine)
 {
 	const struct probe_mailbox *mailbox = (const void *)(machine->memory + PROBE_MAILBOX);
@@ -303,7 +304,7 @@ static struct result run_guest(struct machine *machine)
 {
 	for (int exits = 0, retries = 0; exits < EXITS_MAX; exits++) {
 		if (ioctl(machine->vcpu, KVM_RUN, 0) < 0) {
-			/* Some kernels say so falsely to the first run. */
+			/* Some kernels return these errors for the first run without a reason. */
 			if ((errno == EINTR || errno == EAGAIN || errno == ENOMEM) && retries++ < 5)
 				continue;
 			return (struct result){ .outcome = REFUSED, .number = (uint32_t)errno };
@@ -327,8 +328,8 @@ static int run_step(struct machine *machine, const char *code, uint64_t argument
 	return 0;
 }
 
-/* After a step that did not end as it should, nobody knows what the CPU is in the middle of: the next gets a new one.
- * How many failed. */
+/* After a failed step the state of the CPU is unknown, so the next step gets a new machine. Returns how many steps
+ * failed. */
 static int run_steps(struct machine *machine)
 {
 	int failed = 0;
@@ -353,7 +354,7 @@ static bool too_slow(const struct report *report)
 	return report->there_ns > SLOW_MIN_NS && report->there_ns / SLOW_FACTOR > report->here_ns;
 }
 
-/* How long the guest takes for a loop of this length; -1 when it cannot do it. */
+/* The time that the guest needs for a loop of this length; -1: the guest cannot run it. */
 static int64_t time_guest(struct machine *machine, uint64_t length)
 {
 	int64_t start = now_ns();
@@ -364,8 +365,8 @@ static int64_t time_guest(struct machine *machine, uint64_t length)
 	return now_ns() - start;
 }
 
-/* What each round of the loop costs, without what it costs to enter and leave the guest. The best of a few, for others
- * use the CPU too. */
+/* The cost of one round of the loop, without entering and leaving the guest. The best of a few tries, because other
+ * programs use the CPU too. */
 static void time_loop(struct machine *machine, int rounds)
 {
 	struct report *report = machine->report;
@@ -409,7 +410,7 @@ static int look(struct machine *machine)
 		return setup_failed(machine, SETUP_MEMORY);
 	memcpy(machine->memory + PROBE_CODE, probe_guest_begin, (size_t)(probe_guest_end - probe_guest_begin));
 	failed = machine_make(machine) < 0 ? -1 : run_steps(machine);
-	/* Where the answer is no already, the figure is for the message only. */
+	/* If the answer is already no, the time is only for the message. */
 	if (failed >= 0)
 		time_loop(machine, failed ? ROUNDS / 4 : ROUNDS);
 	return failed < 0 ? -1 : 0;
@@ -514,7 +515,7 @@ static int collect(const struct report *report, struct buf *steps, struct buf *l
 	return 0;
 }
 
-/* Runs it. 0, or -1 with the reasons; `final`: another time they would be the same. */
+/* Runs the probe. 0, or -1 with the reasons; `final`: another run would give the same reasons. */
 static int probe_now(bool *final, struct husk_error *err)
 {
 	cleanup_buf struct buf steps = { 0 }, lacking = { 0 }, slow = { 0 };
@@ -532,7 +533,7 @@ static int probe_now(bool *final, struct husk_error *err)
 		       "ring 0 runs %lld times slower than the host, so it is emulated one instruction at a time",
 		       (long long)(report.there_ns / MAX(report.here_ns, 1))) < 0)
 		return husk_fail_memory(err);
-	/* A host can be too busy to be timed. */
+	/* A host may be too busy for a measurement. */
 	*final = steps.size || lacking.size || !slow.size;
 	if (!steps.size && !lacking.size && !slow.size)
 		return 0;
@@ -543,7 +544,7 @@ static int probe_now(bool *final, struct husk_error *err)
 			 lacking.size ? lacking.data : "");
 }
 
-/* What the answer depends on: this boot, this device (made anew when the module is loaded again), these steps. */
+/* What the result depends on: this boot, this device (a new one when the module is loaded again), these steps. */
 static int memory_key(char *out, size_t size)
 {
 	cleanup_free char *boot = file_read("/proc/sys/kernel/random/boot_id", 128, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * What the two files of the probe share: the tiny guest (probe_guest.c) and the host's side that runs it (probe.c).
- * Everybody else sees microvm_probe in microvm.h only.
+ * Shared by the two files of the probe: the tiny guest (probe_guest.c) and the host's side that runs it (probe.c).
+ * Other files use only microvm_probe in microvm.h.
  *
  * The guest has 256 KiB of memory at address 0, mapped one to one, and starts each step in ring 0 of long mode with
  * these tables in place. A step ends in hlt, with its outcome in the mailbox.
@@ -30,7 +30,7 @@
 #define PROBE_MEMORY 0x40000
 #define PROBE_MMIO 0x100000 /* mapped by the guest, with no memory behind it */
 #define PROBE_PORT 0x80
-#define PROBE_ANSWER 0x5a /* what the host gives for a read of port or MMIO */
+#define PROBE_ANSWER 0x5a /* the host's value for a read of port or MMIO */
 
 #define PROBE_CS 0x08
 #define PROBE_DS 0x10
@@ -43,20 +43,20 @@
 #define PROBE_INTERRUPT 48
 #define PROBE_LOOPS 10000
 
-enum { PROBE_PASSED = 1, PROBE_WRONG, PROBE_EXCEPTION }; /* what a step says of itself */
+enum { PROBE_PASSED = 1, PROBE_WRONG, PROBE_EXCEPTION }; /* a step's own report */
 
 /* At PROBE_MAILBOX; the offsets are known to the assembler. */
 struct probe_mailbox {
 	uint32_t said;     /* 0x00 */
 	uint32_t vector;   /* 0x04: of the last exception or interrupt */
-	uint32_t expected; /* 0x08: the vector a step is ready for; others end it */
+	uint32_t expected; /* 0x08: the vector that a step expects; others end it */
 	uint32_t detail;   /* 0x0c: for the message, such as the number of an MSR */
-	uint64_t handler;  /* 0x10: where to go on with the expected one */
+	uint64_t handler;  /* 0x10: where to continue after the expected one */
 	uint64_t unused;
 	uint64_t scratch[4]; /* 0x20: aligned to 16 for cmpxchg16b */
 };
 
-/* A step: what a stock kernel does, and where in the code that is. */
+/* A step: something that a stock kernel does, and its place in the code. */
 struct probe_step {
 	const char *name;
 	const char *code;
@@ -66,7 +66,7 @@ extern const struct probe_step probe_steps[];
 
 extern const char probe_guest_begin[], probe_guest_end[], probe_guest_vectors[], probe_guest_loop[];
 
-/* The loop of probe_guest_loop, on the host: what its time in the guest is compared with. */
+/* The loop of probe_guest_loop, on the host, for comparison. */
 void probe_loop_here(void);
 
 #endif

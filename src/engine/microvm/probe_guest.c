@@ -1,9 +1,9 @@
 /*
- * The probe's guest: one short piece of ring 0 code for each thing that a stock Linux kernel does and that a KVM
- * without hardware underneath may not be able to do, as machine code between two symbols. probe.c copies it into a machine and
- * starts it at one step after the other; it is never run on the host, but for the loop that both sides are timed on.
+ * The probe's guest: machine code between two symbols, with one short piece of ring 0 code for each thing that a stock
+ * Linux kernel does and that a KVM without hardware support may not be able to do. probe.c copies it into a machine and
+ * starts one step after the other. It never runs on the host, except the loop that both sides run for the comparison.
  *
- * Steps are independent: each begins with fresh tables and registers and ends in hlt.
+ * Steps are independent: each begins with new tables and registers and ends in hlt.
  */
 #include "engine/microvm/probe.h"
 
@@ -26,7 +26,7 @@
 _Static_assert(offsetof(struct probe_mailbox, handler) == 16 && offsetof(struct probe_mailbox, scratch) == 32,
 	       "the assembler's offsets");
 /* clang-format off */
-/* Goes on at a local label when this vector comes. */
+/* Continues at a local label when this vector arrives. */
 #define EXPECT(vector, label) \
 	"	movl $" AT(vector) ", " EXPECTED "\n" \
 	"	lea " label "(%rip), %rax\n" \

@@ -25,8 +25,8 @@ int microvm_shape_here(struct microvm_shape *out, struct husk_error *err)
 
 	if (sysinfo(&host) < 0 || online < 1)
 		return husk_fail_errno(err, "cannot ask how large this host is");
-	/* Half of the host is more than one sandbox should have; what is not used costs nothing. The limit that a sandbox
-	 * asked for is held by its cgroup, and inside by the agent. */
+	/* Half of the host is more than one sandbox should have; unused memory costs nothing. The limit of a sandbox is
+	 * enforced by its cgroup, and inside by the agent. */
 	uint64_t half = (uint64_t)host.totalram * host.mem_unit / 2 / MEMORY_STEP * MEMORY_STEP;
 	*out = (struct microvm_shape){ .vcpus = (uint32_t)MIN(online, VCPUS_DEFAULT_MAX),
 				       .memory_bytes = MIN(MAX(half, MEMORY_LEAST), MEMORY_MOST) };

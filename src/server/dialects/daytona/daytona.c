@@ -11,7 +11,7 @@
 
 static const struct {
 	unsigned status;
-	const char *name; /* as NestJS, which Daytona's control plane is made with, calls it */
+	const char *name; /* the name in NestJS, which Daytona's control plane uses */
 	const char *code; /* as the toolbox calls it */
 } kinds[] = {
 	{ 400, "Bad Request", "BAD_REQUEST" },
@@ -47,7 +47,7 @@ static bool is_code(const char *name)
 	return name && *name && name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789")] == '\0';
 }
 
-/* The path alone: a query may hold a key. */
+/* Only the path: a query may hold a key. */
 static json_t *path_of(const struct request *request)
 {
 	const char *target = request_target(request);
@@ -84,7 +84,7 @@ bool daytona_same(const char *a, const char *b)
 	return a && b && strlen(a) == strlen(b) && CRYPTO_memcmp(a, b, strlen(a)) == 0;
 }
 
-/* ---- what there is not ---- */
+/* ---- not supported ---- */
 
 static int handle_config(struct request *request, struct husk_error *err)
 {
@@ -183,7 +183,7 @@ static const struct route *const tables[] = { daytona_sandbox_routes,
 					      daytona_snapshot_routes,
 					      daytona_volume_routes,
 					      daytona_secret_routes,
-					      daytona_other_routes, /* the last: it takes all that nobody took */
+					      daytona_other_routes, /* the last one: it matches everything else */
 					      NULL };
 
 static const char *const private_headers[] = { "X-Daytona-Preview-Token", NULL };

@@ -11,7 +11,7 @@
 #define RESERVED "husk."
 #define GIB (UINT64_C(1) << 30)
 
-/* Two requests that change the same sandbox would each write over what the other wrote. */
+/* Two requests that change the same sandbox would overwrite each other's change. */
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER;
 
 void daytona_lock(void)
@@ -57,7 +57,7 @@ int daytona_set(struct daytona_box *box, const char *name, json_t *value, struct
 	return json_object_set_new(box->settings, name, value) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* Variables that POST /env set; one that it took away is set to nothing. */
+/* Variables that POST /env set; a removed one is set to the empty text. */
 static int read_changes(struct daytona_box *box, struct husk_error *err)
 {
 	json_t *changes = json_object_get(box->settings, "changed"), *value;
@@ -140,7 +140,7 @@ struct husk_pair *daytona_metadata(json_t *labels, json_t *settings, size_t *cou
 	return pairs;
 }
 
-/* Metadata that is neither a label nor ours stays: another API's. */
+/* Metadata that is neither a label nor ours belongs to another API and stays. */
 static int keep_others(const struct daytona_box *box, json_t *labels)
 {
 	int failed = 0;
@@ -186,7 +186,8 @@ int64_t daytona_idle_seconds(const json_t *settings)
 
 /* ---- the document ---- */
 
-/* What sleep means: what was asked for, or which interval it was that ended. A long sleep is an archive. */
+/* Daytona's state of a hibernated sandbox: the requested one, or the one of the interval that ended. After a long time
+ * it is archived. */
 static const char *asleep_as(const struct daytona_box *box)
 {
 	const char *word = daytona_text(box, "asleep");
@@ -238,7 +239,7 @@ static json_t *mounts_document(const struct daytona_box *box)
 	return array;
 }
 
-/* Those that only the whole document has. */
+/* Fields that only the whole document has. */
 static int add_whole(json_t *document, const struct daytona_box *box)
 {
 	json_t *environment = json_object_get(box->settings, "env");

@@ -21,7 +21,7 @@ struct builder {
 	struct husk *husk;
 	char *sandbox;
 	char *user, *directory;
-	struct buf environment; /* a script of exports, for what the sandbox is to know later */
+	struct buf environment; /* a script of exports, for later commands in the sandbox */
 	size_t steps;
 };
 
@@ -37,7 +37,7 @@ static void builder_cleanup(struct builder *builder)
 
 /* ---- FROM ---- */
 
-/* An image's template is made once, and found again by its name. */
+/* The template of an image is made once, and found by its name later. */
 static int image_template(struct request *request, const char *image, char **out, struct husk_error *err)
 {
 	cleanup_free char *path = NULL, *reference = NULL, *name = NULL;
@@ -48,7 +48,7 @@ static int image_template(struct request *request, const char *image, char **out
 	if (husk_image_find(request_husk(request), image, &path, &reference, &why) < 0) {
 		if (why.code != HUSK_NOT_FOUND)
 			return husk_fail(err, why.code, "%s", why.message);
-		*out = steal_pointer(name); /* perhaps a template or a snapshot */
+		*out = steal_pointer(name); /* may be a template or a snapshot */
 		return 0;
 	}
 	cleanup_free char *template = str_format("image-%s", name);
@@ -127,7 +127,7 @@ static int put_quoted(struct buf *out, const char *text)
 	return failed | buf_append_string(out, "'");
 }
 
-/* One word of an ENV or LABEL line with its quotes taken off; *at moves behind it. Caller frees. */
+/* One word of an ENV or LABEL line without its quotes; *at moves past it. Caller frees. */
 static char *word(const char **at)
 {
 	cleanup_buf struct buf out = { 0 };
@@ -247,7 +247,7 @@ static int step(struct builder *builder, const char *line, struct husk_error *er
 	return dialect_unsupported(builder->request, what ? what : "this step", err);
 }
 
-/* A line that ends in a backslash goes on; comments do not count. */
+/* A line that ends in a backslash continues; comments do not count. */
 static int steps(struct builder *builder, const char *text, struct husk_error *err)
 {
 	cleanup_buf struct buf line = { 0 };
@@ -273,7 +273,7 @@ static int steps(struct builder *builder, const char *text, struct husk_error *e
 	return line.size ? step(builder, line.data, err) : 0;
 }
 
-/* Variables of ENV for those who come later: each login shell, and each command (daytona_run.c reads it). */
+/* Variables of ENV for later use: by each login shell, and by each command (daytona_run.c reads it). */
 static int leave_environment(struct builder *builder, struct husk_error *err)
 {
 	static const char script[] = "mkdir -p /etc/profile.d && cat >/etc/profile.d/daytona.sh";

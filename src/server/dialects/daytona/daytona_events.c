@@ -16,9 +16,9 @@
 struct stream {
 	struct request *request;
 	struct websocket *websocket;
-	struct husk *husk; /* the caller's view; NULL: not known yet */
+	struct husk *husk; /* the caller's view; NULL: not verified yet */
 	bool over;
-	int64_t after; /* the last event that was told */
+	int64_t after; /* the last event that was sent */
 	int64_t pinged_ms;
 };
 
@@ -31,9 +31,9 @@ static int send_text(struct stream *stream, const char *kind, json_t *document)
 	return message ? websocket_send(stream->websocket, true, message, strlen(message)) : -1;
 }
 
-/* ---- what the client says ---- */
+/* ---- messages of the client ---- */
 
-/* The newest event there is: what was before is not news. */
+/* The newest event: earlier events are not sent. */
 static int64_t newest(struct husk *husk)
 {
 	struct husk_event *list = NULL;
@@ -87,7 +87,7 @@ static int on_message(void *data, bool text, const char *bytes, size_t size)
 	return 0;
 }
 
-/* ---- what it is told ---- */
+/* ---- messages to the client ---- */
 
 static const char *state_after(const char *kind)
 {

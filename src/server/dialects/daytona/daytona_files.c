@@ -9,7 +9,7 @@
 
 /* ---- errors ---- */
 
-/* What the guest's programs say of an errno, in English as LC_ALL=C has it. */
+/* Recognizes the errno in a message of the guest's programs, in English because of LC_ALL=C. */
 int daytona_file_failed(struct request *request, const char *path, const char *complaint, struct husk_error *err)
 {
 	if (strstr(complaint, "No such file"))
@@ -44,7 +44,7 @@ int daytona_query_path(struct request *request, const struct daytona_box *box, c
 	return daytona_path(box, given, out, err);
 }
 
-/* Runs a script with the arguments as the user; what it complains of becomes the error. */
+/* Runs a script with the arguments as the user; its error message becomes the error. */
 static int script(struct request *request, const struct daytona_box *box, const char *user, const char *text,
 		  const char *first, const char *second, struct husk_error *err)
 {
@@ -203,7 +203,7 @@ static bool is_name(const char *text)
 	return *text && !text[strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")];
 }
 
-/* A new owner is root's to give, and so it is in Daytona's sandboxes. */
+/* Only root can change an owner, as in Daytona's sandboxes. */
 static int handle_permissions(struct request *request, struct husk_error *err)
 {
 	const char *mode = request_query(request, "mode"), *owner = request_query(request, "owner");

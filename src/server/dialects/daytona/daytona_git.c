@@ -94,7 +94,7 @@ int git_run(struct git *git, struct husk_error *err)
 	return run_with(git, git->path, none, 0, err);
 }
 
-/* The shell that git starts for the helper prints what is in the environment. */
+/* The shell that git starts for the helper prints the values in the environment. */
 #define HELPER "credential.helper=!f() { echo \"username=$HUSK_GIT_USER\"; echo \"password=$HUSK_GIT_PASSWORD\"; }; f"
 
 int git_run_as(struct git *git, const char *within, const char *username, const char *password, struct husk_error *err)
@@ -150,7 +150,7 @@ const char *git_text(struct git *git, const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* A word that must not be taken for an option. */
+/* A word that git must not read as an option. */
 const char *git_word(struct git *git, const char *name)
 {
 	const char *value = git_text(git, name);

@@ -30,16 +30,16 @@ struct git {
 void git_free(struct git *git);
 #define cleanup_git cleanup(git_free)
 
-/* Begins a call: the sandbox, and the repository that `path` of the body or of the query names. */
+/* Begins a call: finds the sandbox, and the repository in `path` of the body or of the query. */
 int git_open_body(struct git *git, struct request *request, struct husk_error *err);
 int git_open_query(struct git *git, struct request *request, struct husk_error *err);
 
-/* A field of the body; NULL when it is missing or empty. A word is refused when git would take it for an option. */
+/* A field of the body; NULL if it is missing or empty. A word that git would read as an option is refused. */
 const char *git_text(struct git *git, const char *name);
 const char *git_word(struct git *git, const char *name);
-/* Ends the reading of the body: an unknown or mistyped field fails, and so does `value` NULL of the field `name`. */
+/* Ends the reading of the body: fails for an unknown or mistyped field, and if `value` of the field `name` is NULL. */
 int git_require(struct git *git, const char *name, const char *value, struct husk_error *err);
-/* Whether so many files fit into a command line. */
+/* Do so many files fit into a command line? */
 int git_check_count(const char **files, struct husk_error *err);
 
 /* The command line: the first words (with a helper that has the password, if there is one), then the rest. */
@@ -47,7 +47,7 @@ void git_begin(struct git *git, const char *password);
 void git_add(struct git *git, const char *argument);
 void git_add_files(struct git *git, const char **files);
 
-/* Runs it in the repository; the command line is empty then. -1 with Daytona's status and code when git fails. */
+/* Runs git in the repository; afterwards the command line is empty. -1 with Daytona's status and code if git fails. */
 int git_run(struct git *git, struct husk_error *err);
 /* The same in a directory (NULL: the home), with credentials. */
 int git_run_as(struct git *git, const char *within, const char *username, const char *password, struct husk_error *err);

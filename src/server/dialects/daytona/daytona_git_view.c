@@ -1,5 +1,6 @@
 /*
- * Daytona's git routes that look at a repository (status, history), and those on git's configuration and stored credentials.
+ * Daytona's git routes that read a repository (status, history), and those for git's configuration and stored
+ * credentials.
  */
 #include "server/dialects/daytona/daytona_git.h"
 
@@ -33,7 +34,7 @@ struct status {
 	bool published;
 };
 
-/* One entry of porcelain v2 with NULs; *at moves behind it. */
+/* One entry of porcelain v2 with NULs; *at moves past it. */
 static void read_entry(struct status *status, const char **at, const char *end)
 {
 	const char *line = *at, *name = NULL, *extra = "";
@@ -158,7 +159,7 @@ static int scope_of(const char *scope, const char **option, struct husk_error *e
 	return 0;
 }
 
-/* Its path is needed for the scope "local" only. */
+/* Its path is required for the scope "local" only. */
 static int open_config(struct git *git, struct request *request, const char **option, struct husk_error *err)
 {
 	git->request = request;
@@ -237,7 +238,7 @@ static int handle_get_config(struct request *request, struct husk_error *err)
 		json_pack("{s:o}", "value", json_text(git.output.out.data, strcspn(git.output.out.data, "\n"))), err);
 }
 
-/* Credentials for later: git's own store in the home, which is what the caller asks for. */
+/* Credentials for later: git's own store in the home, as the caller requests. */
 static int handle_credentials(struct request *request, struct husk_error *err)
 {
 	static const char script[] = "git config --global credential.helper store && git credential approve";

@@ -139,7 +139,7 @@ static int with_remote(struct request *request, const char *what, struct husk_er
 	git_add(&git, what);
 	if (upstream && str_equal(what, "push"))
 		git_add(&git, "--set-upstream");
-	/* As go-git, which Daytona's own server is made with: the branch that is checked out, to origin. */
+	/* As in go-git, which Daytona's own server uses: the checked-out branch, to origin. */
 	bool push = str_equal(what, "push");
 	if (remote || branch || push)
 		git_add(&git, remote ? remote : "origin");
@@ -170,7 +170,7 @@ static int handle_add_remote(struct request *request, struct husk_error *err)
 	bool fetch = fields_bool(&git.fields, "fetch", false), overwrite = fields_bool(&git.fields, "overwrite", false);
 	if (git_require(&git, "name", name, err) < 0 || git_require(&git, "url", url, err) < 0)
 		return -1;
-	if (overwrite) { /* one that is not there is no failure */
+	if (overwrite) { /* a missing one is no failure */
 		const char *const words[] = { "git", "remote", "remove", name };
 		for (size_t i = 0; i < ARRAY_SIZE(words); i++)
 			git_add(&git, words[i]);

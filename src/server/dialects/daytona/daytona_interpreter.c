@@ -54,7 +54,7 @@ static int on_message(void *data, bool text, const char *bytes, size_t size)
 	return 0;
 }
 
-/* Moves what can be moved until `deadline`, or one of both descriptors has something. */
+/* Moves bytes until `deadline`, or until one of the two descriptors is ready. */
 static int turn(struct run *run, int other, int64_t deadline)
 {
 	for (;;) {
@@ -110,7 +110,7 @@ static void on_event(void *data, const struct husk_code_event *event)
 		say(run, json_pack("{s:s, s:o, s:o, s:o}", "type", "error", "name", json_text0(event->name), "value",
 				   json_text0(event->value), "traceback", json_text0(event->text)));
 		break;
-	case HUSK_CODE_RESULT: /* the value of the last expression, as a session of Python shows it */
+	case HUSK_CODE_RESULT: /* the value of the last expression, as a Python session shows it */
 		if (event->main_result && event->text && *event->text)
 			say(run, json_pack("{s:s, s:o}", "type", "stdout", "text", json_sprintf("%s\n", event->text)));
 		break;
@@ -124,7 +124,7 @@ static void ignore(void *data, const struct husk_code_event *event)
 
 /* ---- a run ---- */
 
-/* Whether there is a context of that name; and its process, when asked. */
+/* Is there a context of that name? Also returns its process, if requested. */
 static bool has_context(struct request *request, const char *sandbox, const char *name, int64_t *pid)
 {
 	struct husk_code_context *list = NULL;
@@ -142,7 +142,7 @@ static bool has_context(struct request *request, const char *sandbox, const char
 	return found;
 }
 
-/* Variables of one run: set before it, put back after it. */
+/* Variables of one run: set before it, restored after it. */
 static char *environment_code(json_t *variables, bool set)
 {
 	cleanup_free char *text = json_dumps(variables, JSON_COMPACT);
@@ -169,7 +169,7 @@ static int run_quietly(struct request *request, const struct daytona_box *box, c
 	return husk_code_run(request_husk(request), box->sandbox->id, &options, ignore, NULL, NULL, err);
 }
 
-/* The status to close with. */
+/* Returns the status to close with. */
 static uint16_t execute(struct run *run, struct husk_error *err)
 {
 	struct fields fields;
@@ -208,7 +208,7 @@ static uint16_t execute(struct run *run, struct husk_error *err)
 	return timed_out ? CLOSE_TIMED_OUT : result < 0 ? CLOSE_FAILED : CLOSE_NORMAL;
 }
 
-/* All that was said goes out before the close. */
+/* Sends all output before the close. */
 static void farewell(struct run *run, uint16_t status, const char *reason)
 {
 	int64_t deadline = time_monotonic_ms() + FAREWELL_MS;
@@ -282,7 +282,7 @@ static int handle_contexts(struct request *request, struct husk_error *err)
 	if (daytona_enter(request, &box, err) < 0 ||
 	    husk_code_contexts(request_husk(request), box.sandbox->id, &list, &count, err) < 0)
 		return -1;
-	/* The default one is everybody's and is not listed. */
+	/* The default context is shared and is not listed. */
 	for (size_t i = 0; array && i < count; i++)
 		if (str_equal(list[i].language, "python") && !str_equal(list[i].name, DEFAULT_CONTEXT))
 			json_array_append_new(array, context_document(list[i].name, list[i].cwd, &box));

@@ -8,7 +8,7 @@
 
 #define TEND_SECONDS 20
 
-/* ---- one thing changed ---- */
+/* ---- changing one setting ---- */
 
 typedef int (*change_fn)(struct request *request, struct daytona_box *box, struct husk_error *err);
 
@@ -71,7 +71,7 @@ static int set_archive(struct request *request, struct daytona_box *box, struct 
 						    : daytona_set(box, "autoArchiveInterval", json_integer(value), err);
 }
 
-/* Of one that sleeps already the new interval begins now. */
+/* For a hibernated sandbox the new interval begins now. */
 static int set_delete(struct request *request, struct daytona_box *box, struct husk_error *err)
 {
 	int64_t value;
@@ -155,9 +155,9 @@ const struct route daytona_interval_routes[] = {
 	{ 0 },
 };
 
-/* ---- those that fell asleep by themselves ---- */
+/* ---- sandboxes that hibernated automatically ---- */
 
-/* When it fell asleep is written down, and the end that follows from it given to Husk, once. */
+/* Records when it hibernated, and sets the resulting end in Husk, once. */
 static void settle(struct husk *husk, struct daytona_box *box)
 {
 	int64_t destroy = daytona_int(box, "autoDeleteInterval", -1);
@@ -200,7 +200,7 @@ static void look(struct husk *husk)
 
 static void *tend(void *data)
 {
-	struct husk *husk = NULL; /* its own: the thread may go on while the server closes its */
+	struct husk *husk = NULL; /* its own handle: the thread may still run while the server closes its handle */
 
 	(void)data;
 	for (;; sleep(TEND_SECONDS))

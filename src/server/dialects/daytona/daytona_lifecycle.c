@@ -6,7 +6,7 @@
  */
 #include "server/dialects/daytona/daytona.h"
 
-/* How long it may live from now on, in seconds; 0: for ever. Asleep: until it is deleted by itself. */
+/* The TTL from now on, in seconds; 0: none. For a hibernated sandbox: until it is deleted automatically. */
 static int64_t seconds_left(const struct daytona_box *box, bool asleep)
 {
 	int64_t end = daytona_int(box, "destroyAt", 0), destroy = daytona_int(box, "autoDeleteInterval", -1);
@@ -19,7 +19,7 @@ static int64_t seconds_left(const struct daytona_box *box, bool asleep)
 
 /* ---- sleep ---- */
 
-/* Asleep first, then what it is called: whoever looks in between sees a stopped one. */
+/* First hibernated, then renamed: in between it looks like a stopped one. */
 static int put_to_sleep(struct request *request, struct daytona_box *box, const char *word, struct husk_error *err)
 {
 	struct husk *husk = request_husk(request);
@@ -83,7 +83,7 @@ static int handle_archive(struct request *request, struct husk_error *err)
 
 /* ---- start ---- */
 
-/* Its end and its idle time come first: a sandbox that wakes with neither would run for ever. */
+/* Its end and its idle time are set first: a sandbox that wakes without both would run for ever. */
 static int wake(struct request *request, struct daytona_box *box, struct husk_error *err)
 {
 	struct husk *husk = request_husk(request);
@@ -115,7 +115,7 @@ static int handle_start(struct request *request, struct husk_error *err)
 	return result < 0 ? -1 : daytona_respond(request, box.sandbox->id, err);
 }
 
-/* A sandbox that broke has ended here, and no other needs it. */
+/* A broken sandbox has already ended in Husk, and no other needs this call. */
 static int handle_recover(struct request *request, struct husk_error *err)
 {
 	cleanup_box struct daytona_box box = { 0 };
@@ -181,7 +181,7 @@ static int handle_snapshot(struct request *request, struct husk_error *err)
 	return daytona_respond(request, box.sandbox->id, err);
 }
 
-/* ---- what it came from ---- */
+/* ---- ancestors ---- */
 
 static const char *parent_of(const struct daytona_box *box)
 {
@@ -225,7 +225,7 @@ static int handle_forks(struct request *request, struct husk_error *err)
 
 /* ---- the rest ---- */
 
-/* A machine's memory and processors are part of its image: they cannot change while it lives. */
+/* Memory and processors of a machine are part of its image: they cannot change. */
 static int handle_resize(struct request *request, struct husk_error *err)
 {
 	return dialect_unsupported(
@@ -255,7 +255,7 @@ static int handle_labels(struct request *request, struct husk_error *err)
 	return result < 0 ? -1 : respond_json(request, 200, json_pack("{s:O}", "labels", labels), err);
 }
 
-/* Any call is activity to Husk; this one does nothing else. */
+/* Every call counts as activity in Husk; this one does nothing else. */
 static int handle_activity(struct request *request, struct husk_error *err)
 {
 	cleanup_box struct daytona_box box = { 0 };

@@ -10,10 +10,10 @@
 
 #define LOOK_MS 1000 /* at the latest: a watch may be lost */
 #define PING_MS 15000
-#define SILENT_MAX 4 /* times PING_MS without a word, not even a pong: the client is gone */
+#define SILENT_MAX 4 /* times PING_MS without any message, not even a pong: the client is gone */
 #define PIECE 262144u
 #define CLOSE_NORMAL 1000
-#define PLAIN_BEFORE 167 /* clients 0.x before this take text with marks */
+#define PLAIN_BEFORE 167 /* clients 0.x before this expect text with marks */
 
 static const struct {
 	const char *name, *mark;
@@ -26,7 +26,7 @@ struct logs {
 	struct husk_watcher *watcher;
 	struct websocket *websocket;
 	uint64_t offset[ARRAY_SIZE(streams)];
-	bool over; /* all was sent: the close comes once it is out */
+	bool over; /* everything is queued: close when it is sent */
 	bool closed;
 	unsigned turns;
 };
@@ -55,7 +55,7 @@ static int on_message(void *data, bool text, const char *bytes, size_t size)
 	return 0;
 }
 
-/* What was added to one stream. -1: the sandbox or the session is gone. */
+/* Sends what was added to one stream. -1: the sandbox or the session is gone. */
 static int send_new(struct logs *logs, size_t index)
 {
 	cleanup_buf struct buf text = { 0 };
@@ -96,7 +96,7 @@ static void look(struct logs *logs)
 
 	if (logs->over || websocket_sending(logs->websocket))
 		return;
-	/* First whether it is over, then what it said: nothing comes after the code. */
+	/* First checks the end, then reads the output: nothing is written after the exit code. */
 	if (daytona_session_read(logs->request, &logs->session, logs->command, "code", &code, &ended, NULL) < 0)
 		ended = true;
 	if (!ended && ++logs->turns % 4 == 0)

@@ -17,7 +17,7 @@
 #define SIGNATURE_LETTERS 24 /* 120 bits */
 #define SIGNED_SECONDS 60
 #define SIGNED_SECONDS_MAX (24 * 3600)
-#define EXPIRED_MAX 100 /* taken back before their time, of one sandbox */
+#define EXPIRED_MAX 100 /* revoked before they expired, of one sandbox */
 
 /* ---- tokens ---- */
 
@@ -72,7 +72,7 @@ static int signed_token(struct request *request, const char *id, int64_t port, i
 	return *out ? 0 : husk_fail_memory(err);
 }
 
-/* Whether the name of the host is a token for this port: its sandbox, for the caller to free. */
+/* Is the name of the host a token for this port? Returns its sandbox; the caller frees it. */
 static char *token_sandbox(struct request *request, const char *token, int64_t port)
 {
 	size_t size = strlen(token), tail = EXPIRES_LETTERS + SIGNATURE_LETTERS;
@@ -113,7 +113,7 @@ bool daytona_port_open(struct request *request, const char *sandbox, struct husk
 	int64_t port = 0;
 
 	(void)err;
-	/* Only where each sandbox has a host of its own. */
+	/* Only where each sandbox has its own host. */
 	if (request->match.route->path[0] == '/' || str_to_int64(request_path(request, "port"), 1, 65535, &port) < 0)
 		return false;
 	cleanup_free char *id = token_sandbox(request, sandbox, port);
@@ -183,7 +183,7 @@ static int handle_signed(struct request *request, struct husk_error *err)
 			    err);
 }
 
-/* Those whose time is over need not be remembered. */
+/* Expired ones need not be stored. */
 static json_t *still_good(const json_t *list)
 {
 	json_t *kept = json_array();
@@ -231,7 +231,7 @@ static int handle_expire(struct request *request, struct husk_error *err)
 
 /* ---- signed addresses of files ---- */
 
-/* The key that clients sign with; another one after each rotation. */
+/* The key that clients sign with; each rotation changes it. */
 static int signing_key(struct request *request, const struct daytona_box *box, char **out, struct husk_error *err)
 {
 	return derive(request, "files", box->sandbox->id, daytona_int(box, "rotations", 0), out, err);
@@ -320,7 +320,7 @@ int daytona_authorise(struct request *request, struct husk_error *err)
 	cleanup_box struct daytona_box box = { 0 };
 	cleanup_free char *expected = NULL;
 
-	/* The whole instance's handle, until it is known whose; used for the sandbox of the path alone. */
+	/* The handle of the whole instance, until the tenant is known; used for the sandbox in the path only. */
 	request->husk = request->server->husk;
 	if (bare && request_query(request, "signature"))
 		return check_signature(request, err);

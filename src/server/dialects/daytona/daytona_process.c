@@ -5,7 +5,7 @@
  */
 #include "server/dialects/daytona/daytona.h"
 
-/* The Dockerfile's ENV (daytona_build.c), then the best shell there is. */
+/* The Dockerfile's ENV (daytona_build.c), then the best available shell. */
 #define PROFILE "[ ! -r /etc/profile.d/daytona.sh ] || . /etc/profile.d/daytona.sh; "
 #define SHELL PROFILE "exec 2>&1; ! command -v bash >/dev/null || exec bash; exec sh"
 #define TIMEOUT_MAX (INT64_C(7) * 86400)
@@ -15,7 +15,7 @@ static int timed_out(struct request *request, struct husk_error *err)
 	return daytona_fail(request, 408, "PROCESS_EXECUTION_TIMEOUT", "command execution timeout");
 }
 
-/* A text result: what is not UTF-8 is repaired. */
+/* A text result: bytes that are not UTF-8 are replaced. */
 static json_t *result_document(const struct daytona_output *output)
 {
 	return json_pack("{s:i, s:o}", "exitCode", output->exit_code, "result",
@@ -61,7 +61,7 @@ static int handle_execute(struct request *request, struct husk_error *err)
 
 /* ---- code-run ---- */
 
-/* $1 is the code, what follows its arguments. */
+/* $1 is the code, followed by its arguments. */
 static const struct {
 	const char *name, *script;
 } languages[] = {
@@ -89,7 +89,7 @@ static const char *script_of(const char *language)
 	return NULL;
 }
 
-/* sh -c SCRIPT sh CODE argument…; the array is the caller's to free. */
+/* sh -c SCRIPT sh CODE argument…; the caller frees the array. */
 static const char **argv_of(const char *script, const char *code, const char **arguments)
 {
 	size_t count = 0;

@@ -1,7 +1,7 @@
 /*
- * Daytona's terminals: a shell on a terminal, created by POST or with its socket, which it outlives. It is a process of the
- * sandbox with the label "daytona-pty:<id>". The label also holds its first size and the settings hold later sizes, so the
- * server keeps nothing. web_terminal.c carries the socket; the first and last messages are Daytona's.
+ * Daytona's terminals: a shell on a terminal, created by POST or with its socket, which it outlives. It is a process of
+ * the sandbox with the label "daytona-pty:<id>". The label also holds its first size, and the settings hold later
+ * sizes, so the server keeps nothing. web_terminal.c serves the socket; the first and last messages are Daytona's.
  */
 #include <inttypes.h>
 #include <openssl/evp.h>
@@ -40,7 +40,7 @@ static bool good_id(const char *id)
 	       !id[strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")];
 }
 
-/* "daytona-pty:<id>:<rows>:<columns>"; a resize is told by a later one's settings. */
+/* "daytona-pty:<id>:<rows>:<columns>"; a later size is in the settings. */
 static bool read_label(const struct husk_process_info *info, struct pty *pty)
 {
 	if (!info->label || !str_starts(info->label, LABEL))
@@ -55,7 +55,7 @@ static bool read_label(const struct husk_process_info *info, struct pty *pty)
 	return true;
 }
 
-/* A resize is kept in the settings under the id: the label cannot change. */
+/* A resize is stored in the settings under the id, because the label cannot change. */
 static void read_size(const struct daytona_box *box, struct pty *pty)
 {
 	json_t *size = json_object_get(json_object_get(box->settings, "sizes"), pty->id);
@@ -73,7 +73,7 @@ static json_t *pty_document(const struct pty *pty)
 			 json_time(MAX(1, pty->started_ms)), "active", pty->running, "lazyStart", false);
 }
 
-/* The newest of that id that runs: 1; 0: none. With `array` all that run are added to it instead. */
+/* Finds the newest running terminal with that id: 1; 0: none. With `array`, adds all running ones to it instead. */
 static int look(struct request *request, const struct daytona_box *box, const char *id, struct pty *out, json_t *array,
 		struct husk_error *err)
 {
@@ -180,7 +180,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 
 /* ---- the socket ---- */
 
-/* Clients before 2026 take the code from the reason of the close. */
+/* Clients before 2026 read the code from the reason of the close. */
 static json_t *exit_document(struct terminal *terminal, const struct husk_process_event *event)
 {
 	json_t *document =
@@ -209,7 +209,7 @@ static void run(struct request *request, int fd, const void *first, size_t size,
 		       json_pack("{s:s, s:s}", "type", "control", "status", "connected"));
 }
 
-/* The one of the offered protocols that is ours is echoed, since clients fail without; another carries variables. */
+/* Echoes the offered protocol that is ours, because clients fail otherwise; another offered one carries variables. */
 static int accept_socket(struct request *request, json_t **variables, struct husk_error *err)
 {
 	const char *offered = request_header(request, "Sec-WebSocket-Protocol");

@@ -93,7 +93,7 @@ static void read_resources(struct fields *fields, struct husk_create_options *op
 	options->disk_bytes = GIB * (uint64_t)fields_int(fields, "disk", 0, 1, 65536);
 }
 
-/* What Husk has not, unless it is asked for in a way that says "no". */
+/* Options that Husk does not support, unless their value means "no". */
 static int refuse(struct request *request, struct fields *fields, struct husk_error *err)
 {
 	static const char *const texts[] = { "outboundProxyUrl", "otelEndpointOverride", "linkedSandbox" };
@@ -172,7 +172,7 @@ static int read_create(struct request *request, struct create *create, json_t **
 	return failed ? husk_fail_memory(err) : 0;
 }
 
-/* The user is made, and where its home is written down, before anybody hears of the sandbox. */
+/* The user is made, and its home is recorded, before the sandbox is announced. */
 static int settle(struct request *request, struct create *create, struct husk_sandbox *sandbox, const char *shown,
 		  struct husk_error *err)
 {
@@ -390,7 +390,7 @@ static int by_order(const void *a, const void *b, void *data)
 	return listing->ascending ? order : -order;
 }
 
-/* All that are asked for, in order, as documents. */
+/* All requested sandboxes, in order, as documents. */
 static json_t *select_all(struct request *request, struct listing *listing, struct husk_error *err)
 {
 	cleanup_sandboxes struct husk_sandbox **list = NULL;
@@ -421,7 +421,7 @@ static json_t *select_all(struct request *request, struct listing *listing, stru
 	return steal_pointer(array);
 }
 
-/* A cursor is the id of the last one that was given. */
+/* A cursor is the id of the last one in the previous page. */
 static size_t after_cursor(json_t *all, const char *cursor)
 {
 	for (size_t i = 0; cursor && *cursor && i < json_array_size(all); i++)
@@ -459,7 +459,7 @@ static int handle_list(struct request *request, struct husk_error *err)
 		json_pack("{s:o, s:O?}", "items", items, "nextCursor", more ? json_object_get(last, "id") : NULL), err);
 }
 
-/* As clients before 2026 page. */
+/* The paging of clients before 2026. */
 static int handle_pages(struct request *request, struct husk_error *err)
 {
 	cleanup(listing_cleanup) struct listing listing = { 0 };

@@ -59,7 +59,7 @@ static int handle_find(struct request *request, struct husk_error *err)
 
 /* ---- search: names ---- */
 
-/* A pattern of doublestar as an extended regular expression over the path below the directory. */
+/* Converts a doublestar pattern to an extended regular expression over the path below the directory. */
 static int expression(const char *pattern, struct buf *out)
 {
 	int failed = 0, depth = 0;
@@ -92,7 +92,7 @@ static int expression(const char *pattern, struct buf *out)
 	return failed;
 }
 
-/* As the newer servers: a pattern without a slash is that of a name anywhere below, as find has it. */
+/* As in newer servers: a pattern without a slash matches names anywhere below, as with find. */
 static json_t *read_names(const struct buf *text)
 {
 	json_t *array = json_array();
@@ -113,7 +113,7 @@ static int handle_search(struct request *request, struct husk_error *err)
 	if (query_text(request, "pattern", &pattern, err) < 0 || daytona_enter(request, &box, err) < 0 ||
 	    daytona_query_path(request, &box, "path", &path, err) < 0)
 		return -1;
-	/* The directory itself is the beginning of what find matches. */
+	/* find's matches begin with the directory itself. */
 	if (buf_append_string(&regex, "\\./") < 0 ||
 	    (!strchr(pattern, '/') && buf_append_string(&regex, "(.*/)?") < 0) || expression(pattern, &regex) < 0)
 		return husk_fail_memory(err);

@@ -31,7 +31,7 @@ static json_t *secret_document(const struct husk_stored_secret *secret)
 			 json_time(secret->created_ms), "updatedAt", json_time(secret->updated_ms));
 }
 
-/* What a body says, over what there was. */
+/* The fields of a body, over the existing values. */
 struct body {
 	const char *name, *value, *description;
 	char *hosts;
@@ -159,7 +159,7 @@ static int handle_all(struct request *request, struct husk_error *err)
 	return array ? respond_json(request, 200, array, err) : -1;
 }
 
-/* A cursor is the id of the last one that was given. */
+/* A cursor is the id of the last one in the previous page. */
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	const char *cursor = request_query(request, "cursor");

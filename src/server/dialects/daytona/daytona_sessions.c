@@ -15,7 +15,7 @@
 #define COMMANDS_MAX 10000u
 #define START_MS 30000
 
-/* $1: the directory. What comes on stdin are names of commands. */
+/* $1: the directory. stdin has names of commands. */
 static const char shell_script[] =
 	"[ ! -r /etc/profile.d/daytona.sh ] || . /etc/profile.d/daytona.sh\n"
 	"mkdir -p \"$1\" || exit 1\n"
@@ -63,7 +63,7 @@ static int look(struct request *request, struct daytona_session *session, const 
 	return 0;
 }
 
-/* Fills it also when there is none: pid is 0 then. */
+/* Also fills it if there is none: then pid is 0. */
 static int find_or_not(struct request *request, const char *id, struct daytona_session *session, struct husk_error *err)
 {
 	if (daytona_enter(request, &session->box, err) < 0)
@@ -82,7 +82,7 @@ int daytona_session_find(struct request *request, struct daytona_session *sessio
 
 	if (find_or_not(request, id, session, err) < 0)
 		return -1;
-	/* One that was deleted may still be in the list of processes; its directory is not. */
+	/* A deleted session may still be in the list of processes, but its directory is gone. */
 	bool there = session->pid && husk_file_stat(request_husk(request), session->box.sandbox->id, session->directory,
 						    false, &file, NULL) == 0;
 	if (there)
@@ -134,7 +134,7 @@ int daytona_session_command(struct request *request, const struct daytona_sessio
 	return there ? 0 : husk_fail(err, HUSK_NOT_FOUND, "command not found: %.128s", command);
 }
 
-/* The shell's command as it was given: what is before the first line is ours. */
+/* The original command: the part before the first newline is ours. */
 static json_t *command_document(struct request *request, const struct daytona_session *session, const char *command,
 				struct husk_error *err)
 {
@@ -174,7 +174,7 @@ static int start_shell(struct request *request, const struct daytona_session *se
 	if (husk_exec(request_husk(request), session->box.sandbox->id, &options, &process, &follow.pid, err) < 0)
 		return daytona_exec_failed(request, options.cwd, err);
 	follow.process = process;
-	/* It says "ready" when its directory is there. */
+	/* The shell prints "ready" when its directory exists. */
 	int got = follow_next(&follow, START_MS, &event, err);
 	if (got > 0 && event.kind == HUSK_STDOUT)
 		return 0;
@@ -266,7 +266,7 @@ static int handle_list(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_incref(array), err);
 }
 
-/* The shell with all that it started, and then its files. */
+/* Ends the shell with all that it started, and then removes its files. */
 static int handle_delete(struct request *request, struct husk_error *err)
 {
 	cleanup_session struct daytona_session session = { 0 };
@@ -311,7 +311,7 @@ static int ended(struct request *request, struct husk_error *err)
 	return daytona_fail(request, 410, "SESSION_ENDED", "the session's shell has ended; make a new session");
 }
 
-/* Until the shell says that it is over: "<command> <code>". */
+/* Waits until the shell reports the end: "<command> <code>". */
 static int await(struct request *request, struct follow *follow, const char *command, struct husk_error *err)
 {
 	cleanup_buf struct buf said = { 0 };
@@ -389,7 +389,7 @@ static int handle_execute(struct request *request, struct husk_error *err)
 		return husk_fail_field(err, "command", "command is required");
 	if (!session.running)
 		return ended(request, err);
-	/* In the order of their ids, as a directory lists them. */
+	/* Sorted by their ids, as in a directory listing. */
 	snprintf(prefix, sizeof(prefix), "c%012llx-", (unsigned long long)time_wall_ms());
 	if (random_id(prefix, 8, command) < 0)
 		return husk_fail_errno(err, "cannot make a command's id");
@@ -412,7 +412,7 @@ static int handle_command(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, command_document(request, &session, command, err), err);
 }
 
-/* The shell holds the pipe open while the command runs, so that this cannot wait for a reader. */
+/* The shell keeps the pipe open while the command runs, so this cannot block for a reader. */
 static int handle_input(struct request *request, struct husk_error *err)
 {
 	static const char script[] = "cd \"$1\" || exit 1; [ ! -e code ] || exit 9; d=$(cat; echo x); d=${d%x};"
@@ -446,7 +446,7 @@ static int handle_input(struct request *request, struct husk_error *err)
 	return respond_empty(request, 204, err);
 }
 
-/* ---- the entrypoint: what a snapshot starts, which here is nothing that has a log ---- */
+/* ---- the entrypoint, which has no log in Husk ---- */
 
 static int handle_entrypoint(struct request *request, struct husk_error *err)
 {

@@ -30,7 +30,7 @@ int daytona_name(const char *field, const char *given, char **out, struct husk_e
 	return 0;
 }
 
-/* What is built already and has the most in it. */
+/* Prefers the built template with the most content. */
 static const char *default_template(struct request *request)
 {
 	static const char *const names[] = { "code-interpreter", "base" };
@@ -275,7 +275,7 @@ static int handle_logs_url(struct request *request, struct husk_error *err)
 	return respond_logs_url(request, "snapshots", request_path(request, "snapshot"), err);
 }
 
-/* A build has ended when its request is answered, and an error of it tells what it said last. */
+/* A build has ended when its request is answered, and its error holds the last output. */
 static int handle_logs(struct request *request, struct husk_error *err)
 {
 	return respond_text(request, 200, "text/plain", "", 0, err);

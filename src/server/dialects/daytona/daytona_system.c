@@ -21,7 +21,7 @@ static int handle_version(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_pack("{s:s}", "version", DAYTONA_DAEMON_VERSION), err);
 }
 
-/* How it is now, over a tenth of a second. */
+/* The current values, over a tenth of a second. */
 static int handle_metrics(struct request *request, struct husk_error *err)
 {
 	cleanup_box struct daytona_box box = { 0 };
@@ -97,7 +97,7 @@ static int handle_ports(struct request *request, struct husk_error *err)
 	cleanup_free bool *listens = listening(request, &box, err);
 	if (!listens || !array)
 		return -1;
-	for (int port = 3000; port < 10000; port++) /* those that Daytona forwards */
+	for (int port = 3000; port < 10000; port++) /* the ports that Daytona forwards */
 		if (listens[port])
 			json_array_append_new(array, json_integer(port));
 	return respond_json(request, 200, json_pack("{s:O}", "ports", array), err);

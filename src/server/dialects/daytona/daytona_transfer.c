@@ -19,7 +19,7 @@ static ssize_t body_source(void *request, void *bytes, size_t size)
 
 /* ---- writing ---- */
 
-/* All of the source to the program's stdin; -1 also when the source broke off. */
+/* Writes the whole source to the program's stdin; -1 also if the source ended early. */
 static int feed(struct follow *follow, husk_source source, void *data, struct husk_error *err)
 {
 	char *piece = malloc(PIECE);
@@ -31,7 +31,7 @@ static int feed(struct follow *follow, husk_source source, void *data, struct hu
 	free(piece);
 	if (result == 0 && count < 0)
 		return husk_fail(err, HUSK_INVALID, "the body breaks off inside a file");
-	/* A program that ended before it had read all of it says why. */
+	/* If the program ended before it had read everything, its own message has the reason. */
 	return result < 0 && err->code == HUSK_CONFLICT ? 0 : result;
 }
 
@@ -179,7 +179,7 @@ static ssize_t counted(void *data, void *bytes, size_t size)
 	return count;
 }
 
-/* A file that cannot be written is told with the rest; a body that breaks off ends it all. */
+/* A file that cannot be written is reported with the others; a body that ends early fails the whole request. */
 static int take_file(struct uploads *uploads, const char *index, const char *filename, struct husk_error *err)
 {
 	const char *given = json_string_value(json_object_get(uploads->paths, index));
@@ -257,7 +257,7 @@ static int sink(void *data, const void *bytes, size_t size)
 	return stream_write(download->request, bytes, size, &download->failure);
 }
 
-/* The name as it was asked for: quoted, and encoded where it is not plain. */
+/* The requested name: quoted, and encoded if it is not plain. */
 static int put_filename(struct buf *head, const char *path)
 {
 	bool plain = true;
@@ -310,7 +310,7 @@ static int part_error(struct request *request, const char *boundary, const char 
 	return stream_write(request, "\r\n", 2, err);
 }
 
-/* One file, or what is wrong with it. A file that shrinks while it is sent cuts the answer off. */
+/* One file, or its error. If a file shrinks while it is sent, the answer is cut. */
 static int send_part(struct request *request, const struct daytona_box *box, const char *boundary, const char *given,
 		     struct husk_error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * Daytona's volumes, which are Husk's: directories that outlive sandboxes and that a create mounts.
+ * Daytona's volumes, which are Husk's volumes: directories that outlive sandboxes and are mounted by a create.
  */
 #include "server/dialects/daytona/daytona.h"
 

@@ -1,7 +1,7 @@
 /*
  * The Connect protocol over HTTP/1 with its JSON codec, server side: messages in frames of one flag byte and a 32-bit
- * length, and its errors. For e2b_process.c and e2b_filesystem.c. Calls with one answer need nothing of this but the error
- * document; what streams is run through connect_serve.
+ * length, and its errors. For e2b_process.c and e2b_filesystem.c. Calls with one answer use only the error document;
+ * streaming calls run through connect_serve.
  */
 #ifndef HUSK_SERVER_CONNECT_H
 #define HUSK_SERVER_CONNECT_H
@@ -15,23 +15,23 @@ struct connect {
 	bool begun;
 	int64_t deadline_ms; /* monotonic, of Connect-Timeout-Ms; 0: none */
 	int64_t timeout_ms;  /* the same as it was given */
-	int keepalive_ms;    /* how often the client wants to hear something */
+	int keepalive_ms;    /* how often the client expects a message */
 };
 
-/* A streaming route's whole work: reads the one message of the client, runs, and ends the stream with the outcome, an
- * error included (a client of a stream reads none from a status). `run` answers with connect_send. */
+/* The whole work of a streaming route: reads the client's one message, calls `run`, and ends the stream with the
+ * outcome, including an error (a client of a stream does not read the status). `run` answers with connect_send. */
 int connect_serve(struct request *request, int (*run)(struct connect *connect, json_t *message, struct husk_error *err),
 		  struct husk_error *err);
-/* A further message of a client that streams: 1, 0 at the end of its stream, or -1. The caller drops it. */
+/* Another message of a client that streams: 1, 0 at the end of its stream, or -1. The caller drops it. */
 int connect_next(struct connect *connect, json_t **message, struct husk_error *err);
-/* Takes the message; NULL: memory ran out while it was made. */
+/* Takes ownership of the message; NULL: memory ran out while it was made. */
 int connect_send(struct connect *connect, json_t *message, struct husk_error *err);
-/* How long to wait for something to happen: until the next keepalive, or the deadline. */
+/* How long to wait for an event: until the next keepalive, or the deadline. */
 int connect_patience(const struct connect *connect);
-/* TIMEOUT once the deadline has passed. */
+/* TIMEOUT if the deadline has passed. */
 int connect_check(const struct connect *connect, struct husk_error *err);
 
-/* {"code", "message"}; the code goes with the status where that says more than the failure. */
+/* {"code", "message"}; the code follows from the status if that is more precise than the failure. */
 json_t *connect_error(const struct husk_error *failure, unsigned status);
 
 #endif

@@ -17,7 +17,8 @@
 
 /* ---- errors ---- */
 
-/* Inside a sandbox: 502 says that it is gone, 507 that its disk is full. Outside, one that has ended does not exist. */
+/* Inside a sandbox: 502 means that the sandbox is gone, 507 that its disk is full. Outside, an ended sandbox does not
+ * exist. */
 static unsigned shown_status(const struct request *request, unsigned status, const struct husk_error *failure)
 {
 	const struct route *route = request->match.route;
@@ -32,7 +33,7 @@ static unsigned shown_status(const struct request *request, unsigned status, con
 	return status;
 }
 
-/* Of a port: the document that E2B's proxy gives in place of the program's answer. */
+/* For a port: the document that E2B's proxy sends instead of the program's answer. */
 static json_t *show_port_error(struct request *request, unsigned *status, const struct husk_error *failure)
 {
 	bool closed = failure->code == HUSK_PROTOCOL,
@@ -58,7 +59,7 @@ static bool is_connect(const struct request *request)
 	return route ? route->flags & E2B_CONNECT : str_starts(first, "process.") || str_starts(first, "filesystem.");
 }
 
-/* The error document, and the status that E2B's own server would give it. */
+/* The error document, with the status of E2B's own server. */
 static json_t *show_error(struct request *request, unsigned *status, const struct husk_error *failure)
 {
 	const char *message = failure->message;
@@ -71,7 +72,7 @@ static json_t *show_error(struct request *request, unsigned *status, const struc
 	return json_pack("{s:i, s:o}", "code", (int)*status, "message", json_text(message, strlen(message)));
 }
 
-/* A path that nothing is at: whoever sends what only E2B's clients send hears of it in their words. */
+/* For unknown paths: a request with headers that only E2B's clients send gets E2B's error. */
 static bool speaks(const struct request *request)
 {
 	static const char *const headers[] = { "X-API-KEY", "E2b-Sandbox-Id", "X-Access-Token" };
@@ -85,7 +86,7 @@ static bool speaks(const struct request *request)
 	return false;
 }
 
-/* To E2B's clients, programs of its own inside each sandbox: what carries commands and files, and the code interpreter. */
+/* E2B's clients expect two programs inside each sandbox: one for commands and files, and the code interpreter. */
 static bool answers(const struct request *request, uint16_t port)
 {
 	return (port == E2B_ENVD_PORT || port == E2B_CODE_PORT) &&
@@ -227,7 +228,8 @@ static const char *metadata_of(const struct husk_sandbox *sandbox, const char *k
 	return NULL;
 }
 
-/* "300 resume closed": the timeout, and words. A sandbox that E2B's API did not make has ports for tokens only. */
+/* "300 resume closed": the timeout, and words. Ports of a sandbox that was not made through E2B's API require a
+ * token. */
 struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox)
 {
 	struct e2b_settings settings = { .timeout = E2B_TIMEOUT_SECONDS, .closed = true };
@@ -303,7 +305,7 @@ const struct dialect e2b_dialect = {
 	.tables = tables,
 	.token_header = "X-API-KEY",
 	.private_headers = private_headers,
-	.reads_refused = true, /* its clients take a cut connection for no answer at all */
+	.reads_refused = true, /* its clients read a cut connection as no answer at all */
 	.authorise = e2b_authorise,
 	.speaks = speaks,
 	.port_open = e2b_port_open,

@@ -50,7 +50,8 @@ static bool signature_is(struct request *request, const char *id, const char *gi
 	return CRYPTO_memcmp(expected, given, SIGNATURE_LENGTH) == 0;
 }
 
-/* A signed address does not say whose it is when all sandboxes share one: then it is the one whose token made it. */
+/* If all sandboxes share one address, a signed address does not name its sandbox: then it belongs to the sandbox whose
+ * token signed it. */
 static char *find_signer(struct request *request, const char *signature, struct husk_error *err)
 {
 	struct husk_filter filter = { 0 };
@@ -76,7 +77,7 @@ static char *check_signature(struct request *request, const char *id, struct hus
 
 	if (strlen(signature) != SIGNATURE_LENGTH)
 		return husk_fail(err, HUSK_DENIED, "invalid signature"), NULL;
-	/* The signature first: who forges one does not hear whether its time was good. */
+	/* The signature first: a forged one gets no answer about its expiry. */
 	cleanup_free char *signer = !id                                    ? find_signer(request, signature, err)
 				    : signature_is(request, id, signature) ? strdup(id)
 									   : NULL;
@@ -97,7 +98,7 @@ static bool is_code(const struct request *request)
 	return str_starts(path, "/execute") || str_starts(path, "/contexts");
 }
 
-/* Its id when the request may talk to it; caller frees. */
+/* The id of the sandbox if the request may use it; caller frees. */
 static char *admit(struct request *request, struct husk_error *err)
 {
 	const char *named = request_header(request, "E2b-Sandbox-Id");
@@ -110,7 +111,7 @@ static char *admit(struct request *request, struct husk_error *err)
 		return husk_fail(err, HUSK_DENIED, "no sandbox is named; send E2b-Sandbox-Id and X-Access-Token"), NULL;
 	if (token_is(request, "access", id, access))
 		return strdup(id);
-	/* Code is run on a port of the sandbox, to E2B's mind: its clients send what opens ports, and nothing else. */
+	/* In E2B, code runs on a port of the sandbox: its clients send only the token for ports. */
 	if (is_code(request) && token_is(request, "traffic", id, request_header(request, E2B_TRAFFIC_HEADER)))
 		return strdup(id);
 	return husk_fail(err, HUSK_DENIED, "the access token is not one of sandbox %.40s", id), NULL;
@@ -122,8 +123,8 @@ static void drop_view(struct husk **view)
 		husk_close(*view);
 }
 
-/* Traffic has no token, and the quotas are with those of the tenant: the most generous that is valid holds. A tenant that
- * has no valid token any more may wake nothing. */
+/* Traffic has no token, and the quotas belong to the tenant's tokens: the most generous valid one is used. A tenant
+ * without a valid token can wake nothing. */
 static int tenant_view(struct husk *owner, const char *tenant, struct husk **out, struct husk_error *err)
 {
 	struct husk_token **list = NULL, *best = NULL;
@@ -145,7 +146,7 @@ static int tenant_view(struct husk *owner, const char *tenant, struct husk **out
 	return result;
 }
 
-/* Traffic wakes one that was made for that; any other that sleeps is, to its clients, not there. */
+/* Traffic wakes a sandbox that was made for it. Any other hibernated sandbox does not exist for its clients. */
 static int rouse(struct request *request, const struct husk_sandbox *sandbox, struct husk_error *err)
 {
 	struct e2b_settings settings = e2b_settings_of(sandbox);
@@ -159,7 +160,7 @@ static int rouse(struct request *request, const struct husk_sandbox *sandbox, st
 			return -1;
 		husk = view;
 	}
-	/* Asleep it has no end; awake it has one again. */
+	/* A hibernated sandbox has no end; when it wakes, it gets one again. */
 	if (sandbox->expires_ms == 0 && husk_extend(husk, sandbox->id, settings.timeout, false, NULL, err) < 0)
 		return -1;
 	if (husk_wake(husk, sandbox->id, err) == 0)
@@ -194,7 +195,7 @@ int e2b_authorise(struct request *request, struct husk_error *err)
 	}
 	if (match->count == PARAMETERS_MAX)
 		return husk_fail(err, HUSK_INTERNAL, "the route has too many parameters");
-	/* The whole instance's handle: a tenant's is not known here. It is used for this id alone. */
+	/* The handle of the whole instance, because the tenant is not known here. It is used for this id only. */
 	request->husk = request->server->husk;
 	snprintf(request->host_sandbox, sizeof(request->host_sandbox), "%s", id);
 	match->names[match->count] = "id";
@@ -224,7 +225,7 @@ bool e2b_port_open(struct request *request, const char *id, struct husk_error *e
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	const char *token = request_header(request, E2B_TRAFFIC_HEADER);
 
-	/* Only where each sandbox has a host of its own, as E2B's have. */
+	/* Only where each sandbox has its own host, as in E2B. */
 	if (request->match.route->path[0] == '/' || !str_starts(id, "sb-") ||
 	    husk_inspect(request_owner(request), id, &sandbox, NULL) < 0)
 		return false;

@@ -16,13 +16,14 @@
 #include "server/core.h"
 #include "server/dialects/e2b/e2b_build.h"
 
-#define BUILDS_MAX 8                        /* that are kept of each tenant, running or not */
+#define BUILDS_MAX 8                        /* kept for each tenant, running or not */
 #define UPLOAD_BYTES_MAX (INT64_C(4) << 30) /* of one build */
 #define LINES_MAX 20000
 #define LINES_BYTES_MAX (4u << 20) /* of one build's log */
 #define UPLOAD_DIRECTORY "/var/tmp"
 
-/* All builds of this process, the newest first; everything in them but what their thread alone uses is under the lock. */
+/* All builds of this process, newest first. The lock guards everything in them except what only their own thread
+ * uses. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct build *builds;
 static size_t running_count;
@@ -52,7 +53,7 @@ static bool is_owners(const struct build *build, const struct request *request)
 	return request->caller == CALLER_INSTANCE;
 }
 
-/* Of each tenant's builds the oldest that does not run goes when there are too many. Under the lock. */
+/* If a tenant has too many builds, the oldest one that does not run is removed. Under the lock. */
 static bool make_room(const struct request *request)
 {
 	struct build **oldest = NULL;
@@ -157,7 +158,7 @@ bool e2b_builds_end(void)
 
 /* ---- POST /v3/templates ---- */
 
-/* The snapshots that it becomes: one for each tag. */
+/* The names of the resulting snapshots: one for each tag. */
 static int name_snapshots(struct build *build, const char *given, const char **tags, struct husk_error *err)
 {
 	if (e2b_template_name(given, &build->name, err) < 0)
@@ -196,8 +197,7 @@ static struct build *build_new(struct request *request, struct husk_error *err)
 	cleanup_free const char **tags = fields_strings(&fields, "tags");
 	int64_t cpus = fields_int(&fields, "cpuCount", 0, 1, 64),
 		memory = fields_int(&fields, "memoryMB", 0, 128, 1 << 20);
-	fields_int(&fields, "minFreeDiskMb", 0, 0,
-		   INT64_MAX); /* a template's disk has room for more than any asks for */
+	fields_int(&fields, "minFreeDiskMb", 0, 0, INT64_MAX); /* a template's disk is larger than any request */
 	name = name ? name : alias;
 	if (fields_done_open(&fields, err) < 0)
 		return NULL;
@@ -311,7 +311,7 @@ static int receive(struct request *request, int fd, int64_t *total, struct husk_
 	return count < 0 ? husk_fail(err, HUSK_GONE, "the client has gone") : 0;
 }
 
-/* What the link of above leads to; its signature stands in for the key. */
+/* The target of the link above; its signature replaces the key. */
 static int handle_upload(struct request *request, struct husk_error *err)
 {
 	const char *id = request_path(request, "build"), *hash = request_path(request, "hash");
@@ -349,7 +349,7 @@ static int handle_upload(struct request *request, struct husk_error *err)
 
 /* ---- POST /v2/templates/{template}/builds/{build} ---- */
 
-/* An image's name as that of a template; the result fits a template's name. */
+/* Converts an image's name to a template's name. */
 static void template_name_of(const char *prefix, const char *image, char out[static 65])
 {
 	snprintf(out, 65, "%s%s", prefix, image);
@@ -358,7 +358,7 @@ static void template_name_of(const char *prefix, const char *image, char out[sta
 			*at = '-';
 }
 
-/* An image that lies in the instance's folder: its template, and what it is made from. 0: there is none. */
+/* An image in the instance's folder: its template, and its source. 0: none. */
 static int find_file(struct request *request, json_t *definition, const char *image, char name[static 65],
 		     struct husk_error *err)
 {
@@ -376,7 +376,7 @@ static int find_file(struct request *request, json_t *definition, const char *im
 	return 1;
 }
 
-/* An image of a registry that clients may pull from: it is fetched by the build. 0: it is of another. */
+/* An image of a registry that clients may pull from: the build downloads it. 0: another registry. */
 static int find_registry(json_t *definition, const char *image, char name[static 65], struct husk_error *err)
 {
 	if (!husk_image_allowed(image, getenv("HUSK_PULL_REGISTRIES")))
@@ -398,8 +398,8 @@ static int fail_missing(struct request *request, const char *image, const char *
 	return dialect_unsupported(request, text, err);
 }
 
-/* "python:3.12" is a template python-3.12, an image among those of the instance, a template python, or an image of a
- * registry. E2B's own are ours. */
+/* "python:3.12" is a template python-3.12, an image of the instance, a template python, or an image of a registry.
+ * E2B's own images map to Husk's templates. */
 static int find_image(struct request *request, json_t *definition, struct husk_error *err)
 {
 	const char *image = json_string_value(json_object_get(definition, "fromImage"));
@@ -475,7 +475,7 @@ static int handle_start(struct request *request, struct husk_error *err)
 		return dialect_unsupported(request, "an image from a registry with credentials", err);
 	if (find_image(request, definition, err) < 0 || auth_view(request, &view, err) < 0)
 		return -1;
-	/* A bundled template that nobody has used is built now; that there is none of the name is told by the build. */
+	/* A bundled template that was never used is built now; a missing template is reported by the build. */
 	const char *from = json_string_value(json_object_get(definition, "fromTemplate"));
 	if (from && e2b_template_exists(request_husk(request), e2b_template(from)))
 		template_ensure(request, e2b_template(from), &ignored);

@@ -27,7 +27,7 @@ static const char *language_of(const char *name)
 	return name ? name : "python";
 }
 
-/* "python:ctx-…" to both. NOT_FOUND: there is no such context. */
+/* Splits "python:ctx-…". NOT_FOUND: no such context. */
 static int find_context(struct request *request, const char *id, char **language, char **name, int64_t *pid,
 			struct husk_error *err)
 {
@@ -75,7 +75,7 @@ static int send_line(struct run *run, json_t *document, struct husk_error *err)
 	return stream_write(run->request, line.data, line.size, err);
 }
 
-/* As E2B's server has it: the quotes around the text of a string are left out. */
+/* As in E2B's server, the quotes around the text of a string are removed. */
 static json_t *bare_text(const char *text)
 {
 	size_t size = strlen(text);
@@ -84,7 +84,7 @@ static json_t *bare_text(const char *text)
 	return quoted ? json_text(text + 1, size - 2) : json_text(text, size);
 }
 
-/* A result under the names that E2B's clients have for its forms; other types go under their own, as "extra". */
+/* A result with E2B's names for its forms; other types keep their names, in "extra". */
 static json_t *result_document(const struct husk_code_event *event)
 {
 	static const char *const names[][2] = {
@@ -145,7 +145,7 @@ static void on_event(void *data, const struct husk_code_event *event)
 		run->broken = send_line(run, event_document(event), &run->failure) < 0;
 }
 
-/* Clients give up on an answer without a head, and on one that falls silent; types they do not know they pass over. */
+/* Clients give up if the head of the answer or the next line takes too long; unknown types are ignored. */
 static bool keep_warm(struct run *run)
 {
 	run->broken = send_line(run, json_pack("{s:s}", "type", "keepalive"), &run->failure) < 0;
@@ -199,8 +199,8 @@ static bool has_ended(struct request *request)
 	       sandbox->state == HUSK_ENDED;
 }
 
-/* Whether the sandbox itself is over, and not only the context in it: then it answers nothing. Its row says so a moment
- * later, and until then clients, which ask for its health next, would be told that it runs. */
+/* Has the sandbox itself ended, not only the context? The row is updated a moment later. Until then clients, which ask
+ * for its health next, would be told that it runs. */
 static bool sandbox_is_over(struct request *request)
 {
 	struct husk_code_context *list = NULL;
@@ -238,10 +238,10 @@ static int execute(struct run *run, const char *code, const char *cwd, struct hu
 	}
 	if (result == 0)
 		return finish(run, executions, err);
-	/* A stream that breaks off is how clients learn that their sandbox is gone. */
+	/* Clients recognize a lost sandbox by a stream that ends early. */
 	if (!run->begun || sandbox_is_over(request))
 		return -1;
-	/* The head is out: that the context ended is told as an error of the code. */
+	/* The head was sent already: the end of the context is reported as an error of the code. */
 	if (send_line(run,
 		      json_pack("{s:s, s:s, s:o, s:s}", "type", "error", "name", "ContextError", "value",
 				json_text0(err->message), "traceback", ""),

@@ -1,7 +1,8 @@
 /*
- * Upload and download of files over E2B's plain HTTP: GET and POST /files, with a token or a signed address; and /health.
- * An upload is a form with several files or the bytes of one file, compressed with gzip if its header says so. Files of any
- * size pass in constant memory. Files are written in place, as E2B does: an upload that breaks off leaves what has arrived.
+ * Upload and download of files over E2B's plain HTTP: GET and POST /files, with a token or a signed address; and
+ * /health. An upload is a form with several files or the bytes of one file, compressed with gzip if its header says so.
+ * Files of any size pass in constant memory. Files are written in place, as in E2B: after an interrupted upload the
+ * file holds what has arrived.
  */
 #include <archive.h>
 #include <ctype.h>
@@ -14,12 +15,12 @@
 #define PIECE 65536u
 #define METADATA_HEADER "X-Metadata-"
 #define METADATA_KEY_MAX 246
-#define METADATA_PREFIX_BYTES 9 /* that the guest's attribute has before the key */
+#define METADATA_PREFIX_BYTES 9 /* length of the prefix before the key in the guest's attribute */
 #define METADATA_MAX 4096
 
 static int handle_health(struct request *request, struct husk_error *err)
 {
-	return respond_empty(request, 204, err); /* that it runs was found before we were called */
+	return respond_empty(request, 204, err); /* the check that it runs was done before this call */
 }
 
 static int handle_read(struct request *request, struct husk_error *err)
@@ -35,12 +36,12 @@ static int handle_read(struct request *request, struct husk_error *err)
 	return files_send(request, path, err);
 }
 
-/* ---- what is uploaded ---- */
+/* ---- uploads ---- */
 
 struct upload {
 	struct request *request;
 	char user[33];
-	char **metadata; /* "key=value", that each file gets */
+	char **metadata; /* "key=value", for each file */
 	json_t *written;
 };
 
@@ -50,7 +51,7 @@ static int write_file(struct upload *upload, const char *given, husk_source sour
 	struct request *request = upload->request;
 	cleanup_free char *path = NULL, *home = NULL;
 
-	/* Also for an absolute path: who is to own it must exist. */
+	/* Also for an absolute path: the owner must exist. */
 	if (e2b_home(request, upload->user, &home, err) < 0 || e2b_path(request, upload->user, given, &path, err) < 0)
 		return -1;
 	struct husk_write_options options = { .user = upload->user, .attributes = upload->metadata, .in_place = true };
@@ -160,7 +161,7 @@ static bool is_plain(const char *text)
 	return true;
 }
 
-/* "X-Metadata-Key: value" is key=value; of a key sent twice the first counts. */
+/* "X-Metadata-Key: value" is key=value; if a key is sent twice, the first counts. */
 static int take_metadata(void *data, const char *name, const char *value)
 {
 	struct metadata *metadata = data;

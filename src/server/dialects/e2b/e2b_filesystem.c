@@ -39,7 +39,7 @@ static const char *type_name(enum husk_file_type type)
 	}
 }
 
-/* A link has the type of what it leads to; one that leads nowhere stays a link. */
+/* A link has the type of its target; a link without a target stays a link. */
 static const char *entry_type(struct request *request, const struct husk_file *file)
 {
 	struct husk_file target = { 0 };
@@ -65,7 +65,7 @@ json_t *e2b_metadata(char *const *attributes)
 	return object;
 }
 
-/* Where a link leads, as an absolute path: a relative target begins at the directory of the link. */
+/* The target of a link, as an absolute path: a relative target begins at the directory of the link. */
 static json_t *link_target(const struct husk_file *file)
 {
 	size_t parent = (size_t)(strrchr(file->path, '/') - file->path);
@@ -110,7 +110,7 @@ json_t *e2b_entry(struct request *request, const struct husk_file *file)
 	return steal_pointer(document);
 }
 
-/* What a call works on: the user, and the path in the message's `name`. */
+/* The arguments of a call: the user, and the path in the message's `name`. */
 static int read_path(struct request *request, json_t *message, const char *name, char user[static 33], char **path,
 		     struct husk_error *err)
 {
@@ -197,7 +197,7 @@ static int handle_remove(struct request *request, struct husk_error *err)
 
 	if (read_path(request, request_json(request, err), "path", user, &path, err) < 0)
 		return -1;
-	/* What is not there is removed. */
+	/* Removing a missing file is no error. */
 	if (husk_file_remove(request_husk(request), request_path(request, "id"), path, err) < 0 &&
 	    err->code != HUSK_NOT_FOUND)
 		return -1;

@@ -11,7 +11,7 @@ struct log_line {
 	const char *time, *level, *logger, *message;
 };
 
-/* "TIME LEVEL LOGGER words: MESSAGE", taken apart in place. */
+/* Splits "TIME LEVEL LOGGER words: MESSAGE" in place. */
 static bool parse(char *text, struct log_line *out)
 {
 	char *level = strchr(text, ' '), *logger = level ? strchr(level + 1, ' ') : NULL;
@@ -39,7 +39,7 @@ static json_t *entry_document(const struct log_line *line)
 			 json_text0(line->message), "fields", "logger", line->logger);
 }
 
-/* The lines from `start` (milliseconds) on; of more than `limit` the first ones. */
+/* The lines from `start` (milliseconds) on; at most `limit`, the first ones. */
 static int collect(char *text, int64_t start, int64_t limit, json_t *lines, json_t *entries, struct husk_error *err)
 {
 	char *save = NULL;

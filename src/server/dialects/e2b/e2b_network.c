@@ -28,7 +28,7 @@ void e2b_network_free(struct e2b_network *network)
 
 /* ---- rules ---- */
 
-/* A value with the stored secrets that it names in it. */
+/* Inserts stored secrets into a value. */
 static int fill(struct request *request, const char *text, struct buf *out, struct husk_error *err)
 {
 	for (const char *mark; (mark = strstr(text, PLACEHOLDER)); text = strchr(mark, '}') + 1) {
@@ -52,7 +52,8 @@ static int fill(struct request *request, const char *text, struct buf *out, stru
 	return buf_append_string(out, text) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* A place for one more; the same one for a header that an earlier rule of the host sets: the last one counts. */
+/* The place for another header. If an earlier rule of the host sets the same header, its place: the last rule
+ * counts. */
 static struct husk_secret *header_slot(struct e2b_network *out, const char *host, const char *header)
 {
 	for (size_t i = 0; i < out->header_count; i++)
@@ -145,9 +146,9 @@ static int read_rules(struct request *request, json_t *rules, struct e2b_network
 	return 0;
 }
 
-/* ---- what is reached ---- */
+/* ---- reachable addresses ---- */
 
-/* All traffic, or ranges of it; what is IPv6 is not reached in any case. */
+/* All traffic, or ranges of it; IPv6 is never reachable. */
 static int read_denied(struct e2b_network *out, bool *all, struct husk_error *err)
 {
 	size_t kept = 0;
@@ -178,7 +179,7 @@ static bool is_name(const char *rule)
 	return rule[strspn(rule, "0123456789./:*")] != '\0';
 }
 
-/* Where everything is open a name says nothing, unless it is to be excepted from what is denied. */
+/* If everything is open, a name has an effect only as an exception from what is denied. */
 static int read_allowed(struct request *request, struct e2b_network *out, bool all, struct husk_error *err)
 {
 	for (size_t i = 0; out->allow && out->allow[i]; i++) {
@@ -224,7 +225,7 @@ int e2b_network_read(struct request *request, json_t *document, bool internet, s
 	    read_denied(out, &all, err) < 0 || read_allowed(request, out, all, err) < 0 ||
 	    read_rules(request, rules, out, err) < 0 || check_host(out->host, err) < 0)
 		return -1;
-	/* Nothing goes out that a header could be set in. */
+	/* Nothing is reachable, so no header can be set. */
 	bool off = str_equal(out->egress.mode, "off");
 	out->egress.secrets = off ? NULL : out->headers;
 	out->egress.secret_count = off ? 0 : out->header_count;
@@ -240,7 +241,7 @@ static json_t *texts(const char *const *list, size_t count)
 	return array;
 }
 
-/* Headers by their names; what they are set to is not shown. */
+/* Headers by their names; their values are not shown. */
 static json_t *rules_document(const struct husk_egress *egress)
 {
 	json_t *rules = json_object();
@@ -280,7 +281,7 @@ json_t *e2b_network_document(struct request *request, const char *id, const stru
 	return document;
 }
 
-/* PUT: replaces the policy; what is left out is as for a new sandbox. */
+/* PUT: replaces the policy; missing options have the defaults of a new sandbox. */
 int e2b_network_update(struct request *request, struct husk_error *err)
 {
 	cleanup(e2b_network_free) struct e2b_network network = { 0 };

@@ -40,7 +40,7 @@ static int send_data(struct connect *connect, const struct husk_process_event *e
 	return 0;
 }
 
-/* As Go tells it: -1 and the signal's name for a process that was killed. */
+/* As in Go: -1 and the signal's name for a killed process. */
 static int send_end(struct connect *connect, const struct husk_process_event *event, struct husk_error *err)
 {
 	const char *name = event->signal ? sigdescr_np(event->signal) : NULL;
@@ -60,7 +60,7 @@ static int send_end(struct connect *connect, const struct husk_process_event *ev
 	return connect_send(connect, event_message("end", value), err);
 }
 
-/* All that it says until its end, or the end of the call's time. */
+/* Relays all output until the end of the process, or of the call's time. */
 static int relay(struct connect *connect, struct follow *follow, bool terminal, struct husk_error *err)
 {
 	struct husk_process_event event = { 0 };
@@ -159,12 +159,12 @@ static int read_start(struct connect *connect, struct start *start, json_t *mess
 	start->options.user = start->user;
 	start->options.label = json_string_value(json_object_get(message, "tag"));
 	start->options.timeout_ms = connect->timeout_ms;
-	/* Clients older than the field count on a stdin. */
+	/* Clients older than this field expect a stdin. */
 	start->options.keep_stdin = json_is_object(pty) || !keep || json_is_true(keep);
 	return 0;
 }
 
-/* The user is looked for only when there is none of that name: most starts need no second question. */
+/* The user is made only if the start fails without it: most starts need no second call. */
 static int start_process(struct connect *connect, const struct start *start, struct husk_process **process,
 			 int64_t *pid, struct husk_error *err)
 {
@@ -196,7 +196,7 @@ static int run_start(struct connect *connect, json_t *message, struct husk_error
 	    start_process(connect, &start, &process, &follow.pid, err) < 0)
 		return -1;
 	follow.process = process;
-	connect->deadline_ms = 0; /* the agent counts it, and kills the command */
+	connect->deadline_ms = 0; /* the agent enforces it, and kills the command */
 	if (send_start(connect, follow.pid, err) < 0)
 		return -1;
 	return relay(connect, &follow, start.options.rows != 0, err);
@@ -207,9 +207,9 @@ static int handle_start(struct request *request, struct husk_error *err)
 	return connect_serve(request, run_start, err);
 }
 
-/* ---- one that there is ---- */
+/* ---- existing processes ---- */
 
-/* {"process":{"pid":9}} or {"process":{"tag":"…"}}: what it is now. Its strings are not filled. */
+/* {"process":{"pid":9}} or {"process":{"tag":"…"}}: its current state. Its strings are not filled. */
 static int select_process(struct request *request, json_t *message, struct husk_process_info *out,
 			  struct husk_error *err)
 {
@@ -235,7 +235,7 @@ static int select_process(struct request *request, json_t *message, struct husk_
 	return process_find(request, pid, out, err);
 }
 
-/* One that runs, as a handle to talk to it. */
+/* Attaches to a running process. */
 static int reach(struct request *request, json_t *message, struct follow *follow, struct husk_process **process,
 		 struct husk_error *err)
 {
@@ -321,7 +321,7 @@ static int handle_update(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_object(), err);
 }
 
-/* A killed process takes a moment to go. Clients list the processes right after a kill and expect it to be gone. */
+/* A killed process takes a moment to end. Clients list the processes right after a kill and expect it to be gone. */
 static void wait_for_end(struct request *request, int64_t pid)
 {
 	struct husk_process_info info;
@@ -360,7 +360,7 @@ static int handle_signal(struct request *request, struct husk_error *err)
 
 /* ---- list ---- */
 
-/* Contexts of run_code are processes too, but not ones that a client of this service started. */
+/* Contexts of run_code are processes too, but clients of this service did not start them. */
 static bool is_shown(const struct husk_process_info *info)
 {
 	return info->running && info->argv && info->argv[0] && !(info->label && str_starts(info->label, "code:"));

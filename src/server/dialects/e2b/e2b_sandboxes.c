@@ -11,7 +11,7 @@
 #define FORKS_MAX 256
 #define NEVER_MS INT64_C(253402300799000) /* the year 9999: clients want a date */
 
-/* The sandbox that the path names, one that has not ended. */
+/* The sandbox in the path, if it has not ended. */
 static int find(struct request *request, struct husk_sandbox **out, struct husk_error *err)
 {
 	const char *id = request_path(request, "id");
@@ -31,7 +31,7 @@ static bool is_paused(const struct husk_sandbox *sandbox)
 
 /* ---- answers ---- */
 
-/* What create, connect and fork give: how to reach it. */
+/* The answer of create, connect and fork: how to reach the sandbox. */
 static json_t *reach_document(struct request *request, const struct husk_sandbox *sandbox)
 {
 	cleanup_free char *access = NULL, *traffic = NULL;
@@ -120,7 +120,7 @@ static void create_cleanup(struct create *create)
 	e2b_network_free(&create->network);
 }
 
-/* The client's metadata, and ours after it. */
+/* The client's metadata, followed by ours. */
 static int add_settings(struct create *create, struct husk_error *err)
 {
 	size_t count = create->options.metadata_count, more = 0;
@@ -182,7 +182,7 @@ static int read_create(struct request *request, struct create *create, struct hu
 	return add_settings(create, err);
 }
 
-/* A template, bundled or built; else a snapshot, by its id or its name, which is what E2B's own builds become. */
+/* A template, bundled or built; otherwise a snapshot, by its id or its name (E2B's own builds are snapshots). */
 static int make(struct request *request, struct create *create, struct husk_sandbox **out, struct husk_error *err)
 {
 	struct husk_create_options *options = &create->options;
@@ -229,7 +229,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 
 /* ---- connect, timeout, pause, kill ---- */
 
-/* `cold`: with its disk alone, as if the memory had not been kept. */
+/* `cold`: with its disk only, as if the memory had not been kept. */
 static int wake(struct request *request, const struct husk_sandbox *sandbox, int64_t timeout, bool cold,
 		struct husk_error *err)
 {
@@ -244,7 +244,7 @@ static int wake(struct request *request, const struct husk_sandbox *sandbox, int
 	return cold ? e2b_reboot(husk, sandbox->id, err) : 0;
 }
 
-/* A running one is given more time, never less. */
+/* A running sandbox gets more time, never less. */
 static int handle_connect(struct request *request, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -267,7 +267,7 @@ static int handle_connect(struct request *request, struct husk_error *err)
 	return respond_json(request, paused ? 201 : 200, reach_document(request, sandbox), err);
 }
 
-/* What was there before connect: only for one that is paused. */
+/* The older form of connect: only for a paused sandbox. */
 static int handle_resume(struct request *request, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -329,7 +329,7 @@ static int handle_pause(struct request *request, struct husk_error *err)
 		return -1;
 	if (!memory && sandbox->state != HUSK_HIBERNATED && e2b_reboot(husk, sandbox->id, err) < 0)
 		return -1;
-	/* First asleep, then without an end: before the answer nobody may count on either. */
+	/* First hibernated, then without an end: before the answer nobody may rely on either. */
 	if (husk_hibernate(husk, sandbox->id, err) < 0 || husk_extend(husk, sandbox->id, 0, true, NULL, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);
@@ -370,7 +370,7 @@ static int handle_fork(struct request *request, struct husk_error *err)
 
 /* ---- metrics ---- */
 
-/* How it is now, over a tenth of a second: nothing is recorded. Of one that is paused there is nothing to tell. */
+/* The current values, over a tenth of a second: nothing is recorded. A paused sandbox has none. */
 static int handle_metrics(struct request *request, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -410,7 +410,7 @@ struct listing {
 	int64_t after_ms; /* started then or later */
 	char *template;   /* NULL: any */
 	int64_t limit;
-	int64_t token_ms; /* the last that was given; -1: from the beginning */
+	int64_t token_ms; /* the last one in the previous page; -1: from the beginning */
 	const char *token_id;
 	char *metadata_text;
 	struct husk_pair *metadata;
@@ -423,7 +423,7 @@ static void listing_cleanup(struct listing *listing)
 	free(listing->metadata);
 }
 
-/* Percent-encoding undone in place; '+' is a blank. */
+/* Percent-decoding in place; '+' is a blank. */
 static void decode(char *text)
 {
 	char *out = text;
@@ -494,7 +494,7 @@ static int read_time(const char *text, int64_t *out, struct husk_error *err)
 	return husk_fail_field(err, "startedAfter", "startedAfter is a time such as 2026-01-31T12:00:00Z");
 }
 
-/* "<created>.<id>": the place in the order that the next page begins after, also when that sandbox is gone. */
+/* "<created>.<id>": the position after which the next page begins, also if that sandbox is gone. */
 static int read_token(struct listing *listing, const char *text, struct husk_error *err)
 {
 	const char *dot = text ? strchr(text, '.') : NULL;

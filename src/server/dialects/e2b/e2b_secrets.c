@@ -96,7 +96,7 @@ static int handle_delete(struct request *request, struct husk_error *err)
 	return respond_empty(request, 204, err);
 }
 
-/* nextToken is the last id that was given: the list is in the order of ids. */
+/* nextToken is the last id of the previous page: the list is sorted by id. */
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_stored_secrets struct husk_stored_secret **list = NULL;

@@ -46,7 +46,7 @@ static bool is_listed(struct request *request, const struct husk_snapshot *snaps
 	       (!name || !*name || str_equal(name, snapshot->name) || str_equal(name, snapshot->id));
 }
 
-/* nextToken is the last id that was given: what follows it in the list, which keeps its order. */
+/* nextToken is the last id of the previous page; the list keeps its order. */
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_snapshots struct husk_snapshot **list = NULL;

@@ -10,11 +10,11 @@
 #include "server/follow.h"
 
 #define READY_SECONDS 300
-#define START_SETTLE_SECONDS 20 /* for a start command that says nothing of when it is ready */
+#define START_SETTLE_SECONDS 20 /* for a start command without a ready command */
 
 /* ---- running in the sandbox ---- */
 
-struct place { /* what USER, WORKDIR and ENV steps left */
+struct place { /* the result of USER, WORKDIR and ENV steps */
 	char *user, *cwd;
 	struct husk_pair *environment;
 	size_t environment_count;
@@ -35,7 +35,7 @@ static void say_output(struct build *build, struct buf *held, const char *bytes,
 	}
 }
 
-/* A command to its end: its exit code, or -1. `quiet`: nothing of it is logged. */
+/* Runs a command to its end: its exit code, or -1. `quiet`: nothing is logged. */
 static int run_command(struct build *build, const struct place *place, const char *user, const char *command,
 		       bool quiet, struct husk_error *err)
 {
@@ -149,8 +149,8 @@ static ssize_t read_upload(void *data, void *bytes, size_t size)
 	return count;
 }
 
-/* A directory's content goes into the target, which is a directory then; a file to the target, or into it when it is or
- * looks like a directory. What is made on the way is the user's. */
+/* The content of a directory goes into the target directory. A file goes to the target, or into it if it is or looks
+ * like a directory. New directories belong to the user. */
 static const char copy_script[] =
 	"set -e; rm -rf /tmp/.husk-copy; mkdir -p /tmp/.husk-copy; cd /tmp/.husk-copy\n"
 	"tar -xf /tmp/.husk-copy.tar; rm -f /tmp/.husk-copy.tar\n"
@@ -166,8 +166,8 @@ static const char copy_script[] =
 	"fi\n"
 	"cd /; rm -rf /tmp/.husk-copy\n";
 
-/* What the client matched is in the tar already: of a pattern the directory before its first wildcard counts. "a/b*" is
- * "a", "*.txt" is ".". Caller frees. */
+/* The tar already holds what the client matched. For a pattern, the directory before its first wildcard counts: "a/b*"
+ * is "a", "*.txt" is ".". Caller frees. */
 static char *copy_source(const char *pattern)
 {
 	size_t wild = strcspn(pattern, "*?[{"), at = wild;
@@ -223,7 +223,7 @@ static int run_step(struct build *build, struct place *place, json_t *step, stru
 
 /* ---- the build ---- */
 
-/* All ENV steps: the sandbox gets them, and so does everything that is made of its snapshot. */
+/* All ENV steps: the sandbox gets them, and so do all sandboxes from its snapshot. */
 static int make_sandbox(struct build *build, const char *from, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -263,7 +263,7 @@ static int make_sandbox(struct build *build, const char *from, struct husk_error
 	return build->sandbox ? e2b_make_user(build->husk, build->sandbox, err) : husk_fail_memory(err);
 }
 
-/* waitForPort asks `ss`, which small images lack: what it asks for is in /proc as well. */
+/* waitForPort uses `ss`, which small images lack; /proc has the same information. */
 static const char ready_tools[] =
 	"command -v ss >/dev/null || ss() {\n"
 	"  local want= local_address state port\n"
@@ -314,7 +314,7 @@ static ssize_t read_text(void *data, void *bytes, size_t size)
 	return (ssize_t)count;
 }
 
-/* Who and where commands of its sandboxes are when they do not say. */
+/* The default user and directory for commands of its sandboxes. */
 static int leave_defaults(struct build *build, const struct place *place, struct husk_error *err)
 {
 	cleanup_json json_t *document = json_pack("{s:s, s:s?}", "user", place->user, "cwd", place->cwd);
@@ -326,7 +326,7 @@ static int leave_defaults(struct build *build, const struct place *place, struct
 	return husk_file_write(build->husk, build->sandbox, E2B_DEFAULTS, 0644, NULL, read_text, &at, err);
 }
 
-/* One snapshot under all its names, which it takes from the builds of before once it is there. */
+/* One snapshot under all its names. When it exists, it takes these names from earlier builds. */
 static int take_snapshot(struct build *build, struct husk_error *err)
 {
 	struct husk_snapshot *snapshot = NULL;
@@ -352,7 +352,7 @@ static int pull_stops(void *data, const struct husk_pull_progress *progress)
 	return e2b_build_stopped();
 }
 
-/* Fetches the image of a registry, whose place among those of this host is the definition's image then. */
+/* Pulls an image from a registry; afterwards the definition's image is its place in the local store. */
 static int pull_image(struct build *build, const char *name, struct husk_error *err)
 {
 	const struct husk_pull_options options = { .name = name, .progress = pull_stops };
@@ -372,7 +372,7 @@ static int pull_image(struct build *build, const char *name, struct husk_error *
 		       : 0;
 }
 
-/* The template of a container image, made the first time one is built from it. */
+/* The template of a container image, made by the first build from it. */
 static int import_image(struct build *build, struct husk_error *err)
 {
 	const char *pull = json_string_value(json_object_get(build->definition, E2B_PULL));

@@ -1,7 +1,7 @@
 /*
- * E2B's templates, except building (e2b_build.c): list, existence, tags, visibility, removal. What E2B's builder made is a
- * snapshot under the template's name, with ".tag" appended for any tag but the default one. Its metadata has the id of the
- * build.
+ * E2B's templates, except building (e2b_build.c): list, existence, tags, visibility, removal. E2B's builder makes a
+ * snapshot under the template's name, with ".tag" appended for any tag except the default one. Its metadata has the id
+ * of the build.
  */
 #include <openssl/evp.h>
 
@@ -71,7 +71,7 @@ static int handle_delete(struct request *request, struct husk_error *err)
 
 /* ---- the list ---- */
 
-/* What no build of E2B's made has an id in their form all the same, the same each time. */
+/* An id in E2B's form for what E2B's builder did not make; always the same for the same text. */
 static json_t *derived_id(const char *text)
 {
 	unsigned char digest[EVP_MAX_MD_SIZE];
@@ -100,13 +100,13 @@ static bool was_built(const struct husk_snapshot *snapshot)
 	return false;
 }
 
-/* "name" as its owner calls it, and "tenant/name" as everybody does once it is public. */
+/* "name" for its owner, and "tenant/name" for everybody if it is public. */
 static json_t *full_name(const struct husk_snapshot *snapshot, const char *name)
 {
 	return json_sprintf("%s/%s", snapshot->tenant ? snapshot->tenant : HUSK_SHARER, name);
 }
 
-/* The fields that templates of both kinds have; takes `build`. */
+/* The fields that both kinds of templates have; takes ownership of `build`. */
 static json_t *template_document(const char *name, json_t *build, json_t *full, bool open, int64_t created_ms,
 				 uint64_t disk_bytes)
 {
@@ -132,7 +132,7 @@ static json_t *template_document(const char *name, json_t *build, json_t *full, 
 	/* clang-format on */
 }
 
-/* The template in the list; the newest build came first. */
+/* The template in the list; the newest build comes first. */
 static json_t *find_listed(json_t *array, const char *name)
 {
 	json_t *each;
@@ -173,7 +173,7 @@ static int add_built(struct request *request, json_t *array, struct husk_error *
 	return 0;
 }
 
-/* Those of the instance are everybody's. */
+/* Templates of the instance are public. */
 static int add_bundled(struct request *request, json_t *array, struct husk_error *err)
 {
 	struct husk_template **list = NULL;
@@ -230,7 +230,7 @@ static int handle_get(struct request *request, struct husk_error *err)
 
 /* ---- who may use it ---- */
 
-/* All snapshots of the template: its tags are one thing to whoever publishes it. */
+/* All snapshots of the template: all tags are published together. */
 static int handle_publish(struct request *request, struct husk_error *err)
 {
 	cleanup_snapshots struct husk_snapshot **list = NULL;
@@ -264,7 +264,7 @@ static int handle_publish(struct request *request, struct husk_error *err)
 
 /* ---- tags ---- */
 
-/* "default" for the template's own name, what follows the dot for the others; NULL: not of this template. */
+/* "default" for the template's own name, the text after the dot for others; NULL: not of this template. */
 static const char *tag_of(const char *snapshot, const char *name)
 {
 	size_t size = strlen(name);
@@ -306,7 +306,7 @@ static int handle_tags(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_incref(array), err);
 }
 
-/* The names of snapshots that the tags of a template are. */
+/* The snapshot names of a template's tags. */
 static int tag_names(const char *template, const char **tags, char ***out, struct husk_error *err)
 {
 	cleanup_free char *plain = strndup(template, strcspn(template, ":"));

@@ -13,7 +13,7 @@
 #define PASSWD_MAX (1u << 20)
 #define REBOOT_MS 30000
 
-/* In one step for all who ask at once: two that append to the same files would make two users. */
+/* One at a time: two requests that append to the same files would make two users. */
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static int keep(void *data, const void *bytes, size_t size)
@@ -25,7 +25,7 @@ static int keep(void *data, const void *bytes, size_t size)
 
 /* ---- who ---- */
 
-/* What a sandbox was built with: "user" or "cwd" of the file that e2b_build.c left in it; NULL: nothing, as for most. */
+/* "user" or "cwd" of the file that e2b_build.c left in the sandbox; NULL: none, as for most. */
 static char *built_default(struct request *request, const char *what)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
@@ -85,7 +85,7 @@ int e2b_user(struct request *request, char name[static 33], struct husk_error *e
 
 /* ---- /etc/passwd ---- */
 
-/* The home of `user` in the guest's words: 1, 0 when it has no such user, -1. */
+/* The home of `user`, as the guest reports it: 1, 0: no such user, -1. */
 static int look_up(struct request *request, const char *user, char **home, struct husk_error *err)
 {
 	cleanup_buf struct buf text = { 0 };
@@ -115,7 +115,7 @@ int e2b_make_user(struct husk *husk, const char *sandbox, struct husk_error *err
 	return guest_user_make(husk, sandbox, E2B_USER, NULL, NULL, err);
 }
 
-/* All but the agent and this shell are killed. What lives in memory goes, and sudo gets its server back. */
+/* Kills everything except the agent and this shell. Files in memory are removed, and sudo gets its server back. */
 static const char reboot[] = "sync; kill -9 -1; rm -rf /dev/shm/* /run/husk/sudo.sock\n"
 			     "[ ! -e /usr/local/bin/sudo ] || [ ! -x /.husk/guest/sudo-server ] ||\n"
 			     "  setsid /.husk/guest/sudo-server </dev/null >/dev/null 2>&1 &\n";

@@ -100,7 +100,7 @@ json_t *e2b_mounts_document(const struct husk_sandbox *sandbox)
 
 /* ---- content ---- */
 
-/* The volume that the request's token opens, and the path in it. */
+/* The volume of the request's token, and the path in it. */
 static int admit(struct request *request, const char **id, const char **path, struct husk_error *err)
 {
 	const char *header = request_header(request, "Authorization");
@@ -230,7 +230,7 @@ static int handle_read(struct request *request, struct husk_error *err)
 	if (admit(request, &id, &path, err) < 0 ||
 	    husk_volume_file_stat(request_owner(request), id, path, &file, err) < 0)
 		return -1;
-	/* With a length, as far as it is known: their client takes an empty answer without one for no answer. */
+	/* With a length, if it is known: E2B's client takes an empty answer without a length for no answer. */
 	download.length = file.type == HUSK_FILE ? (int64_t)file.size : -1;
 	int result = file.type == HUSK_FILE && file.size == 0
 			     ? 0
@@ -247,7 +247,7 @@ static int handle_write(struct request *request, struct husk_error *err)
 
 	if (admit(request, &id, &path, err) < 0 || query_attributes(request, &wanted, &force, err) < 0)
 		return -1;
-	wanted.fresh = !force && request_query(request, "force"); /* without a word it overwrites */
+	wanted.fresh = !force && request_query(request, "force"); /* the default is to overwrite */
 	if (husk_volume_file_write(request_owner(request), id, path, &wanted, files_source, request, err) < 0)
 		return -1;
 	return respond_entry(request, 201, id, path, err);

@@ -12,7 +12,7 @@
 
 #define WATCHERS_MAX 1024 /* of the server */
 #define SANDBOX_MAX 64    /* of one sandbox */
-#define EVENTS_MAX 4096   /* in one answer; the next one goes on */
+#define EVENTS_MAX 4096   /* in one answer; the next one continues */
 #define IDLE_MS (15 * 60 * 1000)
 
 struct watcher {
@@ -21,10 +21,10 @@ struct watcher {
 	char *sandbox, *path;
 	bool with_entry;
 	struct husk_watcher *watch;
-	int64_t asked_ms; /* when it was asked last; monotonic */
+	int64_t asked_ms; /* time of the last poll; monotonic */
 };
 
-/* Those that nobody is asking at the moment: a call takes its watcher off the list, and puts it back. */
+/* Watchers that are not being polled: a call removes its watcher from the list, and adds it again. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct watcher *watchers;
 
@@ -66,7 +66,7 @@ static struct watcher *take(struct request *request, struct husk_error *err)
 	return found;
 }
 
-/* Ends those that were left, and says whether there is room for one more. */
+/* Ends abandoned watchers, and returns whether there is room for another one. */
 static int make_room(struct request *request, struct husk_error *err)
 {
 	const char *sandbox = request_path(request, "id");
@@ -151,7 +151,7 @@ static int handle_events(struct request *request, struct husk_error *err)
 			result = -1;
 	}
 	if (result < 0) {
-		watcher_free(watcher); /* it has missed something, or is over */
+		watcher_free(watcher); /* it has missed events, or has ended */
 		return -1;
 	}
 	put(watcher);
