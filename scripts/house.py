@@ -6,6 +6,7 @@
                header shared by its folder, under a heading that names the file ("---- file.c ----")
     names      no two .c files of one side (host, agent, guest) have the same bare name, save main.c and those of engines
     links      files that comments and documents mention exist; so do the sections that documents link to
+    modes      the tests of tests/e2e are executable; no file of a template is a symbolic link that a copy made a plain file
     guards     each header has an include guard that no other header has
     wire       docs/wire.md is what src/wire/methods.def says (`scripts/house.py --write` makes it), and somebody answers each method
     schema     both SDKs' shapes are what docs/openapi.json says (--write makes them), and huskd reads the fields that it names
@@ -166,6 +167,21 @@ def check_names():
     for paths in sides.values():
         if len(paths) > 1:
             yield f"{' and '.join(paths)} have the same name"
+
+
+# ---- modes ----
+
+
+def check_modes():
+    for path in tracked("tests/e2e"):
+        if re.match(r"tests/e2e/\d\d_\w+\.py$", path) and not os.access(os.path.join(ROOT, path), os.X_OK):
+            yield f"{path} is not executable"
+    for path in tracked("templates"):
+        full = os.path.join(ROOT, path)
+        if "/files/" in path and not os.path.islink(full) and os.path.getsize(full) < 256:
+            with open(full, "rb") as file:
+                if re.fullmatch(rb"[./][\w./-]+", file.read()):  # one path, and no end of line
+                    yield f"{path} holds a path; was it a symbolic link?"
 
 
 # ---- links ----
@@ -353,7 +369,8 @@ def check_format():
         yield from sorted({line.split(": ")[0] for line in text.split("\n") if "error:" in line})
 
 
-CHECKS = {"layers": check_layers, "headers": check_headers, "names": check_names, "links": check_links,
+CHECKS = {"layers": check_layers, "headers": check_headers, "names": check_names, "modes": check_modes, "links": check_links,
+         
           "guards": check_guards, "wire": check_wire, "schema": check_schema,
           "spelling": check_spelling, "format": check_format}
 

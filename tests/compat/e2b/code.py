@@ -48,6 +48,7 @@ async def main():
     async def test_ipython():
         assert (await run("    y = 2\n    y * 2")).text == "4"
         assert "".join((await run("!echo $GIVEN")).logs.stdout) == "at create\n"
+        assert "".join((await call(box.commands.run("sudo id -un"))).stdout) == "root\n"
         assert (await run("lines = !printf 'a\\nb'\nlines[1]")).text == "b"
         assert (await run("import asyncio\nawait asyncio.sleep(0, 'waited')")).text == "waited"
         assert (await run("input()")).error.name == "StdinNotImplementedError"
