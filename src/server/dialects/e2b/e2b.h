@@ -105,6 +105,9 @@ int e2b_network_update(struct request *request, struct husk_error *err); /* the 
 /* For E2B_DATA: which sandbox is meant, whether the request may talk to it, and that it runs. From then on
  * request_path(request, "id") is the sandbox. */
 int e2b_authorise(struct request *request, struct husk_error *err);
+/* A call failed since its machine is gone. The sandbox's row says so a moment later, and clients ask for its health next: waits for
+ * that, and makes `err` what later calls are told. One that goes on running leaves `err` as it is. */
+void e2b_explain_end(struct request *request, struct husk_error *err);
 /* For ports: they are open as E2B's are, unless its create said otherwise. Never for sandboxes of other makers. */
 bool e2b_port_open(struct request *request, const char *sandbox, struct husk_error *err);
 /* Hex; caller frees. `what`: "access" opens the data plane, "traffic" ports and code. */
