@@ -299,6 +299,13 @@ async def _():
     equal(await shell("cat; echo no stdin"), "no stdin\n")
 
 
+@check("commands.run (out of memory)")
+async def _():
+    error = await fails(e2b.CommandExitException, box().commands.run, "python3 -c 'bytearray(3 * 10**9)'", says="ran out of memory")
+    assert error.exit_code != 0 and "memory_mb" in error.stderr, error.stderr
+    equal(await shell("echo lives"), "lives\n")
+
+
 @check("commands.run (callbacks)")
 async def _():
     heard = []
