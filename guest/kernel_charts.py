@@ -261,11 +261,12 @@ def figure_chart(figure):
 
 
 def table_data(value):
-    """Columns of a pandas table by name; None for anything else, or when it is too large."""
+    """Columns of a pandas table by name; None for anything else, or when it is too large, or its names are not unique."""
     if type(value).__name__ != "DataFrame" or type(value).__module__.partition(".")[0] != "pandas":
         return None
     try:
-        if value.size * 2 > LIMIT:
+        names = {str(name) for name in value.columns}
+        if value.size * 2 > LIMIT or len(names) < len(value.columns):  # of two columns with one name, one would be lost
             return None
         return bounded({
             str(name): [plain(each) for each in column] for name, column in value.to_dict(orient="list").items()

@@ -300,10 +300,17 @@ void process_shift_timers(struct agent *agent, int64_t by_ms)
 
 void process_mark_oom(struct agent *agent, pid_t pid, pid_t group, pid_t session)
 {
+	bool found = false;
+
 	for (struct process *process = agent->processes; process; process = process->next) {
-		if (process->running && (process->pid == pid || process->pid == group || process->pid == session))
+		if (process->running && (process->pid == pid || process->pid == group || process->pid == session)) {
 			process->oom_ms = time_monotonic_ms() + OOM_MARKED_MS;
+			found = true;
+		}
 	}
+	/* A helper's, such as a Python that the zygote forked: the one that asked for it ends next, and as killed. */
+	if (!found)
+		process_expect_oom(agent);
 }
 
 void process_expect_oom(struct agent *agent)

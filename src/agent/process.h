@@ -77,7 +77,7 @@ void process_run_timers(struct agent *agent);
 void process_shift_timers(struct agent *agent, int64_t by_ms);
 /* Forgets finished processes past what is kept. */
 void process_trim(struct agent *agent);
-/* Marks the process a killed one belonged to; `session` and `group` as /proc says. */
+/* Marks the process a killed one belonged to; `session` and `group` as /proc says. If it belonged to none: process_expect_oom. */
 void process_mark_oom(struct agent *agent, pid_t pid, pid_t group, pid_t session);
 /* The same for one that could not be found any more: the next that ends as killed. */
 void process_expect_oom(struct agent *agent);

@@ -32,6 +32,17 @@ def test_memory_hog():
 
 
 @test
+def test_memory_hog_of_a_helper():
+    # As python3 of code-interpreter: a helper runs it in a session of its own, and the one that asked ends as it does.
+    box = create("--memory", "192M")
+    helper = f"until [ -e /tmp/go ]; do sleep 0.1; done; setsid python3 -c \"{HOG}\"; touch /tmp/dead; sleep 600"
+    husk("exec", "-d", box, "--", "sh", "-c", helper)
+    asks = "touch /tmp/go; until [ -e /tmp/dead ]; do sleep 0.1; done; kill -9 $$"
+    done = husk("exec", "--json", box, "--", "sh", "-c", asks, code=137, timeout=120).json()
+    assert_equal(done["out_of_memory"], True)
+
+
+@test
 def test_memory_hog_of_many_processes():
     neighbour = create()
     box = create("--memory", "256M")

@@ -178,6 +178,13 @@ def test_nobody_listens():
 
 
 @test
+def test_out_of_memory_is_told_with_what_to_do():
+    with Sandbox.create(memory="128M", ttl_seconds=120) as sandbox:
+        adopt(sandbox.id)
+        raises(sdk.CommandError, sandbox.exec, "python3 -c 'bytearray(10**9)'", check=True, says=["exit code 137 (out of memory: Sandbox.create(memory=…)"])
+
+
+@test
 def test_create_and_context_manager():
     with Sandbox.create(
         template="base",

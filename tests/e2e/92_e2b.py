@@ -9,7 +9,7 @@ import os
 import subprocess
 
 from lib import compat
-from lib.harness import BUILD, BUILD_SECONDS, HOME, Skip, assert_no_leaks, environment, husk, main, scratch, test, until
+from lib.harness import BUILD, BUILD_SECONDS, HOME, Skip, assert_equal, assert_no_leaks, environment, husk, main, scratch, test, until
 from lib.http import server
 from lib.npm import installed, node
 from lib.roots import Image, copy_program, small_root
@@ -208,6 +208,33 @@ def traffic_wakes_within_the_quota():
             huskd.delete(f"/sandboxes/{made['sandboxID']}", token="", headers=headers)
         finally:
             husk("token", "rm", "compat-memory", code=None)
+
+
+@test
+def a_build_from_a_template_that_nobody_has_used_is_answered_at_once():
+    """The template is built by the build, in minutes: clients wait for this answer one minute."""
+    husk("rm", "--all", code=None)
+    husk("template", "rm", "e2b-base", code=None)
+    with server() as huskd:
+        headers = {"X-API-KEY": key("compat")}
+        try:
+            made = huskd.post("/v3/templates", {"name": "first-use"}, status=202, token="", headers=headers).json()
+            place = f"/builds/{made['buildID']}"
+            huskd.post(f"/v2/templates/first-use{place}", {"fromTemplate": "base", "steps": []}, status=202, token="", headers=headers)
+            built = [each["name"] for each in husk("template", "ls", "--json").json() if each["built"]]
+            assert "e2b-base" not in built, "the answer waited for the template"
+
+            def status():
+                return huskd.get(f"/templates/first-use{place}/status", token="", headers=headers).json()
+
+            assert_equal(status()["status"], "building")
+            until(lambda: status()["status"] != "building", "the build ends", seconds=BUILD_SECONDS, pause=1)
+            done = status()
+            assert_equal(done["status"], "ready", done)
+            assert any("its first use builds it" in line["message"] for line in done["logEntries"]), done
+            huskd.delete("/templates/first-use", token="", headers=headers)
+        finally:
+            husk("token", "rm", "compat", code=None)
 
 
 @test

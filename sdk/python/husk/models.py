@@ -136,7 +136,7 @@ class ExecResult(Exit):
             return self
         why = "ran out of time" if self.timed_out else f"ended with exit code {self.exit_code}"
         if self.out_of_memory:
-            why += " (out of memory)"
+            why += " (out of memory: Sandbox.create(memory=…) gives it more)"
         last = (self.stderr.strip() or self.stdout.strip()).rpartition("\n")[2][:500]
         raise CommandError("\n".join([f"the command {why}" + (f": {last}" if last else ""), *self.blocked]), self)
 

@@ -53,11 +53,12 @@ export class ConnectionError extends HuskError {}
 export class ExecError extends HuskError {
   constructor(
     readonly command: string,
-    readonly result: { exitCode: number; stdout: string; stderr: string; denied?: { text?: string }[] },
+    readonly result: { exitCode: number; stdout: string; stderr: string; outOfMemory?: boolean; denied?: { text?: string }[] },
   ) {
     const said = (result.stderr || result.stdout).trim().split("\n").slice(-5).join("\n");
     const blocked = (result.denied ?? []).map(({ text }) => `\n${text ?? ""}`).join("");
-    super(`'${command}' ended with exit code ${result.exitCode}${said ? `: ${said}` : ""}${blocked}`, { code: "exec" });
+    const why = result.outOfMemory ? " (out of memory: Sandbox.create({ memory }) gives it more)" : "";
+    super(`'${command}' ended with exit code ${result.exitCode}${why}${said ? `: ${said}` : ""}${blocked}`, { code: "exec" });
   }
 }
 

@@ -91,6 +91,13 @@ export interface ExecOptions {
   signal?: Signal;
 }
 
+export interface StreamOptions extends Omit<ExecOptions, "onStdout" | "onStderr" | "check"> {
+  /** Keep its stdin open for Process.write. */
+  keepStdin?: boolean;
+  /** Kill the command when its events are no longer read: true unless told. */
+  killOnDisconnect?: boolean;
+}
+
 export interface StartOptions extends Pick<ExecOptions, "timeoutSeconds" | "env" | "cwd" | "user"> {
   /** Shown in the process list. */
   label?: string;
@@ -356,9 +363,9 @@ export class Sandbox {
     throw new Error("unreachable: the stream ends with an exit or throws");
   }
 
-  /** The same as events while it runs. Leaving the loop, or aborting, kills the command. */
-  execStream(command: Command, options: Omit<ExecOptions, "onStdout" | "onStderr" | "check"> = {}): AsyncGenerator<ExecEvent, void, undefined> {
-    const json = { ...execDocument(command, options), ...stdinOf(options.stdin), stream: true, kill_on_disconnect: true };
+  /** The same as events while it runs. Leaving the loop, or aborting, kills the command, unless killOnDisconnect is false. */
+  execStream(command: Command, options: StreamOptions = {}): AsyncGenerator<ExecEvent, void, undefined> {
+    const json = { kill_on_disconnect: true, ...execDocument(command, options), ...stdinOf(options.stdin), stream: true };
     return execEvents(this.transport.events("POST", `${this.path}/exec`, { json, signal: options.signal }));
   }
 

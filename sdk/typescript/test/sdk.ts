@@ -27,6 +27,13 @@ test("options of exec", async () => {
   await assert.rejects(box.exec("echo no >&2; exit 4", { check: true }), (error: unknown) => error instanceof ExecError && /no/.test(error.message));
 });
 
+test("a command that runs out of memory is told with what to do", async () => {
+  await using small = await Sandbox.create({ memory: "128M", ttlSeconds: 120 });
+  const eater = "python3 -c 'bytearray(10**9)'";
+  assert.equal((await small.exec(eater)).outOfMemory, true);
+  await assert.rejects(small.exec(eater, { check: true }), /exit code 137 \(out of memory: Sandbox\.create\(\{ memory \}\)/);
+});
+
 test("output as it comes, by callback and by iteration", async () => {
   const seen: string[] = [];
   const done = await box.exec("echo one; sleep 0.2; echo zwei ü", { onStdout: (text) => seen.push(text) });

@@ -73,6 +73,8 @@ async def main():
         assert (result.chart.type.value, result.chart.elements) == ("unknown", []), result.chart.to_dict()
         (result,) = (await run("import pandas as pd; pd.DataFrame({'a': [1, 2]})")).results
         assert result.data == {"a": [1, 2]} and "<table" in result.html, result
+        done = await run("pd.DataFrame([[1, 2]], columns=['x', 'x'])")
+        assert (done.results[0].data, done.logs.stderr) == (None, []) and "<table" in done.results[0].html, done
 
     async def test_contexts():
         context = await call(box.create_code_context(cwd="/tmp"))

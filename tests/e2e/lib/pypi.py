@@ -3,6 +3,7 @@ runs ($HUSK_CACHE), since installing takes a while. Does not import the harness.
 
 import fcntl
 import functools
+import glob
 import hashlib
 import os
 import pathlib
@@ -14,11 +15,23 @@ PACKAGES = ("anthropic==2.8.0", "openai==3.49.0", "deepagents==0.7.32", "langcha
 
 
 @functools.lru_cache(maxsize=None)
-def environment(wanted=PACKAGES, name="seeds"):
+def environment(wanted=PACKAGES, name="seeds", interpreter=sys.executable):
     """The folder of the virtual environment that has these packages."""
-    digest = hashlib.sha256(repr((wanted, sys.version)).encode()).hexdigest()[:16]
+    version = sys.version if interpreter == sys.executable else interpreter
+    digest = hashlib.sha256(repr((wanted, version)).encode()).hexdigest()[:16]
     place = pathlib.Path(os.environ["HUSK_CACHE"]) / f"{name}-{digest}"
-    return _kept(place, wanted, [sys.executable, "-m", "venv", place], [place / "bin/pip", "install", "-q", *wanted])
+    return _kept(place, wanted, [interpreter, "-m", "venv", place], [place / "bin/pip", "install", "-q", *wanted])
+
+
+def interpreter_since(*version):
+    """A Python of this machine that is new enough: of PATH, or of pyenv. None: there is none."""
+    names = [shutil.which(f"python3.{minor}") for minor in range(version[1], version[1] + 6)]
+    root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    for path in [sys.executable, *names, *sorted(glob.glob(f"{root}/versions/3.*/bin/python3"))]:
+        check = f"import sys, venv; sys.exit(sys.version_info < {version})"
+        if path and subprocess.run([path, "-c", check], capture_output=True, timeout=60, check=False).returncode == 0:
+            return path
+    return None
 
 
 @functools.lru_cache(maxsize=None)
@@ -46,9 +59,9 @@ def _kept(place, wanted, *commands):
     return place
 
 
-def python(wanted=PACKAGES, name="seeds"):
+def python(wanted=PACKAGES, name="seeds", interpreter=sys.executable):
     """The interpreter that has the packages."""
-    return str(environment(wanted, name) / "bin/python")
+    return str(environment(wanted, name, interpreter) / "bin/python")
 
 
 def packages():

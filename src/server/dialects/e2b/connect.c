@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 
 #include "server/core.h"
+#include "server/dialects/e2b/e2b.h"
 
 #define FRAME_HEAD 5
 #define FLAG_COMPRESSED 1
@@ -169,6 +170,8 @@ int connect_serve(struct request *request, int (*run)(struct connect *connect, j
 		*err = failure;
 		return result;
 	}
+	if (result < 0 && failure.code == HUSK_GONE)
+		e2b_explain_end(request, &failure);
 	json_t *end = result < 0 ? json_pack("{s:o}", "error", connect_error(&failure, request->fault.status))
 				 : json_object();
 	return send_frame(&connect, FLAG_END, end, err);

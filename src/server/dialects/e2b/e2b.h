@@ -104,6 +104,9 @@ int e2b_network_update(struct request *request, struct husk_error *err); /* the 
 /* For E2B_DATA: finds the sandbox, checks the access, and makes sure that it runs. Afterwards request_path(request,
  * "id") is the sandbox. */
 int e2b_authorise(struct request *request, struct husk_error *err);
+/* A call failed because the machine is gone. The sandbox's row is updated a moment later, and clients ask for its health next.
+ * Waits for the row, then sets `err` to what later calls get. If the sandbox still runs, `err` stays as it is. */
+void e2b_explain_end(struct request *request, struct husk_error *err);
 /* Ports are open as in E2B, unless the create closed them. Never for sandboxes of other APIs. */
 bool e2b_port_open(struct request *request, const char *sandbox, struct husk_error *err);
 /* Hex; caller frees. `what`: "access" for the data plane, "traffic" for ports and code. */

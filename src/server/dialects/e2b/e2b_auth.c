@@ -9,6 +9,8 @@
 #include "server/core.h"
 #include "server/dialects/e2b/e2b.h"
 
+#define END_SHOWN_MS 5000 /* at most, from the end of a machine until its row says so */
+
 #define DIGEST_SIZE 32
 #define SIGNATURE_PREFIX "v1_"
 #define SIGNATURE_LENGTH 46 /* the prefix, and 43 characters of base64 without padding */
@@ -146,6 +148,21 @@ static int tenant_view(struct husk *owner, const char *tenant, struct husk **out
 	return result;
 }
 
+/* Clients look for "was not found", which makes it the failure that they document for a sandbox that does not run. */
+static int fail_ended(struct request *request, const char *id, const struct husk_sandbox *sandbox,
+		      struct husk_error *err)
+{
+	request->fault = (struct fault){ 502, "gone" };
+	return husk_fail(err, HUSK_GONE, "the sandbox was not found: %.40s has ended%s%s", id,
+			 sandbox && sandbox->end_reason ? ", reason: " : "",
+			 sandbox && sandbox->end_reason ? sandbox->end_reason : "");
+}
+
+static int fail_paused(const char *id, struct husk_error *err)
+{
+	return husk_fail(err, HUSK_GONE, "the sandbox was not found: %.40s is paused; connect to it to resume it", id);
+}
+
 /* Traffic wakes a sandbox that was made for it. Any other hibernated sandbox does not exist for its clients. */
 static int rouse(struct request *request, const struct husk_sandbox *sandbox, struct husk_error *err)
 {
@@ -153,7 +170,7 @@ static int rouse(struct request *request, const struct husk_sandbox *sandbox, st
 	struct husk *husk = request_owner(request);
 
 	if (!settings.resume)
-		return husk_fail(err, HUSK_GONE, "sandbox %s is paused; connect to it to resume it", sandbox->id);
+		return fail_paused(sandbox->id, err);
 	cleanup(drop_view) struct husk *view = NULL;
 	if (sandbox->tenant) {
 		if (tenant_view(husk, sandbox->tenant, &view, err) < 0)
@@ -174,13 +191,28 @@ static int require_running(struct request *request, const char *id, struct husk_
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 
-	if (husk_inspect(request_owner(request), id, &sandbox, err) < 0 || sandbox->state == HUSK_ENDED) {
-		request->fault = (struct fault){ 502, "gone" };
-		return husk_fail(err, HUSK_GONE, "the sandbox was not found: %.40s has ended%s%s", id,
-				 sandbox && sandbox->end_reason ? ", reason: " : "",
-				 sandbox && sandbox->end_reason ? sandbox->end_reason : "");
-	}
+	if (husk_inspect(request_owner(request), id, &sandbox, err) < 0 || sandbox->state == HUSK_ENDED)
+		return fail_ended(request, id, sandbox, err);
 	return sandbox->state == HUSK_HIBERNATED ? rouse(request, sandbox, err) : 0;
+}
+
+void e2b_explain_end(struct request *request, struct husk_error *err)
+{
+	const char *id = request_path(request, "id");
+
+	for (int64_t end = time_monotonic_ms() + END_SHOWN_MS;; usleep(50000)) {
+		cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+		if (husk_inspect(request_owner(request), id, &sandbox, NULL) < 0 || sandbox->state == HUSK_ENDED) {
+			fail_ended(request, id, sandbox, err);
+			return;
+		}
+		if (sandbox->state == HUSK_HIBERNATED) {
+			fail_paused(id, err);
+			return;
+		}
+		if (time_monotonic_ms() >= end)
+			return;
+	}
 }
 
 int e2b_authorise(struct request *request, struct husk_error *err)

@@ -12,7 +12,6 @@
 #include <openssl/crypto.h>
 #include <pthread.h>
 
-#include "server/api_templates.h"
 #include "server/core.h"
 #include "server/dialects/e2b/e2b_build.h"
 
@@ -464,7 +463,6 @@ static int handle_start(struct request *request, struct husk_error *err)
 {
 	json_t *body = request_json(request, err);
 	cleanup_json json_t *definition = body ? json_deep_copy(body) : NULL;
-	struct husk_error ignored = { 0 };
 	struct husk *view = NULL;
 
 	if (!body)
@@ -475,10 +473,6 @@ static int handle_start(struct request *request, struct husk_error *err)
 		return dialect_unsupported(request, "an image from a registry with credentials", err);
 	if (find_image(request, definition, err) < 0 || auth_view(request, &view, err) < 0)
 		return -1;
-	/* A bundled template that was never used is built now; a missing template is reported by the build. */
-	const char *from = json_string_value(json_object_get(definition, "fromTemplate"));
-	if (from && e2b_template_exists(request_husk(request), e2b_template(from)))
-		template_ensure(request, e2b_template(from), &ignored);
 	if (start_build(request, definition, view, err) < 0) {
 		if (view)
 			husk_close(view);

@@ -9,7 +9,6 @@
 #include "server/dialects/e2b/e2b.h"
 
 #define KEEPALIVE_MS 30000
-#define END_SHOWN_MS 5000
 
 /* ---- languages and contexts ---- */
 
@@ -191,17 +190,8 @@ static int finish(struct run *run, int64_t executions, struct husk_error *err)
 	return send_line(run, json_pack("{s:s}", "type", "end_of_execution"), err);
 }
 
-static bool has_ended(struct request *request)
-{
-	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-
-	return husk_inspect(request_husk(request), request_path(request, "id"), &sandbox, NULL) < 0 ||
-	       sandbox->state == HUSK_ENDED;
-}
-
-/* Has the sandbox itself ended, not only the context? The row is updated a moment later. Until then clients, which ask
- * for its health next, would be told that it runs. */
-static bool sandbox_is_over(struct request *request)
+/* Has the sandbox itself ended, not only the context? Then it does not answer. */
+static bool sandbox_is_over(struct request *request, struct husk_error *err)
 {
 	struct husk_code_context *list = NULL;
 	size_t count = 0;
@@ -210,8 +200,7 @@ static bool sandbox_is_over(struct request *request)
 		husk_code_context_list_free(list, count);
 		return false;
 	}
-	for (int64_t end = time_monotonic_ms() + END_SHOWN_MS; !has_ended(request) && time_monotonic_ms() < end;)
-		usleep(50000);
+	e2b_explain_end(request, err);
 	return true;
 }
 
@@ -239,7 +228,7 @@ static int execute(struct run *run, const char *code, const char *cwd, struct hu
 	if (result == 0)
 		return finish(run, executions, err);
 	/* Clients recognize a lost sandbox by a stream that ends early. */
-	if (!run->begun || sandbox_is_over(request))
+	if (!run->begun || sandbox_is_over(request, err))
 		return -1;
 	/* The head was sent already: the end of the context is reported as an error of the code. */
 	if (send_line(run,

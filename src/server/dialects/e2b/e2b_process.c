@@ -60,6 +60,16 @@ static int send_end(struct connect *connect, const struct husk_process_event *ev
 	return connect_send(connect, event_message("end", value), err);
 }
 
+/* Clients show stderr beside a failure, but not the reason. Without this line a killed process looks like a bug. */
+static int send_out_of_memory(struct connect *connect, struct husk_error *err)
+{
+	static const char text[] = "husk: killed: the sandbox ran out of memory; a template built with more "
+				   "(memory_mb, memoryMB) has more\n";
+	const struct husk_process_event event = { .kind = HUSK_STDERR, .data = text, .size = sizeof(text) - 1 };
+
+	return send_data(connect, &event, false, err);
+}
+
 /* Relays all output until the end of the process, or of the call's time. */
 static int relay(struct connect *connect, struct follow *follow, bool terminal, struct husk_error *err)
 {
@@ -72,6 +82,9 @@ static int relay(struct connect *connect, struct follow *follow, bool terminal, 
 		if (got > 0 && event.kind == HUSK_EXIT && event.timed_out)
 			return husk_fail(err, HUSK_TIMEOUT,
 					 "the command took longer than it was allowed, and was killed");
+		if (got > 0 && event.kind == HUSK_EXIT && event.out_of_memory && !terminal &&
+		    send_out_of_memory(connect, err) < 0)
+			return -1;
 		if (got > 0 && event.kind == HUSK_EXIT)
 			return send_end(connect, &event, err);
 		if (got > 0 && send_data(connect, &event, terminal, err) < 0)

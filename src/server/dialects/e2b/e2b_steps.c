@@ -8,6 +8,7 @@
 #include "server/api_templates.h"
 #include "server/dialects/e2b/e2b_build.h"
 #include "server/follow.h"
+#include "store/template.h"
 
 #define READY_SECONDS 300
 #define START_SETTLE_SECONDS 20 /* for a start command without a ready command */
@@ -390,6 +391,20 @@ static int import_image(struct build *build, struct husk_error *err)
 	return image ? template_import(build->owner, &options, err) : 0;
 }
 
+/* A bundled template that nobody has used yet is built first: by the build, since that takes minutes and the client's request
+ * for the build waits for one. That there is no template of the name is told when the sandbox is made. */
+static int build_bundled(struct build *build, const char *name, struct husk_error *err)
+{
+	cleanup_free char *bundled = template_find(name, NULL);
+	char line[200];
+
+	if (!bundled)
+		return 0;
+	int size = snprintf(line, sizeof(line), "from the template %.80s; its first use builds it, in minutes", name);
+	e2b_build_say(build, "info", line, (size_t)size);
+	return template_ensure_for(build->husk, build->owner, name, err) < 0 ? -1 : 0;
+}
+
 static int run_all(struct build *build, struct place *place, struct husk_error *err)
 {
 	const char *from = json_string_value(json_object_get(build->definition, "fromTemplate"));
@@ -398,7 +413,7 @@ static int run_all(struct build *build, struct place *place, struct husk_error *
 
 	snprintf(build->step, sizeof(build->step), "base");
 	if (set_text(&place->user, E2B_USER, err) < 0 || import_image(build, err) < 0 ||
-	    make_sandbox(build, from, err) < 0)
+	    build_bundled(build, e2b_template(from), err) < 0 || make_sandbox(build, from, err) < 0)
 		return -1;
 	json_array_foreach(json_object_get(build->definition, "steps"), index, step)
 	{

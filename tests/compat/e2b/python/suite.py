@@ -24,6 +24,7 @@ Volume = e2b.AsyncVolume if ASYNC else e2b.Volume
 Secret = getattr(e2b, "AsyncSecret" if ASYNC else "Secret", None)
 RUN = uuid.uuid4().hex[:8]
 UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+NOT_RUNNING = getattr(e2b, "SandboxNotRunningException", e2b.TimeoutException)  # what is documented for one that was killed or is paused
 made, shared = [], {}
 
 
@@ -137,8 +138,19 @@ async def _():
     equal(await now(Sandbox.kill("sb-aaaaaaaaaa")), False)
     equal(await now(other.is_running()), False)
     await fails(e2b.SandboxException, running.wait)
-    await fails(e2b.SandboxException, other.commands.run, "true")
-    await fails(e2b.SandboxException, other.files.read, "x")
+    await fails(NOT_RUNNING, other.commands.run, "true")
+    await fails(NOT_RUNNING, other.files.read, "x")
+
+
+@check("a command whose sandbox is killed")
+async def _():
+    other = await create()
+    killer = threading.Timer(2, e2b.Sandbox.kill, [other.sandbox_id])
+    killer.start()
+    try:
+        await fails(NOT_RUNNING, other.commands.run, "sleep 1000", timeout=0)
+    finally:
+        killer.join()
 
 
 @check("sandbox timeout")
@@ -163,6 +175,8 @@ async def _():
     equal((await now(other.get_info())).state.value, "paused")
     paused = await every(Sandbox.list(query=e2b.SandboxQuery(metadata={"run": RUN}, state=[e2b.SandboxState.PAUSED])))
     equal([each.sandbox_id for each in paused], [other.sandbox_id])
+    await fails(NOT_RUNNING, other.commands.run, "true")
+    await fails(NOT_RUNNING, other.files.read, "kept.txt")
     again = await now(other.connect(timeout=60))
     equal(await now(again.files.read("kept.txt")), "kept\n")
     assert any(each.pid == counter.pid for each in await now(again.commands.list())), "processes survive"
@@ -283,6 +297,13 @@ async def _():
     await fails(e2b.TimeoutException, box().commands.run, "sleep 30", timeout=1)
     equal(len(await shell("head -c 3000000 /dev/zero | tr '\\0' x")), 3000000)
     equal(await shell("cat; echo no stdin"), "no stdin\n")
+
+
+@check("commands.run (out of memory)")
+async def _():
+    error = await fails(e2b.CommandExitException, box().commands.run, "python3 -c 'bytearray(3 * 10**9)'", says="ran out of memory")
+    assert error.exit_code != 0 and "memory_mb" in error.stderr, error.stderr
+    equal(await shell("echo lives"), "lives\n")
 
 
 @check("commands.run (callbacks)")
