@@ -236,7 +236,7 @@ int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_eg
 /* Secrets that are stored once and named by policies later; each tenant has its own. What is stored never comes back but by
  * husk_secret_value, which is for making policies. */
 struct husk_stored_secret {
-	char *id, *name; /* the name in lower case, unique */
+	char *id, *name; /* the name in lower case, unique; it is found in any case */
 	char *metadata;  /* JSON object of strings */
 	int64_t version; /* counts its values */
 	int64_t created_ms, updated_ms;
