@@ -130,7 +130,7 @@ static int handle_config(struct request *request, struct husk_error *err)
 
 static int handle_storage(struct request *request, struct husk_error *err)
 {
-	return daytona_unsupported(request, "storage for local files of an image (add_local_file, add_local_dir)", err);
+	return daytona_unsupported(request, DAYTONA_LOCAL_FILES, err);
 }
 
 static int handle_ssh(struct request *request, struct husk_error *err)

@@ -32,6 +32,11 @@ extern const struct route daytona_volume_routes[], daytona_secret_routes[], dayt
 
 /* ---- daytona.c: errors, and bodies ---- */
 
+/* What is said of them where they are refused. */
+#define DAYTONA_LOCAL_FILES                                                                                            \
+	"COPY or ADD of local files into an image (it needs S3 storage, which the Python SDK refuses over http; "      \
+	"upload the files to a sandbox and take a snapshot of it)"
+
 /* Answers 501: `what` names the thing. */
 int daytona_unsupported(struct request *request, const char *what, struct husk_error *err);
 /* The error with this status and, for the toolbox, this code of Daytona's. */
@@ -85,6 +90,11 @@ int daytona_respond(struct request *request, const char *id, struct husk_error *
 int64_t daytona_idle_seconds(const json_t *settings);
 /* "http://host:port/daytona", as this caller knows us; caller frees. */
 char *daytona_address(struct request *request);
+
+/* ---- daytona_sandboxes.c ---- */
+
+/* cpu, memory and disk of a body, the latter two in GiB; what is not given stays 0. */
+void daytona_read_size(struct fields *fields, struct husk_create_options *options);
 
 /* ---- daytona_user.c ---- */
 
@@ -159,10 +169,12 @@ int daytona_name(const char *field, const char *given, char **out, struct husk_e
 /* ---- daytona_build.c ---- */
 
 /* buildInfo {dockerfileContent, contextHashes} of a create: the name of the snapshot that was built from it, now or by an
- * earlier create with the same text; caller frees. */
-int daytona_build(struct request *request, json_t *info, char **snapshot, struct husk_error *err);
+ * earlier create with the same text and size; caller frees. Of `size`, processors, memory and disk count. */
+int daytona_build(struct request *request, json_t *info, const struct husk_create_options *size, char **snapshot,
+		  struct husk_error *err);
 /* The same under a name of the caller's choice. */
-int daytona_build_named(struct request *request, json_t *info, const char *name, struct husk_error *err);
+int daytona_build_named(struct request *request, json_t *info, const struct husk_create_options *size, const char *name,
+			struct husk_error *err);
 
 /* ---- daytona_ports.c ---- */
 
