@@ -25,7 +25,7 @@ struct terminal {
 
 /* Documents are new; NULL: out of memory. */
 struct terminal_words {
-	/* What the client is told of the end; fills terminal->reason with that of the close. */
+	/* What the client is told of the end; fills terminal->reason with that of the close. NULL: nothing is sent. */
 	json_t *(*exit)(struct terminal *terminal, const struct husk_process_event *event);
 	json_t *(*failure)(const struct husk_error *why); /* the sandbox went away, or a text message was wrong */
 	const char *gone;                                 /* reason of the close when the sandbox ended */
