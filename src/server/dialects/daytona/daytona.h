@@ -26,7 +26,7 @@ extern const struct route daytona_sandbox_routes[], daytona_lifecycle_routes[], 
 extern const struct route daytona_event_routes[], daytona_process_routes[], daytona_session_routes[];
 extern const struct route daytona_pty_routes[], daytona_interpreter_routes[], daytona_file_routes[];
 extern const struct route daytona_transfer_routes[], daytona_search_routes[], daytona_git_routes[],
-	daytona_git_view_routes[];
+	daytona_git_view_routes[], daytona_lsp_routes[];
 extern const struct route daytona_system_routes[], daytona_port_routes[], daytona_snapshot_routes[];
 extern const struct route daytona_volume_routes[], daytona_secret_routes[], daytona_other_routes[];
 
