@@ -239,7 +239,7 @@ int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_eg
 /* Secrets that are stored once and used by policies later; each tenant has its own. Only husk_secret_value returns the
  * value, for callers that make policies. */
 struct husk_stored_secret {
-	char *id, *name; /* the name in lower case, unique */
+	char *id, *name; /* the name in lower case, unique; it is found in any case */
 	char *metadata;  /* JSON object of strings */
 	int64_t version; /* counts its values */
 	int64_t created_ms, updated_ms;

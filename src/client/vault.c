@@ -15,6 +15,18 @@
 #define METADATA_MAX 8192
 #define ID_PREFIX "sec_"
 
+/* Names are stored in lower case, and found in any; ids have no other. Caller frees. */
+static char *folded(const char *given, struct husk_error *err)
+{
+	char *name = strdup(given);
+
+	for (char *at = name; at && *at; at++)
+		*at = (char)tolower((unsigned char)*at);
+	if (!name)
+		husk_fail_memory(err);
+	return name;
+}
+
 /* Lower-cased; the name must be valid in "${…}". */
 static int check_name(const char *given, char **out, struct husk_error *err)
 {
@@ -30,10 +42,8 @@ static int check_name(const char *given, char **out, struct husk_error *err)
 			"a secret's name has 1 to %d bytes without {, }, / and control characters, and does not "
 			"begin with " ID_PREFIX,
 			NAME_MAX_BYTES);
-	*out = strdup(given);
-	for (char *at = *out; at && *at; at++)
-		*at = (char)tolower((unsigned char)*at);
-	return *out ? 0 : husk_fail_memory(err);
+	*out = folded(given, err);
+	return *out ? 0 : -1;
 }
 
 /* The value becomes part of a header line. */
@@ -100,12 +110,12 @@ int husk_secret_change(struct husk *husk, const char *id_or_name, const char *va
 	if (husk->remote)
 		return remote_refuse(husk->remote, "storing secrets", "give their values in the policy of a sandbox",
 				     err);
-	cleanup_free char *text = NULL;
+	cleanup_free char *text = NULL, *name = folded(id_or_name, err);
 
-	if (check_value(value, err) < 0 || (metadata && !(text = metadata_text(metadata, count, err))) ||
-	    catalog_secret_change(husk->catalog, id_or_name, value, text, err) < 0)
+	if (!name || check_value(value, err) < 0 || (metadata && !(text = metadata_text(metadata, count, err))) ||
+	    catalog_secret_change(husk->catalog, name, value, text, err) < 0)
 		return -1;
-	return catalog_secret_get(husk->catalog, id_or_name, out, err);
+	return catalog_secret_get(husk->catalog, name, out, err);
 }
 
 int husk_secret_get(struct husk *husk, const char *id_or_name, struct husk_stored_secret **out, struct husk_error *err)
@@ -113,7 +123,8 @@ int husk_secret_get(struct husk *husk, const char *id_or_name, struct husk_store
 	if (husk->remote)
 		return remote_refuse(husk->remote, "storing secrets", "give their values in the policy of a sandbox",
 				     err);
-	return catalog_secret_get(husk->catalog, id_or_name, out, err);
+	cleanup_free char *name = folded(id_or_name, err);
+	return name ? catalog_secret_get(husk->catalog, name, out, err) : -1;
 }
 
 int husk_secret_list(struct husk *husk, struct husk_stored_secret ***out, struct husk_error *err)
@@ -129,7 +140,8 @@ int husk_secret_remove(struct husk *husk, const char *id_or_name, struct husk_er
 	if (husk->remote)
 		return remote_refuse(husk->remote, "storing secrets", "give their values in the policy of a sandbox",
 				     err);
-	return catalog_secret_remove(husk->catalog, id_or_name, err);
+	cleanup_free char *name = folded(id_or_name, err);
+	return name ? catalog_secret_remove(husk->catalog, name, err) : -1;
 }
 
 int husk_secret_value(struct husk *husk, const char *id_or_name, char **out, struct husk_error *err)
@@ -137,5 +149,6 @@ int husk_secret_value(struct husk *husk, const char *id_or_name, char **out, str
 	if (husk->remote)
 		return remote_refuse(husk->remote, "storing secrets", "give their values in the policy of a sandbox",
 				     err);
-	return catalog_secret_value(husk->catalog, id_or_name, out, err);
+	cleanup_free char *name = folded(id_or_name, err);
+	return name ? catalog_secret_value(husk->catalog, name, out, err) : -1;
 }

@@ -25,7 +25,7 @@ struct terminal {
 
 /* Documents are new; NULL: out of memory. */
 struct terminal_words {
-	/* The client's message about the end; sets terminal->reason to the reason of the close. */
+	/* The message to the client about the end; sets terminal->reason to the reason of the close. NULL: none is sent. */
 	json_t *(*exit)(struct terminal *terminal, const struct husk_process_event *event);
 	json_t *(*failure)(const struct husk_error *why); /* the sandbox ended, or a text message was wrong */
 	const char *gone;                                 /* reason of the close when the sandbox ended */

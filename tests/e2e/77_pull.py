@@ -436,6 +436,48 @@ def test_e2b_from_image():
 
 
 @test
+def test_daytona_from():
+    """FROM of Daytona's clients: an image that was pulled, and one of a registry that the server's owner lists."""
+    with scratch() as place, registry() as hub:
+        root = small_root(place)
+        for name in ("bash", "grep", "sed", "mkdir", "chown", "cp", "id", "rm", "cat"):
+            copy_program(root, f"/bin/{name}")
+        for name in ("1", "2"):
+            image = Image([f"FROM_IMAGE=tool {name}"])
+            image.add_tree(root)
+            image.oci(place / f"layout-{name}", "x")
+            hub.push(place / f"layout-{name}", "x", f"team/tool:{name}")
+        key = husk("token", "create", "e2e-pull", "--daytona", "--json").json()["token"]
+
+        def create(huskd, image, status):
+            asked = {"buildInfo": {"dockerfileContent": f"FROM {image}\nRUN echo $FROM_IMAGE >/made\n"}, "user": "root"}
+            answer = huskd.post("/daytona/sandbox", asked, token=key, status=status).json()
+            if status != 200:
+                return answer["message"]
+            box = adopt(answer["id"])
+            made = sh(box, "cat /made")
+            remove(box)
+            return made
+
+        try:
+            with server() as huskd:
+                assert_in("HUSK_PULL_REGISTRIES", create(huskd, f"{hub.host}/team/tool:1", 400))
+                pull(f"{hub.host}/team/tool:1")
+                assert_equal(create(huskd, f"{hub.host}/team/tool:1", 200), "tool 1")
+            with server(env={"HUSK_PULL_REGISTRIES": hub.host}) as huskd:
+                assert_in("HUSK_PULL_REGISTRIES", create(huskd, "b.example/tool:1", 400))
+                assert_in("not in that registry", create(huskd, f"{hub.host}/team/none:1", 400))
+                assert_equal(create(huskd, f"{hub.host}/team/tool:2", 200), "tool 2")
+                for each in huskd.get("/daytona/snapshots", token=key, status=200).json()["items"]:  # snapshots before templates
+                    if not each["general"]:
+                        huskd.call("DELETE", f"/daytona/snapshots/{each['name']}", token=key, status=200)
+        finally:
+            husk("token", "rm", "e2e-pull", code=None)
+    forget()
+    assert_no_leaks()
+
+
+@test
 def test_names():
     with scratch() as place, registry() as hub:
         files("x", architecture="arm64").oci(place / "layout", "x")

@@ -2,14 +2,14 @@
 """Daytona's own clients, unmodified from PyPI and npm at pinned versions, against a real server: tests/compat/daytona prints
 a line per method and version. When all have run, the tables in docs/compat.md are written from what they found
 (HUSK_COMPAT_WRITE=1), or compared with it: the document never says what the tests did not see."""
-# timeout: 1500
+# timeout: 2700
 
 import json
 import os
 import subprocess
 
 from lib import compat, pypi
-from lib.harness import BUILD, HOME, TOP, Skip, assert_equal, assert_no_leaks, environment, husk, main, test, until
+from lib.harness import BUILD, BUILD_SECONDS, HOME, TOP, Skip, assert_equal, assert_no_leaks, environment, husk, main, test, until
 from lib.http import server
 from lib.npm import installed, node
 
@@ -46,7 +46,7 @@ def run_suite(column, command, cwd, env):
         log = huskd.log()
     assert os.path.exists(results), f"it did not get to its end: {done.stderr[-2000:]} {done.stdout[-500:]}"
     with open(results, encoding="utf-8") as file:
-        _results[column] = json.load(file)
+        _results.setdefault(column, []).extend(json.load(file))
     os.unlink(results)
     assert_equal(done.returncode, 0)
     for word in ("the-secret-value", "DAYTONA_API_KEY", "some input"):
@@ -89,6 +89,129 @@ def the_newest_client_for_node():
 def the_oldest_client_for_node():
     installed("daytona/node")
     run_suite("oldest", [node(), "suite.mjs"], NODE, {"HUSK_COMPAT_PACKAGE": "daytona-oldest", "HUSK_COMPAT_LABEL": "oldest"})
+
+
+def build_code_interpreter():
+    husk("template", "build", "code-interpreter", "--json", timeout=BUILD_SECONDS)
+
+
+@test
+def a_sandbox_without_a_language_server_says_how_to_get_one():
+    secret = key("compat-daytona")
+    try:
+        with server() as huskd:
+            made = huskd.call("POST", "/daytona/sandbox", {"snapshot": "base"}, status=200, token=secret).json()
+            lsp = f"/daytona/toolbox/{made['id']}/lsp"
+            for language, package in (("python", "pip install python-lsp-server"), ("typescript", "npm install -g typescript-language-server")):
+                said = huskd.call("POST", f"{lsp}/start", {"languageId": language, "pathToProject": "/tmp"}, status=400, token=secret).json()["message"]
+                assert package in said and "code-interpreter" in said, said
+            for body, word in (
+                ({"languageId": "cobol", "pathToProject": "/tmp"}, "python, typescript and javascript"),
+                ({"languageId": "python"}, "pathToProject"),
+                ({"languageId": "python", "pathToProject": "/none"}, "/none"),
+            ):
+                said = huskd.call("POST", f"{lsp}/start", body, status=400, token=secret).json()["message"]
+                assert word in said, said
+            huskd.call("DELETE", f"/daytona/sandbox/{made['id']}", status=200, token=secret)
+    finally:
+        husk("token", "rm", "compat-daytona")
+
+
+HOSTILE = """import json, sys, time
+def frame(document):
+    text = json.dumps(document)
+    sys.stdout.write(f"Content-Length: {len(text)}\\r\\n\\r\\n{text}")
+    sys.stdout.flush()
+def ask():
+    size = 0
+    while (line := sys.stdin.buffer.readline()) not in (b"\\r\\n", b""):
+        size = int(line.split(b":")[1])
+    return json.loads(sys.stdin.buffer.read(size)) if size else sys.exit()
+while True:
+    message = ask()
+    method = message.get("method")
+    if method == "initialize":
+        frame({"jsonrpc": "2.0", "id": 7, "method": "client/registerCapability", "params": {}})
+        refused = ask()
+        frame({"jsonrpc": "2.0", "id": message["id"], "result": refused})
+    elif method == "textDocument/completion":
+        sys.stdout.write("noise Content-Length: 5\\n[[[Content-Length: 9\\r\\n\\r\\n" + "[" * 9 + "Content-Length: 200000\\r\\n\\r\\n" + "[" * 200000)
+        frame({"jsonrpc": "2.0", "id": "another", "result": [{"label": "not asked for"}]})
+        frame({"jsonrpc": "2.0", "id": message["id"], "result": {"isIncomplete": 7, "items": [7, {}, {"label": 1}, {"label": "x", "kind": "y", "documentation": "d", "extra": 1}]}})
+    elif method == "textDocument/documentSymbol":
+        sys.stdout.write("Content-Length: 999999999\\r\\n\\r\\n")
+        sys.stdout.flush()
+    elif method == "workspace/symbol":
+        print("it breaks", file=sys.stderr, flush=True)
+        sys.exit(3)
+"""
+
+
+@test
+def a_hostile_language_server_is_held_to_the_protocol():
+    secret = key("compat-daytona")
+    try:
+        with server() as huskd:
+            made = huskd.call("POST", "/daytona/sandbox", {"snapshot": "base"}, status=200, token=secret).json()
+            toolbox = f"/daytona/toolbox/{made['id']}"
+            script = f"mkdir -p .local/bin; cat >.local/bin/pylsp <<'END'\n#!/usr/bin/python3\n{HOSTILE}END\nchmod +x .local/bin/pylsp"
+            huskd.call("POST", f"{toolbox}/process/execute", {"command": script}, status=200, token=secret)
+            body = {"languageId": "python", "pathToProject": "/tmp", "uri": "file:///tmp/a.py", "position": {"line": 0, "character": 0}}
+            query = "languageId=python&pathToProject=/tmp&uri=file:///tmp/a.py&query=x"
+            huskd.call("POST", f"{toolbox}/lsp/start", body, status=200, token=secret)
+            for _ in range(2):
+                answer = huskd.call("POST", f"{toolbox}/lsp/completions", body, status=200, token=secret).json()
+                assert_equal(answer, {"isIncomplete": False, "items": [{"label": "x", "documentation": {"kind": "plaintext", "value": "d"}}]})
+            said = huskd.call("GET", f"{toolbox}/lsp/document-symbols?{query}", status=400, token=secret).json()["message"]
+            assert "larger than 4 MiB" in said, said
+            answer = huskd.call("GET", f"{toolbox}/lsp/workspacesymbols?{query}", status=400, token=secret).json()
+            assert_equal(answer["code"], "LSP_SERVER_NOT_INITIALIZED")
+            assert "exit code 3: it breaks" in answer["message"], answer
+            huskd.call("DELETE", f"/daytona/sandbox/{made['id']}", status=200, token=secret)
+    finally:
+        husk("token", "rm", "compat-daytona")
+
+
+@test
+def language_servers_for_python_clients():
+    build_code_interpreter()
+    for mode in ("sync", "async"):
+        run_suite(mode, [python(), "suite.py"], PYTHON, {"HUSK_COMPAT_MODE": mode, "HUSK_COMPAT_FULL": "1"})
+
+
+@test
+def language_servers_for_node_clients():
+    installed("daytona/node")
+    build_code_interpreter()
+    for label, package in (("newest", "@daytonaio/sdk"), ("oldest", "daytona-oldest")):
+        run_suite(label, [node(), "suite.mjs"], NODE, {"HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": label, "HUSK_COMPAT_FULL": "1"})
+
+
+@test
+def a_language_server_outlives_the_server_sleep_and_a_fork():
+    build_code_interpreter()
+    secret = key("compat-daytona")
+    body = {"languageId": "python", "pathToProject": "/home/daytona"}
+    query = "languageId=python&pathToProject=/home/daytona&uri=file:///home/daytona/a.py"
+    try:
+        with server() as huskd:
+            made = huskd.call("POST", "/daytona/sandbox", {}, status=200, token=secret).json()
+            box, toolbox = f"/daytona/sandbox/{made['id']}", f"/daytona/toolbox/{made['id']}"
+            huskd.call("POST", f"{toolbox}/process/execute", {"command": "echo 'def kept(): pass' >a.py"}, status=200, token=secret)
+            huskd.call("POST", f"{toolbox}/lsp/start", body, status=200, token=secret)
+            huskd.kill()
+        with server() as huskd:
+            child = huskd.call("POST", f"{box}/fork", {}, status=200, token=secret).json()["id"]
+            huskd.call("POST", f"{box}/stop", status=200, token=secret)
+            huskd.call("POST", f"{box}/start", status=200, token=secret)
+            for place in (toolbox, f"/daytona/toolbox/{child}"):
+                symbols = huskd.call("GET", f"{place}/lsp/document-symbols?{query}", status=200, token=secret).json()
+                assert_equal([symbol["name"] for symbol in symbols], ["kept"])
+                huskd.call("POST", f"{place}/lsp/stop", body, status=200, token=secret)
+            for name in (made["id"], child):
+                huskd.call("DELETE", f"/daytona/sandbox/{name}", status=200, token=secret)
+    finally:
+        husk("token", "rm", "compat-daytona")
 
 
 TABLES = [

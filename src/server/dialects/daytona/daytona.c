@@ -114,7 +114,7 @@ static int handle_config(struct request *request, struct husk_error *err)
 
 static int handle_storage(struct request *request, struct husk_error *err)
 {
-	return dialect_unsupported(request, "storage for local files of an image (add_local_file, add_local_dir)", err);
+	return dialect_unsupported(request, DAYTONA_LOCAL_FILES, err);
 }
 
 static int handle_ssh(struct request *request, struct husk_error *err)
@@ -137,11 +137,6 @@ static int handle_computer(struct request *request, struct husk_error *err)
 	return dialect_unsupported(request, "computer use", err);
 }
 
-static int handle_language(struct request *request, struct husk_error *err)
-{
-	return dialect_unsupported(request, "a language server", err);
-}
-
 static int handle_unknown(struct request *request, struct husk_error *err)
 {
 	return husk_fail(err, HUSK_NOT_FOUND, "Cannot %s %.200s", request_method(request),
@@ -158,7 +153,6 @@ const struct route daytona_other_routes[] = {
 	{ "*", "/daytona/warm-pools/{pool}", handle_warm_pool, 0 },
 	{ "GET", "/daytona/sandbox/{id}/telemetry/{rest*}", handle_telemetry, 0 },
 	{ "*", DAYTONA_TOOLBOX "/computeruse/{rest*}", handle_computer, 0 },
-	{ "*", DAYTONA_TOOLBOX "/lsp/{rest*}", handle_language, 0 },
 	{ "*", "/daytona/{rest*}", handle_unknown, 0 },
 	{ 0 },
 };
@@ -178,6 +172,7 @@ static const struct route *const tables[] = { daytona_sandbox_routes,
 					      daytona_search_routes,
 					      daytona_git_routes,
 					      daytona_git_view_routes,
+					      daytona_lsp_routes,
 					      daytona_system_routes,
 					      daytona_port_routes,
 					      daytona_snapshot_routes,

@@ -27,11 +27,16 @@ extern const struct route daytona_sandbox_routes[], daytona_lifecycle_routes[], 
 extern const struct route daytona_event_routes[], daytona_process_routes[], daytona_session_routes[];
 extern const struct route daytona_pty_routes[], daytona_interpreter_routes[], daytona_file_routes[];
 extern const struct route daytona_transfer_routes[], daytona_search_routes[], daytona_git_routes[],
-	daytona_git_view_routes[];
+	daytona_git_view_routes[], daytona_lsp_routes[];
 extern const struct route daytona_system_routes[], daytona_port_routes[], daytona_snapshot_routes[];
 extern const struct route daytona_volume_routes[], daytona_secret_routes[], daytona_other_routes[];
 
 /* ---- daytona.c: errors, and bodies ---- */
+
+/* What is said of them where they are refused. */
+#define DAYTONA_LOCAL_FILES                                                                                            \
+	"COPY or ADD of local files into an image (it needs S3 storage, which the Python SDK refuses over http; "      \
+	"upload the files to a sandbox and take a snapshot of it)"
 
 /* The error with this status and, for the toolbox, this code of Daytona's. */
 #define daytona_fail(request, number, word, ...)                                                                       \
@@ -83,6 +88,11 @@ int daytona_respond(struct request *request, const char *id, struct husk_error *
 int64_t daytona_idle_seconds(const json_t *settings);
 /* "http://host:port/daytona", as this caller knows the server; caller frees. */
 char *daytona_address(struct request *request);
+
+/* ---- daytona_sandboxes.c ---- */
+
+/* cpu, memory and disk of a body, the latter two in GiB; what is not given stays 0. */
+void daytona_read_size(struct fields *fields, struct husk_create_options *options);
 
 /* ---- daytona_user.c ---- */
 
@@ -156,11 +166,13 @@ int daytona_name(const char *field, const char *given, char **out, struct husk_e
 
 /* ---- daytona_build.c ---- */
 
-/* buildInfo {dockerfileContent, contextHashes} of a create: the name of the snapshot that was built from it, now or by
- * an earlier create with the same text; caller frees. */
-int daytona_build(struct request *request, json_t *info, char **snapshot, struct husk_error *err);
-/* The same under a name that the caller chose. */
-int daytona_build_named(struct request *request, json_t *info, const char *name, struct husk_error *err);
+/* buildInfo {dockerfileContent, contextHashes} of a create: the name of the snapshot that was built from it, now or by an
+ * earlier create with the same text and size; caller frees. Of `size`, processors, memory and disk count. */
+int daytona_build(struct request *request, json_t *info, const struct husk_create_options *size, char **snapshot,
+		  struct husk_error *err);
+/* The same under a name of the caller's choice. */
+int daytona_build_named(struct request *request, json_t *info, const struct husk_create_options *size, const char *name,
+			struct husk_error *err);
 
 /* ---- daytona_ports.c ---- */
 

@@ -229,18 +229,23 @@ char *daytona_address(struct request *request)
 			  request_server_port(request));
 }
 
-static json_t *mounts_document(const struct daytona_box *box)
+/* Husk tells the names of volumes; Daytona's clients know them by their ids. */
+static json_t *mounts_document(struct request *request, const struct daytona_box *box)
 {
 	json_t *array = json_array();
 
-	for (size_t i = 0; array && i < box->sandbox->mount_count; i++)
-		json_array_append_new(array, json_pack("{s:s, s:s}", "volumeId", box->sandbox->mounts[i].volume,
-						       "mountPath", box->sandbox->mounts[i].path));
+	for (size_t i = 0; array && i < box->sandbox->mount_count; i++) {
+		const struct husk_mount *mount = &box->sandbox->mounts[i];
+		cleanup_volume struct husk_volume *volume = NULL;
+		bool known = husk_volume_inspect(request_husk(request), mount->volume, &volume, NULL) == 0;
+		json_array_append_new(array, json_pack("{s:s, s:s}", "volumeId", known ? volume->id : mount->volume,
+						       "mountPath", mount->path));
+	}
 	return array;
 }
 
 /* Fields that only the whole document has. */
-static int add_whole(json_t *document, const struct daytona_box *box)
+static int add_whole(struct request *request, json_t *document, const struct daytona_box *box)
 {
 	json_t *environment = json_object_get(box->settings, "env");
 	int failed = json_object_set(document, "env", environment);
@@ -248,7 +253,7 @@ static int add_whole(json_t *document, const struct daytona_box *box)
 	if (!environment)
 		failed = json_object_set_new(document, "env", json_object());
 	return failed | json_object_set_new(document, "kvm", json_false()) |
-	       json_object_set_new(document, "volumes", mounts_document(box));
+	       json_object_set_new(document, "volumes", mounts_document(request, box));
 }
 
 static json_t *optional(const struct daytona_box *box, const char *name)
@@ -316,7 +321,7 @@ json_t *daytona_document(struct request *request, const struct daytona_box *box,
 		"daemonVersion", DAYTONA_DAEMON_VERSION,
 		"toolboxProxyUrl", address ? json_sprintf("%s/toolbox", address) : NULL);
 	/* clang-format on */
-	if (!document || add_intervals(document, box) < 0 || (!listed && add_whole(document, box) < 0))
+	if (!document || add_intervals(document, box) < 0 || (!listed && add_whole(request, document, box) < 0))
 		return NULL;
 	return steal_pointer(document);
 }

@@ -42,7 +42,7 @@ static void read_entry(struct status *status, const char **at, const char *end)
 
 	*at += strlen(line) + 1;
 	int fields = line[0] == '1' ? 8 : line[0] == '2' ? 9 : line[0] == 'u' ? 10 : line[0] == '?' ? 1 : 0;
-	if (!fields || strlen(line) < 4)
+	if (!fields || strlen(line) < (line[0] == '?' ? 3u : 4u))
 		return;
 	if (line[0] != '?') {
 		x = line[2];

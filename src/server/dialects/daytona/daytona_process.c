@@ -9,6 +9,11 @@
 #define PROFILE "[ ! -r /etc/profile.d/daytona.sh ] || . /etc/profile.d/daytona.sh; "
 #define SHELL PROFILE "exec 2>&1; ! command -v bash >/dev/null || exec bash; exec sh"
 #define TIMEOUT_MAX (INT64_C(7) * 86400)
+/* TypeScript's own compiler, for one file: types are taken away and not checked, as the other ways do. */
+#define TRANSPILE                                                                                                      \
+	"const fs = require(\"fs\"), ts = require(\"typescript\"), [from, to] = process.argv.slice(1);"                \
+	" const compilerOptions = { module: \"commonjs\", target: \"es2020\", esModuleInterop: true };"                \
+	" fs.writeFileSync(to, ts.transpileModule(fs.readFileSync(from, \"utf8\"), { compilerOptions }).outputText)"
 
 static int timed_out(struct request *request, struct husk_error *err)
 {
@@ -77,7 +82,10 @@ static const struct {
 	  " exec node --no-warnings --experimental-strip-types \"$f\" \"$@\";"
 	  " ! command -v esbuild >/dev/null || { esbuild --platform=node --log-level=error \"$f\" --outfile=\"$f.cjs\""
 	  " && exec node \"$f.cjs\" \"$@\"; exit 1; };"
-	  " echo 'nothing that runs TypeScript (tsx, ts-node, esbuild) is in this sandbox; use a snapshot that has it';"
+	  " ! node -e 'require(\"typescript\")' 2>/dev/null || { node -e '" TRANSPILE "' \"$f\" \"$f.cjs\""
+	  " && exec node \"$f.cjs\" \"$@\"; exit 1; };"
+	  " echo 'nothing that runs TypeScript (tsx, ts-node, esbuild, typescript) is in this sandbox; use a snapshot "
+	  "that has it';"
 	  " exit 127" },
 };
 

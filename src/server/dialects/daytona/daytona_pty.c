@@ -180,7 +180,6 @@ static int handle_create(struct request *request, struct husk_error *err)
 
 /* ---- the socket ---- */
 
-/* Clients before 2026 read the code from the reason of the close. */
 static json_t *exit_document(struct terminal *terminal, const struct husk_process_event *event)
 {
 	json_t *document =
@@ -197,9 +196,24 @@ static json_t *failure_document(const struct husk_error *why)
 	return json_pack("{s:s, s:s, s:o}", "type", "control", "status", "error", "error", json_text0(why->message));
 }
 
-static const struct terminal_words words = { .exit = exit_document,
-					     .failure = failure_document,
-					     .gone = "{\"error\":\"the sandbox ended\"}" };
+/* No message: such a client would show it as output. */
+static json_t *exit_reason(struct terminal *terminal, const struct husk_process_event *event)
+{
+	json_decref(exit_document(terminal, event));
+	return NULL;
+}
+
+#define GONE "{\"error\":\"the sandbox ended\"}"
+static const struct terminal_words words = { .exit = exit_document, .failure = failure_document, .gone = GONE };
+static const struct terminal_words old_words = { .exit = exit_reason, .failure = failure_document, .gone = GONE };
+
+/* A client that offers the protocol wants the message; one from before takes the code from the reason of the close. */
+static const struct terminal_words *words_for(struct request *request)
+{
+	const char *offered = request_header(request, "Sec-WebSocket-Protocol");
+
+	return offered && strstr(offered, EXIT_PROTOCOL) ? &words : &old_words;
+}
 
 static void run(struct request *request, int fd, const void *first, size_t size, void *data)
 {
@@ -244,7 +258,7 @@ static int accept_socket(struct request *request, json_t **variables, struct hus
 static int handle_connect(struct request *request, struct husk_error *err)
 {
 	struct husk_attach_options options = { .offset_stdout = -1, .offset_stderr = -1, .keep_stdin = true };
-	cleanup_terminal struct terminal *terminal = terminal_new(&words);
+	cleanup_terminal struct terminal *terminal = terminal_new(words_for(request));
 	cleanup(pty_cleanup) struct pty pty = { 0 };
 	cleanup_box struct daytona_box box = { 0 };
 
@@ -260,7 +274,7 @@ static int handle_connect(struct request *request, struct husk_error *err)
 
 static int handle_create_connect(struct request *request, struct husk_error *err)
 {
-	cleanup_terminal struct terminal *terminal = terminal_new(&words);
+	cleanup_terminal struct terminal *terminal = terminal_new(words_for(request));
 	cleanup_json json_t *variables = NULL;
 	cleanup_box struct daytona_box box = { 0 };
 	struct wanted wanted = { .id = request_query(request, "id"), .cwd = request_query(request, "cwd") };

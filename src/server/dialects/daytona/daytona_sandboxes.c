@@ -85,8 +85,7 @@ static int read_intervals(struct fields *fields, struct create *create, struct h
 	return failed ? husk_fail_memory(err) : 0;
 }
 
-/* GiB, as Daytona counts. */
-static void read_resources(struct fields *fields, struct husk_create_options *options)
+void daytona_read_size(struct fields *fields, struct husk_create_options *options)
 {
 	options->cpu_milli = (uint32_t)(1000 * fields_int(fields, "cpu", 0, 1, 1024));
 	options->memory_bytes = GIB * (uint64_t)fields_int(fields, "memory", 0, 1, 4096);
@@ -154,7 +153,7 @@ static int read_create(struct request *request, struct create *create, json_t **
 	create->environment = fields_pairs(&fields, "env", &create->options.environment_count);
 	create->options.environment = create->environment;
 	*build = fields_any(&fields, "buildInfo");
-	read_resources(&fields, &create->options);
+	daytona_read_size(&fields, &create->options);
 	if (refuse(request, &fields, err) < 0 || read_labels(&fields, create, err) < 0 ||
 	    read_intervals(&fields, create, err) < 0 || daytona_network_take(&fields, create->settings, err) < 0 ||
 	    fields_done_open(&fields, err) < 0 || daytona_secrets_take(secrets, create->settings, err) < 0 ||
@@ -206,7 +205,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	if (!create.metadata)
 		return husk_fail_memory(err);
 	create.options.metadata = create.metadata;
-	if ((build && daytona_build(request, build, &create.snapshot, err) < 0) ||
+	if ((build && daytona_build(request, build, &create.options, &create.snapshot, err) < 0) ||
 	    daytona_create(request, create.snapshot, &create.options, &sandbox, &shown, err) < 0)
 		return -1;
 	char id[64];

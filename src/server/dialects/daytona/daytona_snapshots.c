@@ -92,7 +92,7 @@ int daytona_create(struct request *request, const char *name, struct husk_create
 static json_t *snapshot_document(const struct husk_snapshot *snapshot)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:s, s:b, s:s, s:s, s:f, s:n, s:i, s:i, s:I, s:I, s:n, s:o, s:o, s:n, s:o}",
+	return json_pack("{s:s, s:s, s:b, s:s, s:s, s:f, s:n, s:I, s:i, s:I, s:I, s:n, s:o, s:o, s:n, s:o}",
 		"id", snapshot->id,
 		"organizationId", snapshot->tenant ? snapshot->tenant : "husk",
 		"general", false,
@@ -100,7 +100,7 @@ static json_t *snapshot_document(const struct husk_snapshot *snapshot)
 		"state", "active",
 		"size", (double)snapshot->bytes / (double)GIB,
 		"entrypoint",
-		"cpu", 2,
+		"cpu", (json_int_t)MAX(1u, (snapshot->cpu_milli + 999) / 1000),
 		"gpu", 0,
 		"mem", (json_int_t)MAX(1u, (snapshot->memory_bytes + GIB - 1) / GIB),
 		"disk", (json_int_t)MAX(1u, (snapshot->disk_bytes + GIB - 1) / GIB),
@@ -231,11 +231,13 @@ static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_free char *name = NULL;
 	cleanup_json json_t *info = NULL, *all = NULL;
+	struct husk_create_options size = { 0 };
 	struct fields fields;
 
 	if (fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
 	const char *given = fields_string(&fields, "name"), *image = fields_string(&fields, "imageName");
+	daytona_read_size(&fields, &size);
 	json_t *build = fields_any(&fields, "buildInfo");
 	int64_t gpu = fields_int(&fields, "gpu", 0, 0, 1024);
 	if (fields_done_open(&fields, err) < 0)
@@ -254,7 +256,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 	info = build ? json_incref(build) : json_pack("{s:o}", "dockerfileContent", json_sprintf("FROM %s", image));
 	if (!info)
 		return husk_fail_memory(err);
-	if (daytona_build_named(request, info, name, err) < 0)
+	if (daytona_build_named(request, info, &size, name, err) < 0)
 		return -1;
 	json_decref(steal_pointer(all));
 	json_t *found = find(request, name, &all, err);

@@ -18,6 +18,7 @@ from daytona import (
     CreateSandboxFromImageParams,
     CreateSandboxFromSnapshotParams,
     CreateSecretParams,
+    CreateSnapshotParams,
     DaytonaConflictError,
     DaytonaError,
     DaytonaNotFoundError,
@@ -30,12 +31,15 @@ from daytona import (
     SessionExecuteRequest,
     VolumeMount,
 )
+from daytona.common.errors import DaytonaFileNotFoundError, DaytonaGitBranchNotFoundError, DaytonaLspServerNotInitializedError
+from daytona.common.lsp_server import LspCompletionPosition
 from daytona.common.process import CodeRunParams
 from daytona.common.pty import PtySize
 
 MODE = os.environ.get("HUSK_COMPAT_MODE", "sync")
 RESULTS = os.environ.get("HUSK_COMPAT_RESULTS")
 ONLY = sys.argv[1:]
+FULL = "HUSK_COMPAT_FULL" in os.environ
 _loop = asyncio.new_event_loop()
 _checks, _results = [], []
 
@@ -84,9 +88,12 @@ def client():
     return Blocking(_loop.run_until_complete(make()))
 
 
-def check(name):
+def check(name, full=False):
+    """`full`: it needs what only the template code-interpreter has."""
+
     def add(function):
-        _checks.append((name, function))
+        if full == FULL:
+            _checks.append((name, function))
         return function
 
     return add
@@ -274,10 +281,49 @@ def image():
         equal(sandbox.process.exec("cat /opt/built; echo $FLAVOUR").result, "built\nplain text\n")
     finally:
         sandbox.delete()
+    dockerfile = (
+        "ARG UNUSED=1\nFROM base\nARG VERSION=3\nENV PATH=\"/opt/bin:$PATH\" RELEASE=v${VERSION} LITERAL='$PATH' ESCAPED=\\$PATH\n"
+        "ENV OLD two words\nRUN mkdir -p /opt/bin && \\\n    # a comment\n    printf '#!/bin/sh\\necho tool %s\\n' \"$VERSION\" >/opt/bin/tool && chmod +x /opt/bin/tool\n"
+        'RUN ["sh", "-c", "echo \\"$RELEASE\\" >/opt/form"]\nWORKDIR /opt/$RELEASE\nRUN pwd >>/opt/form\n'
+    )
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(dockerfile)
+        file.flush()
+        made = Image.from_dockerfile(file.name)
+    sandbox = Box.client.create(CreateSandboxFromImageParams(image=made), timeout=300)
+    try:
+        found = sandbox.process.exec("tool; cat /opt/form; echo $LITERAL $ESCAPED $OLD; echo $PATH; echo none: $VERSION").result
+        equal(found.splitlines()[:4], ["tool 3", "v3", "/opt/v3", "$PATH $PATH two words"])
+        assert found.splitlines()[4].startswith("/opt/bin:/usr/"), found
+        equal(found.splitlines()[5], "none:")  # an ARG is the build's alone
+    finally:
+        sandbox.delete()
+    with tempfile.NamedTemporaryFile() as file:
+        error = raises(DaytonaError, Box.client.create, CreateSandboxFromImageParams(image=Image.base("base").add_local_file(file.name, "/x")))
+    assert "COPY or ADD of local files" in str(error) and "over http" in str(error), error
     error = raises(DaytonaError, Box.client.create, CreateSandboxFromImageParams(image="no/such:image"))
     assert "no/such:image" in str(error)
     error = raises(DaytonaError, Box.client.create, CreateSandboxFromImageParams(image=Image.base("base").run_commands("exit 3")), timeout=300)
     assert "exit 3" in str(error)
+
+
+@check("resources: of an image, of a snapshot")
+def resources():
+    size = Resources(cpu=1, memory=1, disk=3)
+    sandbox = Box.client.create(CreateSandboxFromImageParams(image=Image.base("base"), resources=size), timeout=300)
+    try:
+        equal([sandbox.cpu, sandbox.memory, sandbox.disk], [1, 1, 3])
+        equal(sandbox.process.exec("nproc").result, "1\n")
+    finally:
+        sandbox.delete()
+    made = Box.client.snapshot.create(CreateSnapshotParams(name=f"sized-{MODE}", image=Image.base("base"), resources=size), timeout=300)
+    try:
+        equal([made.cpu, made.mem, made.disk], [1, 1, 3])
+        sandbox = fresh(snapshot=f"sized-{MODE}")
+        equal([sandbox.cpu, sandbox.memory, sandbox.disk], [1, 1, 3])
+        sandbox.delete()
+    finally:
+        Box.client.snapshot.delete(made)
 
 
 @check("sandbox.refresh_activity, refresh_data, get_metrics_latest")
@@ -581,6 +627,12 @@ def git():
     git.add("repo", ["file.txt"])
     commit = git.commit("repo", "the first", "Ann Author", "ann@example.com")
     equal(len(commit.sha), 40)
+    Box.sandbox.fs.upload_file(b"a name of one letter", "repo/x")
+    equal([(each.name, each.worktree.value) for each in git.status("repo").file_status], [("x", "Untracked")])
+    Box.sandbox.fs.delete_file("repo/x")
+    raises(DaytonaFileNotFoundError, git.add, "repo", ["none.txt"])
+    raises(DaytonaGitBranchNotFoundError, git.checkout_branch, "repo", "none")
+    equal(type(raises(DaytonaConflictError, git.delete_branch, "repo", "main")), DaytonaConflictError)  # it is checked out
     git.create_branch("repo", "feature")
     equal(sorted(git.branches("repo").branches), ["feature", "main"])
     git.checkout_branch("repo", "main")
@@ -613,6 +665,7 @@ def volumes():
         for content in ("first", "second"):
             sandbox = fresh(volumes=[VolumeMount(volume_id=volume.id, mount_path="/home/daytona/data")])
             try:
+                equal([(each.volume_id, each.mount_path) for each in sandbox.volumes], [(volume.id, "/home/daytona/data")])
                 if content == "second":
                     equal(sandbox.process.exec("sudo cat /home/daytona/data/f 2>/dev/null || cat /home/daytona/data/f").result, "first\n")
                 sandbox.process.exec(f"echo {content} > /tmp/f; sudo cp /tmp/f /home/daytona/data/f || cp /tmp/f /home/daytona/data/f")
@@ -626,11 +679,11 @@ def volumes():
 
 @check("secret.create, list, delete; in a sandbox as a placeholder")
 def secrets():
-    made = Box.client.secret.create(CreateSecretParams(name="compat_key", value="the-secret-value", hosts=["api.example.com"]))
+    made = Box.client.secret.create(CreateSecretParams(name="COMPAT_Key", value="the-secret-value", hosts=["api.example.com"]))
     try:
-        equal([made.name, made.hosts], ["compat_key", ["api.example.com"]])
+        equal([made.name, made.hosts], ["COMPAT_Key", ["api.example.com"]])
         assert made.id in [each.id for each in Box.client.secret.list().items]
-        sandbox = fresh(secrets={"API_KEY": "compat_key"})
+        sandbox = fresh(secrets={"API_KEY": "COMPAT_Key"})
         try:
             seen = sandbox.process.exec("echo $API_KEY").result.strip()
             assert seen and seen != "the-secret-value", seen
@@ -669,6 +722,75 @@ def previews():
     equal(fetch(link.url), 200)
     Box.sandbox.set_public(False)
     assert fetch(link.url) in (401, 403)
+
+
+# ---- what needs the template code-interpreter
+
+
+PROGRAM_PY = "import os\n\n\nclass Greeter:\n    def greet(self, name):\n        return os.path.join('/', name)\n\n\ndef main():\n    return Greeter().gr\n"
+PROGRAM_TS = "export class Greeter {\n  greet(name: string): string {\n    return 'hello ' + name\n  }\n}\n\nconst text = new Greeter().gr\n"
+
+
+@check("process.code_run: typescript, javascript", full=True)
+def code_run_node():
+    for language, code in (("typescript", "enum E { two = 2 }\nconst n: number = 40\nconsole.log(n + E.two)"), ("javascript", "console.log(6 * 7)")):
+        sandbox = fresh(language=language)
+        try:
+            equal(sandbox.process.code_run(code).result, "42\n")
+            equal(sandbox.process.code_run("throw new Error('broken')").exit_code, 1)
+        finally:
+            sandbox.delete()
+
+
+def language_server(language, file, program, line):
+    """A server for a project that has one file, whose last word can be completed."""
+    Box.sandbox.fs.upload_file(program.encode(), f"lsp/{language} project/{file}")
+    project = f"/home/daytona/lsp/{language} project"
+    server = Box.sandbox.create_lsp_server(language, project)
+    raises(DaytonaLspServerNotInitializedError, server.did_open, f"{project}/{file}")
+    server.start()
+    server.start()  # it runs already
+    server.did_open(f"{project}/{file}")
+    symbols = {symbol.name: symbol for symbol in server.document_symbols(f"{project}/{file}")}
+    assert {"Greeter", "greet"} <= set(symbols), set(symbols)
+    equal(symbols["Greeter"].kind, 5)
+    equal(symbols["Greeter"].location.uri, f"file:///home/daytona/lsp/{language}%20project/{file}")
+    equal(symbols["greet"].location.range.start.line, symbols["Greeter"].location.range.start.line + 1)
+    character = len(program.splitlines()[line])
+    found = server.completions(f"{project}/{file}", LspCompletionPosition(line=line, character=character))
+    labels = [item.label for item in found.items]
+    assert any(label.startswith("greet") for label in labels), labels[:20]
+    relative = Box.sandbox.create_lsp_server(language, f"lsp/{language} project")  # the same, as a client may also name it
+    equal(len(relative.document_symbols(file)), len(symbols))
+    return server, f"{project}/{file}"
+
+
+@check("sandbox.create_lsp_server: python", full=True)
+def lsp_python():
+    server, path = language_server("python", "main.py", PROGRAM_PY, 9)
+    error = raises(DaytonaError, server.workspace_symbols, "Greeter")  # pylsp has none
+    assert "pylsp refused workspace/symbol" in str(error), error
+    raises(DaytonaNotFoundError, server.did_open, path + ".none")
+    server.did_close(path)
+    server.stop()
+    raises(DaytonaLspServerNotInitializedError, server.document_symbols, path)
+    raises(DaytonaLspServerNotInitializedError, server.stop)
+
+
+@check("sandbox.create_lsp_server: typescript", full=True)
+def lsp_typescript():
+    server, path = language_server("typescript", "main.ts", PROGRAM_TS, 6)
+    equal([symbol.name for symbol in server.workspace_symbols("Greeter")], ["Greeter"])
+    equal([symbol.name for symbol in server.sandbox_symbols("Greeter")], ["Greeter"])
+    server.did_close(path)
+    server.stop()
+
+
+@check("sandbox.create_lsp_server: javascript", full=True)
+def lsp_javascript():
+    server, path = language_server("javascript", "main.js", PROGRAM_TS.replace(": string", ""), 6)
+    server.did_close(path)
+    server.stop()
 
 
 def main():
