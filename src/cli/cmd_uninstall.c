@@ -86,7 +86,7 @@ static int uninstall_run(struct cli *cli, void *data, int argc, char **argv, str
 	cleanup_sandboxes struct husk_sandbox **list = NULL;
 
 	(void)argc, (void)argv;
-	if (arguments->stop == arguments->data)
+	if (!arguments->stop && !arguments->data)
 		return husk_fail(
 			err, HUSK_INVALID,
 			"uninstall needs --stop or --data; the program itself is removed by apt purge husk, or "
