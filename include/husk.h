@@ -353,6 +353,18 @@ void husk_rewound_free(struct husk_rewound *rewound);
 int husk_rewind(struct husk *husk, const char *sandbox, const char *point, bool drop_later, struct husk_rewound **out,
 		struct husk_error *err);
 
+struct husk_promoted {
+	char *sandbox;      /* the parent, which continues as the fork was */
+	int64_t checkpoint; /* of the parent: the state that it took over */
+	char **ended;       /* ids of the fork, and of the other forks of the parent */
+};
+void husk_promoted_free(struct husk_promoted *promoted);
+/* Puts a fork into the place of the sandbox that it was forked from: the parent (id, name, TTL, policy, volumes) continues with
+ * the memory, processes and disk of the fork, as after a rewind, and the fork ends. The other forks of the parent end too, unless
+ * `keep`. The state of the fork is a checkpoint of the parent first, so nothing is lost if a later step fails. The parent may be
+ * running, paused or hibernated. INVALID: the sandbox is no fork, or the two differ in disk size or volumes. `out` may be NULL. */
+int husk_promote(struct husk *husk, const char *sandbox, bool keep, struct husk_promoted **out, struct husk_error *err);
+
 /* ---- processes ---- */
 
 struct husk_exec_options {

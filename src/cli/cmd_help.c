@@ -18,6 +18,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_fork,
 	&cli_checkpoint,
 	&cli_rewind,
+	&cli_promote,
 	&cli_history,
 	&cli_diff,
 	&cli_tree,

@@ -1,5 +1,5 @@
 /*
- * `husk checkpoint`, `husk rewind`, `husk history`: numbered checkpoints of one sandbox, and the rewind to one. A
+ * `husk checkpoint`, `husk rewind`, `husk promote`, `husk history`: numbered checkpoints of one sandbox, and the ways to them. A
  * rewind prints on stderr what it could not undo.
  */
 #include "cli/cli.h"
@@ -67,6 +67,39 @@ static int rewind_run(struct cli *cli, void *data, int argc, char **argv, struct
 	if (cli->verbose)
 		output_note("rewind took %lld ms", (long long)(time_monotonic_ms() - started));
 	return cli->json ? output_json(json_rewound(rewound), err) : tell_rewound(rewound, err);
+}
+
+/* ---- promote ---- */
+
+struct promote_arguments {
+	bool keep;
+};
+
+static const struct option_spec promote_options[] = {
+	OPTION(0, "keep", OPTION_FLAG, struct promote_arguments, keep, NULL,
+	       "leave the other forks of the parent alone"),
+	{ 0 },
+};
+
+static int promote_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct promote_arguments *arguments = data;
+	cleanup_promoted struct husk_promoted *promoted = NULL;
+
+	(void)argc;
+	if (interrupt_hold(err) < 0)
+		return -1;
+	struct progress *progress = progress_begin("promoting %s", argv[0]);
+	int status = husk_promote(cli->husk, argv[0], arguments->keep, &promoted, err);
+	progress_end(&progress);
+	if (status < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_promoted(promoted), err);
+	printf("%s\n", promoted->sandbox);
+	for (size_t i = 0; promoted->ended[i]; i++)
+		output_note("%s has ended", promoted->ended[i]);
+	return 0;
 }
 
 /* ---- history ---- */
@@ -141,6 +174,22 @@ const struct cli_command cli_rewind = {
 	.min = 1,
 	.max = 2,
 	.run = rewind_run,
+};
+
+const struct cli_command cli_promote = {
+	.name = "promote",
+	.operands = "SANDBOX",
+	.summary = "Put a fork into the place of the sandbox that it was forked from",
+	.details = "The parent keeps its id, name, TTL and volumes, and continues with the memory, processes and disk "
+		   "of the fork.\n"
+		   "The fork and the other forks of the parent end. The state that the parent had is lost, unless it "
+		   "has a\n"
+		   "checkpoint (husk checkpoint). Prints the id of the parent.\n",
+	.groups = { { promote_options, 0 } },
+	.arguments_size = sizeof(struct promote_arguments),
+	.min = 1,
+	.max = 1,
+	.run = promote_run,
 };
 
 const struct cli_command cli_history = {

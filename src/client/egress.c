@@ -12,12 +12,6 @@
 
 #define RECORD_MAX (4u << 20)
 
-static void drop_row(struct catalog_sandbox **row)
-{
-	catalog_sandbox_free(*row);
-}
-#define cleanup_row cleanup(drop_row)
-
 /* ---- the policy ---- */
 
 int husk_egress_get(struct husk *husk, const char *sandbox, struct husk_egress **out, struct husk_error *err)

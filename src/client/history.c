@@ -16,18 +16,6 @@
 #define SETTLE_MS 60000 /* how long a rewind waits for a sandbox that is being created, woken or hibernated */
 #define LOOK_TURNS 100  /* of 5 ms: how often it checks whether the other process is gone */
 
-static void drop_row(struct catalog_sandbox **row)
-{
-	catalog_sandbox_free(*row);
-}
-#define cleanup_row cleanup(drop_row)
-
-static void drop_point(struct catalog_point **point)
-{
-	catalog_point_free(*point);
-}
-#define cleanup_point cleanup(drop_point)
-
 static void drop_points(struct catalog_point ***list)
 {
 	catalog_point_list_free(*list);

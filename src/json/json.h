@@ -28,6 +28,7 @@ json_t *json_checkpoint(const struct husk_checkpoint *checkpoint);
 json_t *json_checkpoints(struct husk_checkpoint *const *list);
 /* With one sentence for each thing that was not taken back, in "not_undone". */
 json_t *json_rewound(const struct husk_rewound *rewound);
+json_t *json_promoted(const struct husk_promoted *promoted);
 /* Families of sandboxes and snapshots (json_tree.c), an array of {"id", …, "children"}: that of one (`of`, an id or a name; NULL:
  * every one that has a member that lives or is kept, and with `all` the others too). */
 int json_tree(struct husk *husk, const char *of, bool all, json_t **out, struct husk_error *err);

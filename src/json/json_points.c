@@ -60,3 +60,9 @@ json_t *json_rewound(const struct husk_rewound *rewound)
 			 json_egress_traffic(rewound->left, rewound->left_count), "volumes",
 			 json_texts(rewound->volumes), "not_undone", sentences(rewound));
 }
+
+json_t *json_promoted(const struct husk_promoted *promoted)
+{
+	return json_pack("{s:s, s:I, s:o}", "sandbox", promoted->sandbox, "checkpoint",
+			 (json_int_t)promoted->checkpoint, "ended", json_texts(promoted->ended));
+}

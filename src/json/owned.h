@@ -46,6 +46,11 @@ static inline void owned_rewound(struct husk_rewound **rewound)
 	husk_rewound_free(*rewound);
 }
 
+static inline void owned_promoted(struct husk_promoted **promoted)
+{
+	husk_promoted_free(*promoted);
+}
+
 static inline void owned_changes(struct husk_change ***list)
 {
 	husk_change_list_free(*list);
@@ -108,6 +113,7 @@ static inline void owned_tokens(struct husk_token ***list)
 #define cleanup_checkpoint cleanup(owned_checkpoint)
 #define cleanup_checkpoints cleanup(owned_checkpoints)
 #define cleanup_rewound cleanup(owned_rewound)
+#define cleanup_promoted cleanup(owned_promoted)
 #define cleanup_changes cleanup(owned_changes)
 #define cleanup_husk_template cleanup(owned_template) /* store/template.h has a cleanup_template */
 #define cleanup_templates cleanup(owned_templates)

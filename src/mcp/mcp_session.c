@@ -99,10 +99,9 @@ static int use_named(struct tool_call *call, const char *name, int64_t ms, struc
 	return call->sandbox ? renew(call->session->husk, sandbox, ms, err) : husk_fail_memory(err);
 }
 
-int session_other(struct tool_call *call, const char *field, struct husk_error *err)
+int session_check(struct tool_call *call, const char *field, const char *name, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
-	const char *name = tool_string(call, field);
 
 	return name ? find_named(call, field, name, &sandbox, err) : 0;
 }

@@ -1,6 +1,7 @@
 /*
- * The tools for going back: checkpoint_sandbox keeps a point of a sandbox, rewind_sandbox puts the same sandbox back to one
- * and says what that could not undo, diff_sandbox lists the files that have changed. Each is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
+ * The tools for going back and forth: checkpoint_sandbox saves the state of a sandbox, rewind_sandbox puts the same sandbox
+ * back to it and lists what that could not undo, promote_sandbox puts a fork into the place of its parent, diff_sandbox lists
+ * the files that differ. Each tool is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
 
@@ -51,6 +52,32 @@ int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err)
 	return say_rewound(call, rewound, document, err) < 0 ? -1 : tool_give(call, json_incref(document), err);
 }
 
+/* The parent changes too: it must be one that the session may use. */
+static int check_parent(struct tool_call *call, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *fork = NULL;
+
+	if (husk_inspect(call->session->husk, call->sandbox, &fork, err) < 0)
+		return -1;
+	return session_check(call, "sandbox", fork->parent, err);
+}
+
+int tool_promote_sandbox(struct tool_call *call, struct husk_error *err)
+{
+	cleanup_promoted struct husk_promoted *promoted = NULL;
+
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || check_parent(call, err) < 0 ||
+	    husk_promote(call->session->husk, call->sandbox, tool_bool(call, "keep"), &promoted, err) < 0)
+		return -1;
+	size_t count = strv_length(promoted->ended);
+	if (tool_sayf(call, err, "sandbox %s goes on as %s was; %zu fork%s ended", promoted->sandbox, call->sandbox,
+		      count, count == 1 ? "" : "s") < 0)
+		return -1;
+	free(call->sandbox);
+	call->sandbox = strdup(promoted->sandbox);
+	return tool_give(call, json_promoted(promoted), err);
+}
+
 static int say_changes(struct tool_call *call, struct husk_change *const *list, size_t count, struct husk_error *err)
 {
 	cleanup_buf struct buf text = { 0 };
@@ -70,7 +97,7 @@ int tool_diff_sandbox(struct tool_call *call, struct husk_error *err)
 	const char *against = tool_string(call, "against");
 	size_t count = 0;
 
-	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || session_other(call, "against", err) < 0 ||
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || session_check(call, "against", against, err) < 0 ||
 	    husk_diff(call->session->husk, call->sandbox, against, tool_string(call, "path"), &list, err) < 0)
 		return -1;
 	while (list[count])

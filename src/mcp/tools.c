@@ -32,6 +32,7 @@ static const struct tool tools[] = {
 	{ "snapshot_sandbox", tool_snapshot_sandbox },
 	{ "checkpoint_sandbox", tool_checkpoint_sandbox },
 	{ "rewind_sandbox", tool_rewind_sandbox },
+	{ "promote_sandbox", tool_promote_sandbox },
 	{ "diff_sandbox", tool_diff_sandbox },
 	{ "hibernate_sandbox", tool_hibernate_sandbox },
 	{ "kill_sandbox", tool_kill_sandbox },

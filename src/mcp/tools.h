@@ -49,6 +49,7 @@ int tool_fork_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_promote_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_diff_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_hibernate_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_kill_sandbox(struct tool_call *call, struct husk_error *err);
@@ -126,8 +127,8 @@ enum need { NEED_EXISTING, NEED_ANY /* make one when there is none */ };
 /* Which sandbox the call is about: fills call->sandbox and call->note, and sees that it lives for `ms` more. */
 int session_sandbox(struct tool_call *call, enum need need, int64_t ms, struct husk_error *err);
 /* Makes one; *made is the caller's. `keep`: it outlives the session. */
-/* Checks that the argument `field`, if it is given, names a sandbox that lives and that the session may use. */
-int session_other(struct tool_call *call, const char *field, struct husk_error *err);
+/* Checks that `name` (NULL is fine) is a sandbox that lives and that the session may use. Errors name the argument `field`. */
+int session_check(struct tool_call *call, const char *field, const char *name, struct husk_error *err);
 int session_create(struct tool_call *call, struct husk_create_options *options, bool keep, bool as_default,
 		   const char *key, struct husk_sandbox **made, struct husk_error *err);
 /* The one that calls use which name none; ended too. *out NULL: there was none. */

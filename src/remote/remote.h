@@ -83,6 +83,8 @@ int remote_history(struct remote *remote, const char *sandbox, struct husk_check
 int remote_checkpoint_remove(struct remote *remote, const char *sandbox, const char *point, struct husk_error *err);
 int remote_rewind(struct remote *remote, const char *sandbox, const char *point, bool drop_later,
 		  struct husk_rewound **out, struct husk_error *err);
+int remote_promote(struct remote *remote, const char *sandbox, bool keep, struct husk_promoted **out,
+		   struct husk_error *err);
 
 /* ---- remote_diff.c ---- */
 

@@ -75,6 +75,44 @@ static struct husk_rewound *read_rewound(const json_t *document, struct husk_err
 	return NULL;
 }
 
+static struct husk_promoted *read_promoted(const json_t *document, struct husk_error *err)
+{
+	struct reading r = { .from = document };
+	struct husk_promoted *out = calloc(1, sizeof(*out));
+
+	if (!out) {
+		husk_fail_memory(err);
+		return NULL;
+	}
+	out->sandbox = read_needed(&r, "sandbox");
+	out->checkpoint = (int64_t)read_count(&r, "checkpoint");
+	out->ended = read_texts(&r, "ended");
+	if (read_done(&r, "a promotion", err) == 0)
+		return out;
+	husk_promoted_free(out);
+	return NULL;
+}
+
+int remote_promote(struct remote *remote, const char *sandbox, bool keep, struct husk_promoted **out,
+		   struct husk_error *err)
+{
+	cleanup_json json_t *document = NULL;
+	struct writing w;
+
+	write_begin(&w);
+	write_bool(&w, "keep", keep);
+	struct exchange x = { .method = "POST", .body = write_done(&w, err) };
+	if (!x.body)
+		return -1;
+	x.target = target_make("/v1/sandboxes/%s/promote", sandbox);
+	if (exchange_run(remote, &x, &document, err) < 0)
+		return -1;
+	if (!out)
+		return 0;
+	*out = read_promoted(document, err);
+	return *out ? 0 : -1;
+}
+
 int remote_rewind(struct remote *remote, const char *sandbox, const char *point, bool drop_later,
 		  struct husk_rewound **out, struct husk_error *err)
 {

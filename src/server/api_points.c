@@ -50,6 +50,20 @@ static int handle_rewind(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_rewound(rewound), err);
 }
 
+static int handle_promote(struct request *request, struct husk_error *err)
+{
+	cleanup_promoted struct husk_promoted *promoted = NULL;
+	struct fields fields;
+
+	if (fields_begin(&fields, request_json(request, err)) < 0)
+		return -1;
+	bool keep = fields_bool(&fields, "keep", false);
+	if (fields_done(&fields, err) < 0 ||
+	    husk_promote(request_husk(request), request_path(request, "id"), keep, &promoted, err) < 0)
+		return -1;
+	return respond_json(request, 200, json_promoted(promoted), err);
+}
+
 static int handle_tree(struct request *request, struct husk_error *err)
 {
 	bool all = false;
@@ -79,6 +93,7 @@ const struct route point_routes[] = {
 	{ "GET", "/v1/sandboxes/{id}/checkpoints", handle_list, 0 },
 	{ "DELETE", "/v1/sandboxes/{id}/checkpoints/{point}", handle_delete, 0 },
 	{ "POST", "/v1/sandboxes/{id}/rewind", handle_rewind, 0 },
+	{ "POST", "/v1/sandboxes/{id}/promote", handle_promote, 0 },
 	{ "GET", "/v1/tree", handle_tree, 0 },
 	{ 0 },
 };

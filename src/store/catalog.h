@@ -75,6 +75,11 @@ struct catalog_sandbox {
 	int64_t point; /* the number of its current checkpoint; 0: none */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is allowed */
+static inline void catalog_sandbox_drop(struct catalog_sandbox **row)
+{
+	catalog_sandbox_free(*row);
+}
+#define cleanup_row cleanup(catalog_sandbox_drop)
 void catalog_sandbox_list_free(struct catalog_sandbox **list);
 
 /* Inserts the row and gives it a free slot (row->slot). CONFLICT: a live sandbox has that name, or one of the last day
@@ -184,6 +189,11 @@ struct catalog_point {
 #define CATALOG_POINTS_MAX 256 /* of one sandbox */
 void catalog_point_free(struct catalog_point *row);
 void catalog_point_list_free(struct catalog_point **list);
+static inline void catalog_point_drop(struct catalog_point **row)
+{
+	catalog_point_free(*row);
+}
+#define cleanup_point cleanup(catalog_point_drop)
 /* Sets its number and its parent. CONFLICT: the label is used; LIMIT: too many. */
 int catalog_point_add(struct catalog *catalog, struct catalog_point *row, struct husk_error *err);
 /* Marks it as ready and as the current checkpoint of the sandbox. */

@@ -384,6 +384,124 @@ def test_the_family_is_drawn():
 # ---- over the API, from elsewhere, and by an agent ----
 
 
+# ---- a fork in the place of its parent ----
+
+
+@test
+def test_promote():
+    box = create("--name", "tree-parent", "--ttl", "20m")
+    before = inspect(box)
+    note(box, "parent")
+    left, right = fork(box, "-n", "2")
+    note(left, "left")
+    note(right, "right")
+    start_counter(right)
+    count = len(assert_ticking(right))
+    done = husk("promote", "--json", right).json()
+    assert_equal((done["sandbox"], done["checkpoint"], sorted(done["ended"])), (box, 1, sorted([left, right])))
+    assert_equal(note("tree-parent"), "right")
+    assert_equal(sh(box, "hostname"), box)
+    assert len(assert_ticking(box)) >= count, "the processes of the fork go on"
+    after = inspect(box)
+    assert_equal([after[key] for key in ("id", "name", "created_at", "expires_at")],
+                 [before[key] for key in ("id", "name", "created_at", "expires_at")])
+    assert_equal([inspect(each)["state"] for each in (left, right)], ["ended", "ended"])
+    assert_equal([(point["number"], point["label"], point["current"]) for point in history(box)], [(1, right, True)])
+    # The checkpoint is the parent's now: it can go back to it after other work.
+    note(box, "later")
+    rewind(box, "1")
+    assert_equal(note(box), "right")
+    assert_no_leaks()
+
+
+@test
+def test_promote_of_and_into_sleeping_ones():
+    box = create()
+    note(box, "parent")
+    checkpoint(box, "mine")
+    child, other = fork(box, "-n", "2")
+    note(child, "child")
+    husk("hibernate", child)
+    husk("hibernate", box)
+    assert_equal(husk("promote", "--json", "--keep", child).json()["ended"], [child])
+    assert_equal((inspect(box)["state"], note(box), inspect(other)["state"]), ("running", "child", "running"))
+    # The parent's own checkpoints stay, and a grandchild can be promoted after its parent was.
+    rewind(box, "mine")
+    assert_equal(note(box), "parent")
+    grandchild = fork(other)[0]
+    note(grandchild, "grandchild")
+    assert_equal(husk("promote", grandchild).text.strip(), other)
+    husk("promote", other)
+    assert_equal(note(box), "grandchild")
+
+
+@test
+def test_promote_refusals():
+    box = create()
+    assert_fails("promote", box, code=2, says="not a fork")
+    child = fork(box)[0]
+    husk("rm", box)
+    assert_fails("promote", child, code=None, says=[box, "has ended"])
+    assert_equal(inspect(child)["state"], "running")
+    snapshot = adopt_snapshot(husk("snapshot", "create", "--json", child).json()["id"])
+    assert_fails("promote", create("--from", snapshot), code=2, says="not a fork")
+    assert_fails("promote", "nobody", code=3, says="nobody")
+
+
+def promoted_or_not(box, child):
+    """Either the child still lives and the parent is as it was, or its state is the parent's checkpoint, and never both."""
+    time.sleep(SLOW)  # what the client has asked for goes on without it
+    husk("ls")  # clears up
+    if inspect(child)["state"] != "ended":
+        assert_equal(note(box), "parent")
+        assert_equal(note(child), "child")
+        return False
+    assert child in [point["label"] for point in history(box)], "the state of a child that has ended is a checkpoint"
+    husk("rewind", box, child)
+    assert_equal(note(box), "child")
+    return True
+
+
+@test
+def test_kill_9_of_a_promote():
+    done = 0
+    for moment in range(MOMENTS):
+        box = create()
+        note(box, "parent")
+        child = fork(box)[0]
+        note(child, "child")
+        with ending(start("promote", child)) as client:
+            time.sleep(0.03 * moment * SLOW)
+            client.send_signal(signal.SIGKILL)
+        done += promoted_or_not(box, child)
+        husk("rm", "-f", box, child)
+    assert_no_leaks()
+    print(f"# {done} of {MOMENTS} were promoted")
+
+
+@test
+def test_kill_9_of_the_supervisors_of_a_promote():
+    for moment in range(MOMENTS):
+        box = create()
+        note(box, "parent")
+        checkpoint(box)  # without it the parent's own state ends with its supervisor
+        child = fork(box)[0]
+        note(child, "child")
+        victim = supervisor_pid(child if moment % 2 else box)
+        with ending(start("promote", child)) as client:
+            time.sleep(0.03 * moment * SLOW)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            client.communicate(timeout=60 * SLOW)
+        husk("ls")
+        states = inspect(box)["state"], inspect(child)["state"]
+        if states[0] != "ended" and child in [point["label"] for point in history(box)]:
+            husk("rewind", box, child)
+            assert_equal(note(box), "child", str(states))
+        husk("rm", "-f", box, child, code=None)
+    assert_no_leaks()
+
+
 @test
 def test_over_the_api():
     with server() as huskd:
@@ -403,6 +521,12 @@ def test_over_the_api():
         huskd.delete(f"{path}/checkpoints/start")
         huskd.delete(f"{path}/checkpoints/start", status=404)
         huskd.post(f"{path}/rewind", status=404)
+        child = adopt(huskd.post(f"{path}/fork", status=201).json()["sandboxes"][0]["id"])
+        note(child, "child")
+        assert_equal(huskd.post(f"/v1/sandboxes/{child}/promote", {}).json()["sandbox"], box)
+        assert_equal(note(box), "child")
+        huskd.post(f"{path}/promote", status=400)
+        huskd.post(f"{path}/promote", {"kept": True}, status=400)
 
 
 @test
@@ -418,6 +542,10 @@ def test_from_elsewhere():
         assert_equal(note(box), "one")
         husk("history", box, "--rm", "far", env=far)
         assert_equal(history(box), [])
+        child = fork(box)[0]
+        note(child, "child")
+        assert_equal(husk("promote", "--json", child, env=far).json()["ended"], [child])
+        assert_equal(note(box), "child")
 
 
 @test
@@ -448,6 +576,13 @@ def test_an_agent_rewinds_itself():
         assert_equal(back["structuredContent"]["sandbox"], made)
         assert_in("is back at checkpoint 1", back["content"][0]["text"])
         assert_equal(tool("run_command", command="cat /root/note")["structuredContent"]["stdout"], "whole\n")
+        child = tool("fork_sandbox")["structuredContent"]["forks"][0]
+        adopt(child)
+        tool("run_command", sandbox=child, command="echo better >/root/note")
+        assert_in("changed /root/note", tool("diff_sandbox", sandbox=child, against=made)["content"][0]["text"])
+        kept = tool("promote_sandbox", sandbox=child)["structuredContent"]
+        assert_equal((kept["sandbox"], kept["ended"]), (made, [child]))
+        assert_equal(tool("run_command", command="cat /root/note")["structuredContent"]["stdout"], "better\n")
 
 
 if __name__ == "__main__":

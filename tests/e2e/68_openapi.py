@@ -108,6 +108,9 @@ def lifecycle(call, box):
     call("removeCheckpoint", status=204, id=box, point="conform")
     call("rewindSandbox", status=404, id=box)
     call("diffSandbox", id=box)
+    child = call("forkSandbox", {"count": 1}, 201, id=box).json()["sandboxes"][0]["id"]
+    call("promoteSandbox", {"keep": True}, id=child)
+    call("promoteSandbox", status=400, id=box)
     call("diffSandbox", id=box, query=f"?against={box}&path=/root")
     call("diffSandbox", id=box, query="?against=nobody", status=404)
     call("tree", query="?all=true")

@@ -388,7 +388,10 @@ def test_diff():
     assert_equal([(each.path, each.change) for each in child.diff(box)], [("/etc/b", "added"), ("/root/a", "changed")])
     assert_equal([each.path for each in child.diff(box.id, path="/root")], ["/root/a"])
     raises(sdk.NotFoundError, lambda: child.diff("nobody"))
-    child.kill()
+    done = child.promote()
+    assert_equal((done.sandbox, done.ended), (box.id, [child.id]))
+    assert_equal(box.filesystem.read_text("/root/a"), "two")
+    raises(sdk.InvalidError, box.promote)
     box.kill()
 
 

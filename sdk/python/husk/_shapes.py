@@ -155,6 +155,15 @@ class Rewound(Model):
 
 
 @dataclass(frozen=True)
+class Promoted(Model):
+    """What a promotion did."""
+
+    sandbox: str  # the parent, which continues as the fork was
+    checkpoint: int = 0  # of the parent: the state that it took over
+    ended: list[str] = field(default_factory=list)  # ids of the fork, and of the other forks of the parent
+
+
+@dataclass(frozen=True)
 class Change(Model):
     """A file that differs from the template's, or from another sandbox's."""
 

@@ -21,6 +21,7 @@ import {
   type HuskEvent,
   type Mount,
   type ProcessInfo,
+  type Promoted,
   type Rewound,
   type SandboxInfo,
   type SnapshotInfo,
@@ -293,6 +294,12 @@ export class Sandbox {
   async rewind(checkpoint?: number | string, options: { dropLater?: boolean } = {}): Promise<Rewound> {
     const json = { ...(checkpoint === undefined ? {} : { checkpoint: String(checkpoint) }), ...toWire(options) };
     return fromWire(await this.transport.json<object>("POST", `${this.path}/rewind`, { json }));
+  }
+
+  /** Puts this fork into the place of the sandbox that it was forked from, which continues with its memory, processes and disk.
+   *  This sandbox ends, and so do the other forks of the parent, unless keep. */
+  async promote(options: { keep?: boolean } = {}): Promise<Promoted> {
+    return fromWire(await this.transport.json<object>("POST", `${this.path}/promote`, { json: toWire(options) }));
   }
 
   /** The files that differ from those of another sandbox of the same template, or from the template's own: added, removed and

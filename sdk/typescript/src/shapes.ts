@@ -181,6 +181,16 @@ export interface Rewound {
   notUndone: string[];
 }
 
+/** What a promotion did. */
+export interface Promoted {
+  /** The parent, which continues as the fork was. */
+  sandbox: string;
+  /** Of the parent: the state that it took over. */
+  checkpoint: number;
+  /** Ids of the fork, and of the other forks of the parent. */
+  ended: string[];
+}
+
 /** A file that differs from the template's, or from another sandbox's. */
 export interface Change {
   path: string;

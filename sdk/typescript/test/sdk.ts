@@ -199,7 +199,8 @@ test("what changed", async () => {
   await child!.exec("echo x >/root/diff-me");
   assert.deepEqual((await child!.diff({ against: box })).map((each) => [each.path, each.change]), [["/root/diff-me", "added"]]);
   assert.deepEqual((await child!.diff({ path: "/root/diff-me" })).map((each) => each.type), ["file"]);
-  await child!.kill();
+  assert.deepEqual((await child!.promote({ keep: true })).ended, [child!.id]);
+  assert.equal((await box.exec("cat /root/diff-me")).stdout, "x\n");
 });
 
 test("extend, metadata, stats, events, logs, list, connect", async () => {

@@ -28,6 +28,7 @@ from ..models import (
     EgressEvent,
     ExecResult,
     ProcessInfo,
+    Promoted,
     Rewound,
     SandboxEvent,
     SandboxInfo,
@@ -346,6 +347,12 @@ class Sandbox:
         rewound = Rewound.from_document(self._client._json(request))
         self.refresh()
         return rewound
+
+    def promote(self, *, keep: bool = False) -> Promoted:
+        """Puts this fork into the place of the sandbox that it was forked from, which continues with its memory, processes and
+        disk. This sandbox ends, and so do the other forks of the parent, unless keep."""
+        request = Request.json("POST", self._path("promote"), given(keep=keep or None), timeout=MOVE_SECONDS)
+        return Promoted.from_document(self._client._json(request))
 
     def diff(self, against: str | Sandbox | None = None, *, path: str | None = None) -> List[Change]:
         """The files that differ from those of another sandbox of the same template, or from the template's own: added, removed
