@@ -1,10 +1,11 @@
 /*
- * The tools for going back: checkpoint_sandbox keeps a point of a sandbox, rewind_sandbox puts the same sandbox back to one
- * and says what that could not undo, diff_sandbox lists the files that have changed. Each is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
+ * The tools for going back. checkpoint_sandbox keeps a point of a sandbox. rewind_sandbox puts the same sandbox back to
+ * one and reports what could not be undone. diff_sandbox lists the changed files. Each is a thin layer over libhusk;
+ * mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
 
-#define CHANGES_MAX 500u /* that a model is shown */
+#define CHANGES_MAX 500u /* shown to a model */
 
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 {
@@ -23,7 +24,7 @@ int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 			 err);
 }
 
-/* The text for the model: where it is, and line by line what stays done. */
+/* The text for the model: the checkpoint, and a line for each effect that was not undone. */
 static int say_rewound(struct tool_call *call, const struct husk_rewound *rewound, json_t *document,
 		       struct husk_error *err)
 {
