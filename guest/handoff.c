@@ -217,7 +217,7 @@ static bool request_send(int fd, const struct handoff_request *request)
 	return send_all(fd, (const char *)request + count, sizeof(*request) + request->size - (size_t)count);
 }
 
-/* ---- while it runs ---- */
+/* ---- while the command runs ---- */
 
 static void pass_on(int number)
 {

@@ -132,9 +132,9 @@ class Bash(Interpreter):
 
 class Lines(Interpreter):
     """An interpreter with its own kernel in this directory. A request is a line to its descriptor 3: the file with the code,
-    then words "set:NAME=VALUE", "unset:NAME" and "env:NAME=VALUE" (for this call only), names and values in hexadecimal. It writes
-    events to its descriptor 4, one JSON line each, up to "end". A result may name files with further representations, which
-    this side removes."""
+    then words "set:NAME=VALUE", "unset:NAME" and "env:NAME=VALUE" (for this call only), names and values in hexadecimal.
+    It writes events to its descriptor 4, one JSON line each, up to "end". A result may name files with further
+    representations, which this side removes."""
 
     command = ()
 

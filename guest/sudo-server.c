@@ -137,7 +137,7 @@ static bool read_order(int fd, struct order *order)
 	return order->argv && order->environment && order->argv[0] && at < end;
 }
 
-/* ---- who may ---- */
+/* ---- permission ---- */
 
 static bool allowed(struct order *order)
 {
@@ -159,7 +159,7 @@ static bool allowed(struct order *order)
 	return false;
 }
 
-/* ---- what is asked for ---- */
+/* ---- options ---- */
 
 static void parse_letter(char letter, struct plan *plan)
 {
@@ -221,7 +221,7 @@ static struct plan parse(char **argv)
 	return plan;
 }
 
-/* ---- running it, as sudo would ---- */
+/* ---- running the command, as sudo does ---- */
 
 static void set(const char *name, const char *value)
 {
@@ -345,7 +345,7 @@ static _Noreturn void run(struct order *order)
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-/* ---- following it ---- */
+/* ---- following the command ---- */
 
 static int ended; /* the write end of a pipe: it makes the other end readable when the child ends */
 

@@ -202,7 +202,7 @@ void writes_end(struct agent *agent, uint64_t number); /* 0 is allowed */
  * to this value of the clock. */
 const struct own_write *writes_find(const struct agent *agent, const char *path, uint64_t seen);
 
-/* ---- changes.c: what differs from the template ------------------------------------------------------------------ */
+/* ---- changes.c: differences from the template ------------------------------------------------------------------ */
 
 /* The two layers that the root is made of. */
 struct layers {

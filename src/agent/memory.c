@@ -50,7 +50,7 @@ void memory_give_back(void)
 		log_line(LOG_WARN, "cannot give caches back: %s", strerror(errno));
 }
 
-/* ---- who wants to know ---- */
+/* ---- the channels of OOM_WATCH ---- */
 
 static bool oom_watch_pump(struct agent *agent, struct channel *channel)
 {

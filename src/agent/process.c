@@ -335,7 +335,7 @@ int process_put_end(const struct process *process, struct buf *message)
 	return process->oom ? wire_put_int(message, TAG_OOM, 1) : 0;
 }
 
-/* ---- what is remembered ---- */
+/* ---- the table of processes ---- */
 
 void process_free(struct agent *agent, struct process *process)
 {

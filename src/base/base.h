@@ -173,7 +173,7 @@ pid_t command_start(const struct command *command, struct husk_error *err);
 void signals_default(void);
 void signals_reset(void);
 
-/* ---- place.c: what comes with Husk -------------------------------------------------------------------------------------- */
+/* ---- place.c: files shipped with Husk -------------------------------------------------------------------------------------- */
 
 /* Directories in which shipped files may be, best first; caller frees. */
 char **place_list(void);

@@ -35,7 +35,7 @@ static struct {
 } file = { .lock = PTHREAD_MUTEX_INITIALIZER };
 static _Atomic bool file_bounded;
 
-/* ---- who, and how much ---- */
+/* ---- role, sandbox, request and level ---- */
 
 bool log_is_id(const char *text)
 {

@@ -135,7 +135,7 @@ static int read_file(struct config_setting *list, const char *path, struct husk_
 	return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all settings ---- */
 
 static int is_toml(const struct dirent *entry)
 {

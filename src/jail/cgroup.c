@@ -1,6 +1,6 @@
 /*
  * Control groups: husk/<scope>/<id>, in cgroup v2, in the v1 hierarchies, or in both. The supervisor creates and reads a
- * sandbox's group, the engine's children enter the group between fork and exec, and whoever cleans up after a sandbox
+ * sandbox's group, the engine's children enter the group between fork and exec, and the clean-up after a sandbox
  * destroys it.
  *
  * A controller that the host lacks is left out (cgroup_describe reports it). A controller that refuses a limit is an error.
@@ -51,7 +51,7 @@ struct cgroup {
 	uint64_t looked_cpu_us;
 };
 
-/* ---- what the host has ---- */
+/* ---- hierarchies of the host ---- */
 
 static bool word_in(const char *list, const char *word, const char *separators)
 {

@@ -77,7 +77,7 @@ struct jail_program {
 int jail_filter_compile(const struct jail_filter *filter, struct jail_program **out, struct husk_error *err);
 void jail_program_free(struct jail_program *program); /* NULL is allowed; installed filters stay */
 
-/* ---- install.c: apart, so that what only installs links no libseccomp ---- */
+/* ---- install.c: separate, so that a program that only installs filters does not link libseccomp ---- */
 
 /* Installs the filter on the calling thread only, for good; threads that it starts later inherit it. A second filter
  * can only restrict further. */

@@ -50,7 +50,7 @@ json_t *json_egress_event(const struct husk_egress_event *event)
 			 (json_int_t)event->count);
 }
 
-/* ---- what a program that failed was denied ---- */
+/* ---- connections denied to a failed program ---- */
 
 #define LOOK_BACK 100u
 #define DENIED_MAX 20u

@@ -22,7 +22,7 @@ struct family {
 	size_t known, count;
 };
 
-/* ---- who belongs to whom ---- */
+/* ---- parents and children ---- */
 
 static int by_id(const void *one, const void *other)
 {

@@ -103,7 +103,7 @@ static json_t *call_tool(struct mcp_session *session, struct mcp_call *call, con
 			: NULL;
 }
 
-/* ---- subscriptions/listen: nothing we have changes while we run, so nothing of it is ever sent ---- */
+/* ---- subscriptions/listen: the lists never change while the server runs, so no change is ever sent ---- */
 
 bool mcp_is_listen(const struct mcp_message *message)
 {

@@ -34,7 +34,7 @@ static void run_free(struct run *run)
 	json_decref(run->images);
 }
 
-/* ---- what the code says ---- */
+/* ---- events of the code ---- */
 
 static bool is_picture(const char *type)
 {

@@ -86,7 +86,7 @@ int tool_show_image(struct tool_call *call, const char *type, json_t *base64, st
 /* Sets the structured result, takes ownership of it, and adds `sandbox`. `structured` NULL: fails, out of memory. */
 int tool_give(struct tool_call *call, json_t *structured, struct husk_error *err);
 
-/* ---- tool_output.c: the beginning and the end of it, when it is long ---- */
+/* ---- tool_output.c: long output is cut in the middle ---- */
 
 struct clip {
 	struct buf head, tail; /* the tail holds up to twice as much as is shown */
@@ -99,7 +99,7 @@ int clip_add(struct clip *clip, const char *bytes, size_t size, struct husk_erro
 int clip_text(struct clip *clip, struct buf *out, uint64_t *left_out, struct husk_error *err);
 void clip_free(struct clip *clip);
 
-/* ---- tool_egress.c: what was blocked ---- */
+/* ---- tool_egress.c: blocked connections ---- */
 
 /* Connections denied to the sandbox since then, one line each with the rule that would allow it (see json_denied). The
  * lines are added to `text` and returned as a list of strings, which may be empty. NULL: out of memory. */

@@ -147,7 +147,7 @@ static void end_process(struct leash *leash)
 	leash->pid = 0;
 }
 
-/* ---- what it is told ---- */
+/* ---- messages to the process ---- */
 
 static char *policy_message(struct leash *leash, uint64_t serial, const char *policy, const char *secrets,
 			    struct husk_error *err)
@@ -189,7 +189,7 @@ static void tell_again(struct leash *leash)
 	str_wipe(text);
 }
 
-/* ---- what it tells ---- */
+/* ---- messages from the process ---- */
 
 static struct leash_event event_view(json_t *event, json_int_t count)
 {

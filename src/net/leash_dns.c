@@ -1,7 +1,7 @@
 /*
  * The guest's DNS resolver. It answers for names that the policy allows, asks the host's resolvers with its own questions,
  * and records every address that it returns: a rule with a name opens those addresses and no others. Answers with private
- * addresses are refused, whoever sent them, so that a name cannot lead where its address may not go.
+ * addresses are refused from every resolver, so that a name cannot lead where its address may not go.
  *
  * Each question runs on its own thread. The number of threads is bounded; further questions are dropped.
  */

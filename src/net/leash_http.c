@@ -97,7 +97,7 @@ static const char *parse_field(struct http_text line, struct http_request *out)
 	return NULL;
 }
 
-/* ---- what the headers say ---- */
+/* ---- headers ---- */
 
 /* "example.com:8080" into a name and a port. */
 static const char *parse_authority(struct http_text text, char *host, uint16_t *port)

@@ -65,7 +65,7 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 	return uid && out->resolver.s_addr && out->authorities ? 0 : -1;
 }
 
-/* ---- what threads are for ---- */
+/* ---- threads ---- */
 
 int proxy_thread(void *(*function)(void *argument), void *argument)
 {
@@ -83,7 +83,7 @@ int proxy_thread(void *(*function)(void *argument), void *argument)
 	return error ? -1 : 0;
 }
 
-/* ---- is it the host's? ---- */
+/* ---- addresses of the host ---- */
 
 /* The kernel's type of route to an address: RTN_LOCAL is the host itself. -1: no answer. One question at a time on the
  * one socket. */

@@ -23,7 +23,7 @@
 #define CONNECT_TIMEOUT_MS 15000
 #define LINGER_MS 1000 /* time for the client to read a refusal */
 
-/* ---- leash_terms.c: what holds at the moment: never changed, replaced whole ---- */
+/* ---- leash_terms.c: the terms in force; never changed, only replaced ---- */
 
 struct terms {
 	atomic_int references;

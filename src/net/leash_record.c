@@ -20,7 +20,7 @@ struct leash_record {
 	size_t count;
 };
 
-/* ---- what comes in ---- */
+/* ---- events and traffic ---- */
 
 static json_int_t time_of(json_t *event)
 {
@@ -107,7 +107,7 @@ void leash_record_traffic(struct leash_record *record, json_t *list)
 	}
 }
 
-/* ---- what is asked ---- */
+/* ---- reading the record ---- */
 
 static size_t used(const struct leash_record *record)
 {

@@ -398,7 +398,7 @@ static int parse_mode(json_t *root, struct policy *policy, struct husk_error *er
 			 text ? text : "?");
 }
 
-/* ---- what does not go together ---- */
+/* ---- settings that conflict ---- */
 
 /* True if a rule of the policy allows all names of this host rule, over TLS. */
 static bool host_is_allowed(const struct policy *policy, const struct policy_rule *host)

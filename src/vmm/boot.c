@@ -98,7 +98,7 @@ static int load_initramfs(struct vm *vm, int fd, struct boot_params *parameters,
 	return read_at(&vm->memory, fd, 0, address, size, "initramfs", err);
 }
 
-/* ---- what the kernel is told ---- */
+/* ---- boot parameters ---- */
 
 static void add_range(struct boot_params *parameters, uint64_t address, uint64_t size, uint32_t type)
 {

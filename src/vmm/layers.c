@@ -154,7 +154,7 @@ int memory_list_put_under(struct memory_list *list, const struct memory_list *un
 	return 0;
 }
 
-/* ---- what has changed ---- */
+/* ---- changed pages ---- */
 
 bool memory_page_is_zero(const struct memory *memory, uint64_t page)
 {

@@ -85,7 +85,7 @@ int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t 
 /* Bytes of memory that only this machine has. */
 int memory_private_bytes(const struct memory *memory, uint64_t *out, struct husk_error *err);
 
-/* ---- ahead.c: what has changed goes into the next layer piece by piece, while the guest runs ---- */
+/* ---- ahead.c: moves changed pages into the next layer piece by piece, while the guest runs ---- */
 
 #define PIECE_PAGES 256u /* 1 MiB: moved per stop of the guest */
 #define PIECE_RUNS 64u

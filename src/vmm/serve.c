@@ -18,7 +18,7 @@ struct handler {
 #define BEFORE (1u << VM_SHAPED)
 #define DURING (1u << VM_RUNNING | 1u << VM_PAUSED)
 
-/* ---- before it runs ---- */
+/* ---- requests before the guest runs ---- */
 
 static int do_shape(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		    struct control_reply *reply, struct husk_error *err)
@@ -131,7 +131,7 @@ static int do_restore(struct vm *vm, const struct control_request *request, int 
 	return check_complete(vm, err) < 0 ? -1 : restore_machine(vm, fds[0], err);
 }
 
-/* ---- while it runs ---- */
+/* ---- requests while the guest runs ---- */
 
 static int do_tap(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		  struct control_reply *reply, struct husk_error *err)

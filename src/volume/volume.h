@@ -45,7 +45,7 @@ int volume_join(struct volume *volume, struct husk_error *err);
 void volume_close(struct volume *volume);
 uint64_t volume_used(const struct volume *volume);
 
-/* ---- beneath it: descriptors or 0, else -1 with errno ---- */
+/* ---- operations beneath the root: a descriptor or 0, else -1 with errno ---- */
 
 /* A path relative to the root ("" is the root itself). O_NOFOLLOW and O_CLOEXEC are added to the flags. */
 int volume_at(const struct volume *volume, const char *path, int flags, mode_t mode);

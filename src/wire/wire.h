@@ -111,7 +111,7 @@ int wire_send_end(int fd, uint32_t channel, const struct husk_error *e, const st
 /* Reads status and message of an END payload into err. Returns 0 on success, otherwise -1. */
 int wire_end_status(const char *payload, size_t size, struct husk_error *err);
 
-/* ---- methods: methods.def says what each takes and answers; docs/wire.md is made from it ---- */
+/* ---- methods: methods.def lists their arguments and answers; docs/wire.md is generated from it ---- */
 
 enum wire_method {
 #define METHOD(name, number, kind, text, answer) METHOD_##name = number,

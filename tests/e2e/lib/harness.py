@@ -252,7 +252,7 @@ def isolation():
     return checks["isolation"]["text"].removeprefix("auto takes ").removesuffix(" here")
 
 
-# ---- the host's side of it ----
+# ---- processes on the host ----
 
 
 def supervisor_pid(sandbox):

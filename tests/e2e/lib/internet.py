@@ -162,7 +162,7 @@ def _leftover(host):
     return "; ".join(extra + ([rules] if rules else []))
 
 
-# ---- what tests ask ----
+# ---- queries of tests ----
 
 
 def arrivals():
