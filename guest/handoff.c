@@ -1,11 +1,11 @@
 /*
- * The client of handoff.h, installed under the names it answers to:
+ * The client of handoff.h, installed under the names of the commands that it hands over:
  *
- *   python3, python   to the warm interpreter (zygote.py), which has the big imports done and only forks
- *   sudo              to sudo-server.c, on engines where a set-user-id program gains nothing
+ *   python3, python   to the warm interpreter (zygote.py), which has imported the large modules and only forks
+ *   sudo              to sudo-server.c, on engines where a set-user-id program gains no rights
  *
- * Whenever the server is not there, or the call is one that it would not run exactly as the real program, the real
- * program is executed instead: being quick must never change what happens.
+ * If the server is not available, or would not run the call exactly as the real program, the real program is executed
+ * instead: being fast must never change the result.
  */
 #include "handoff.h"
 
@@ -25,7 +25,7 @@
 
 struct service {
 	const char *socket;
-	const char *program; /* the real one */
+	const char *program; /* the real program */
 	bool (*suits)(int argc, char **argv);
 };
 
@@ -39,7 +39,8 @@ static bool starts(const char *s, const char *prefix)
 	return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Settings that python, or the numeric libraries the warm one has loaded, read once at start. */
+/* False if a variable is set that python, or a numeric library that the warm interpreter has loaded, reads only at
+ * start. */
 static bool python_environment_plain(void)
 {
 	static const char *const special[] = { "PYTHON", "OPENBLAS_", "OMP_", "MKL_", "LD_", "MALLOC_" };
@@ -62,14 +63,14 @@ static bool locale_plain(void)
 		const char *value = getenv(names[i]);
 		if (!value || !*value)
 			continue;
-		/* The first that is set decides; these all mean UTF-8 to python. */
+		/* The first one that is set decides; all these values mean UTF-8 to python. */
 		return strcmp(value, "C") == 0 || strcmp(value, "POSIX") == 0 || strstr(value, "UTF-8") ||
 		       strstr(value, "utf8");
 	}
 	return true;
 }
 
-/* A script, -c, -m or a program on stdin, with no option but -u before it. */
+/* True for a script, -c, -m or a program on stdin, with no option except -u before it. */
 static bool python_suits(int argc, char **argv)
 {
 	int i = 1;
@@ -85,7 +86,7 @@ static bool python_suits(int argc, char **argv)
 	return argv[i][0] != '-';
 }
 
-/* Root needs no server; and asking for help is the real program's business. */
+/* Root needs no server, and the real program prints its own help. */
 static bool sudo_suits(int argc, char **argv)
 {
 	return geteuid() != 0 && argc > 1 && strcmp(argv[1], "--help") != 0;
@@ -142,7 +143,7 @@ static void describe_process(struct handoff_request *request)
 	}
 }
 
-/* The whole message, or NULL when it cannot be made. */
+/* Makes the whole message; NULL if that is not possible. */
 static struct handoff_request *request_new(char **argv)
 {
 	char directory[4096];
@@ -190,7 +191,7 @@ static void attach(struct cmsghdr *header, int type, const void *data, size_t si
 	memcpy(CMSG_DATA(header), data, size);
 }
 
-/* With the three descriptors and who we are on its first bytes. */
+/* The three descriptors and the credentials are attached to its first bytes. */
 static bool request_send(int fd, const struct handoff_request *request)
 {
 	const int descriptors[3] = { 0, 1, 2 };
@@ -216,7 +217,7 @@ static bool request_send(int fd, const struct handoff_request *request)
 	return send_all(fd, (const char *)request + count, sizeof(*request) + request->size - (size_t)count);
 }
 
-/* ---- while it runs ---- */
+/* ---- while the command runs ---- */
 
 static void pass_on(int number)
 {
@@ -238,7 +239,7 @@ static void pass_signals_on(uint64_t ignored)
 			sigaction(passed[i], &action, NULL);
 }
 
-/* Ends as the command did. */
+/* Ends with the status or signal of the command. */
 static _Noreturn void end_like(int status)
 {
 	if (WIFSIGNALED(status)) {
@@ -260,7 +261,7 @@ static _Noreturn void follow(void)
 		if (count < 0 && errno == EINTR)
 			continue;
 		if (count <= 0)
-			end_like(SIGKILL); /* the server was killed, and the command with it */
+			end_like(SIGKILL); /* the server was killed, and with it the command */
 		have += (size_t)count;
 	}
 	memcpy(&status, bytes, sizeof(status));

@@ -1,17 +1,17 @@
 /*
- * Handing a command over to a server inside the guest: what goes over its unix socket. The client (handoff.c) stands where
- * the command is looked for; the server (zygote.py, sudo-server.c) runs it with the client's descriptors, environment,
- * directory and limits, and the client ends as it ended.
+ * The protocol to hand a command over to a server inside the guest, on a unix socket. The client (handoff.c) is
+ * installed in place of the command. The server (zygote.py, sudo-server.c) runs the command with the client's
+ * descriptors, environment, directory and limits, and the client ends with its status.
  *
  *   client to server   struct handoff_request with descriptors 0, 1 and 2 and its credentials attached; then `size` bytes
  *                      of NUL-terminated strings: argv, environment, working directory. After that one byte for each
  *                      signal to pass on.
  *   server to client   int32: the wait status of the command. Then the end.
  *
- * Who the client is, the server takes from the credentials (SCM_CREDENTIALS): the kernel checks them as they are sent.
- * SO_PEERCRED will not do: in gVisor it names the server itself.
+ * The server identifies the client by its credentials (SCM_CREDENTIALS), which the kernel checks when they are sent.
+ * SO_PEERCRED cannot be used: in gVisor it names the server itself.
  *
- * The end of the client's side, however it came, ends the command. All integers are in the machine's own order.
+ * When the client's side ends, for any reason, the command is ended. All integers are in host byte order.
  */
 #ifndef HUSK_HANDOFF_H
 #define HUSK_HANDOFF_H
@@ -29,7 +29,7 @@ struct handoff_request {
 	uint32_t envc;
 	uint32_t umask;
 	uint32_t reserved;
-	uint64_t ignored;                   /* signals the client was started with ignored: bit n-1 for signal n */
+	uint64_t ignored;                   /* signals ignored at the start of the client: bit n-1 for signal n */
 	uint64_t limits[HANDOFF_LIMITS][2]; /* soft, hard */
 };
 

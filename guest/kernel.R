@@ -1,6 +1,6 @@
-# Runs the user's R for kernel_relay.py (the protocol is there): requests on descriptor 3, events as JSON lines on descriptor
-# 4. As in Jupyter every visible value is shown, here the last one as the main result, and plots are pictures. Descriptors 1
-# and 2 belong to the user's code. What it raises is an event; only quit() ends this process.
+# Runs the user's R for kernel_relay.py, which describes the protocol: requests on descriptor 3, events as JSON lines on
+# descriptor 4. As in Jupyter, every visible value is shown, the last one as the main result, and plots are pictures.
+# Descriptors 1 and 2 belong to the user's code. An error in it is an event; only quit() ends this process.
 
 local({
 	requests <- fifo("/dev/fd/3", "r", blocking = TRUE)

@@ -1,8 +1,8 @@
 /*
- * Runs the user's Java for kernel_relay.py (the protocol is there): Java's own jshell, in this process. Requests come on
- * descriptor 3, events go out as JSON lines on descriptor 4; descriptors 1 and 2 belong to the user's code. A Java process
- * cannot change its environment: variables are system properties, as in E2B's. Started from source (java kernel.java), so
- * it is one file and needs no build.
+ * Runs the user's Java for kernel_relay.py, which describes the protocol: Java's own jshell, in this process. Requests
+ * are read from descriptor 3, events are written as JSON lines to descriptor 4; descriptors 1 and 2 belong to the
+ * user's code. A Java process cannot change its environment, so variables are system properties, as in E2B. Started
+ * from source (java kernel.java), so it is one file and needs no build.
  */
 import java.io.*;
 import java.nio.charset.StandardCharsets;

@@ -1,8 +1,8 @@
 // Runs the user's JavaScript or TypeScript for kernel_relay.py: node's own REPL evaluator, which has top-level await and
-// keeps const and let from call to call. TypeScript is stripped of its types first (by the `typescript` package, which
-// does not check them). Requests come as lines on descriptor 3, events go out as JSON lines on descriptor 4 (the protocol
-// is in kernel_relay.py); descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is
-// printed, never fatal.
+// keeps const and let between calls. Types are first removed from TypeScript (by the `typescript` package, which does not
+// check them). Requests are lines on descriptor 3, events are JSON lines on descriptor 4 (kernel_relay.py describes the
+// protocol); descriptors 1 and 2 belong to the user's code. An error in a callback of a finished call is printed, never
+// fatal.
 'use strict';
 
 const fs = require('fs');
@@ -22,7 +22,7 @@ function emit(event) {
 	}
 }
 
-// What kind of thing can be given as JSON without losing anything: plain objects and arrays.
+// The values that JSON can represent without loss: plain objects and arrays.
 function asJson(value) {
 	if (typeof value !== 'object' || value === null) {
 		return undefined;
@@ -52,7 +52,7 @@ async function showResult(value, main) {
 	emit({ type: 'result', main, text: bundle['text/plain'], bundle });
 }
 
-// Writes to a pipe may still be queued inside node: they come before whatever is said next.
+// Writes to a pipe may still be queued inside node: they must be sent before the next event.
 async function flush() {
 	for (const stream of [process.stdout, process.stderr]) {
 		if (stream.writable && stream.writableLength > 0) {
@@ -61,7 +61,7 @@ async function flush() {
 	}
 }
 
-// The stack as far as it is the user's own.
+// The part of the stack that belongs to the user's code.
 function stackOf(error) {
 	const lines = String(error.stack).split('\n');
 	const ours = /\((node:vm|node:internal\/vm|node:repl|node:domain)|sigintHandlersWrap/;
@@ -83,7 +83,7 @@ function showError(error) {
 	});
 }
 
-// The REPL's terminal: it gets nothing to read, and what it prints by itself (an uncaught error) is the user's stderr.
+// The REPL's terminal: it provides no input, and its own output (an uncaught error) goes to the user's stderr.
 const output = new Writable({
 	write(chunk, encoding, done) {
 		fs.writeSync(2, chunk);
@@ -101,7 +101,7 @@ const server = repl.start({
 });
 globalThis.display = (value) => showResult(value, false);
 
-// What the user's code throws ends its call; what a callback throws after its call is over is only printed.
+// An exception of the user's code ends its call; an exception in a callback after the call is only printed.
 let fail = null;
 function caught(error) {
 	if (fail) {
@@ -110,7 +110,7 @@ function caught(error) {
 		fs.writeSync(2, `Uncaught ${util.inspect(error)}\n`);
 	}
 }
-// The evaluator hands errors to the REPL's domain, whose own listener would print them; newer nodes have no domain.
+// The evaluator passes errors to the REPL's domain, whose own listener would print them; newer nodes have no domain.
 server._domain?.removeAllListeners('error');
 server._domain?.on('error', caught);
 process.on('uncaughtException', caught);
@@ -120,7 +120,7 @@ process.on('unhandledRejection', (error) => fs.writeSync(2, `Unhandled rejection
 let running = false;
 let cells = 0;
 
-// Idle: nothing to interrupt. Waiting for a promise: the REPL's own queue gives up on it.
+// Idle: nothing to interrupt. Waiting for a promise: the REPL's own queue abandons it.
 function interrupt() {
 	if (running) {
 		server.emit('SIGINT');
@@ -131,7 +131,7 @@ process.on('SIGINT', interrupt);
 function evaluate(code) {
 	return new Promise((resolve, reject) => {
 		fail = reject;
-		// While code runs, the evaluator's own watchdog breaks it off; a listener would undo the watchdog's handler.
+		// While code runs, the evaluator's own watchdog interrupts it; a listener would undo the watchdog's handler.
 		process.removeListener('SIGINT', interrupt);
 		try {
 			server.eval(code + '\n', server.context, `cell ${cells}`,
@@ -142,7 +142,7 @@ function evaluate(code) {
 	});
 }
 
-// Static imports are for modules only; in a cell they become what they mean.
+// Static imports are for modules only; in a cell they are rewritten to equivalent code.
 function rewriteImports(code) {
 	const what = /(?:([\w$]+)\s*,?\s*)?(?:\*\s*as\s+([\w$]+)\s+|\{([^}]*)\}\s*)?/.source;
 	const statement = new RegExp(`(?<=^|;)[ \\t]*import\\s+${what}(?:from\\s*)?(['"][^'"]+['"])[ \\t]*;?`, 'gm');
@@ -162,7 +162,7 @@ function rewriteImports(code) {
 		});
 }
 
-// What of it is JavaScript. Imports stay, since a later cell may use them.
+// Returns the JavaScript. Imports stay, because a later cell may use them.
 function stripTypes(code) {
 	const { ModuleKind, ScriptTarget, flattenDiagnosticMessageText } = typescript;
 	const { outputText, diagnostics } = typescript.transpileModule(code, {

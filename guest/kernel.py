@@ -1,14 +1,15 @@
 """The process behind `run_code`: python3 /.husk/guest/kernel.py LANGUAGE (python, javascript, typescript, bash, r, java).
 
 The guest agent starts it with stdin kept open. Each request is one JSON line on stdin, {"id", "code", "env"}; each event
-one JSON line on stdout. This file owns that protocol and the capture of descriptors 1 and 2, which the user's code and
-all its child processes write to; what running code means is in kernel_python.py (IPython) and kernel_relay.py (the rest).
+is one JSON line on stdout. This file implements that protocol and captures descriptors 1 and 2, which the user's code and
+all its child processes write to. kernel_python.py (IPython) and kernel_relay.py (all other languages) run the code.
 
-"env" is set for this one request. The sandbox's own variables may change under a running kernel (it was baked into the
-template before the sandbox was created): the agent keeps them in a file, and each request begins with what changed.
+"env" is set for this one request. The sandbox's own variables may change while a kernel runs, because the kernel may have
+started in the template, before the sandbox was created. The agent keeps them in a file, and each request first applies
+the changes.
 
-It must run on any Python from 3.9 on with the standard library alone, and must never let the user's output reach the
-descriptor the events go out on.
+It must run on any Python from 3.9 on with the standard library alone, and the user's output must never reach the
+descriptor of the events.
 """
 
 import codecs
@@ -27,15 +28,15 @@ VARIABLES = "/run/husk/environment"  # of the sandbox: NUL-terminated KEY=VALUE,
 
 
 class Variables:
-    """The sandbox's variables, and what of them changed since the last look."""
+    """The sandbox's variables, and their changes since the last look."""
 
     def __init__(self):
         self.stamp = None
         self.known = {}
-        self.changes()  # this process was started with those of today
+        self.changes()  # this process was started with the current values
 
     def changes(self):
-        """Name to value, None for one that is gone; {} while the file stays as it was."""
+        """Name to value, None for a removed variable; {} if the file has not changed."""
         try:
             status = os.stat(VARIABLES)
             stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
@@ -53,7 +54,7 @@ class Variables:
 
 
 class Request:
-    """One snippet to run: its code, the variables that hold for it alone, and those that changed for good."""
+    """One piece of code to run, the variables for this request only, and the variables that changed permanently."""
 
     def __init__(self, document, changes):
         self.code = document["code"]
@@ -66,13 +67,13 @@ class Request:
 
 
 class Kernel:
-    """Events out, requests in, and the user's output in between."""
+    """Sends events, reads requests, and forwards the user's output."""
 
     def __init__(self):
         self.lock = threading.RLock()
         self.current = None  # id of the request being run
         self.busy = False  # the main thread runs the user's code: an interrupt may be raised there
-        self.guarded = 0  # > 0: the main thread is half-way through an event; an interrupt has to wait
+        self.guarded = 0  # > 0: the main thread is in the middle of an event; an interrupt must wait
         self.interrupted = False
         self.variables = Variables()
         self.requests = os.fdopen(self._move(0), "rb", 1 << 20)
@@ -83,7 +84,7 @@ class Kernel:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        # Left in the environment of nobody: children of the user's code must not find our descriptors.
+        # Not in the environment: children of the user's code must not find these descriptors.
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._pump, name="husk-output", daemon=True).start()
 
@@ -112,11 +113,11 @@ class Kernel:
         self.interrupt(frame)
 
     def interrupt(self, _frame):
-        """Stops the user's code, which stands at this frame; replaced where there is more to it."""
+        """Stops the user's code, which runs at this frame; kernel_python.py replaces this method."""
         raise KeyboardInterrupt
 
     def __enter__(self):
-        """A stretch the main thread must not leave half-way: an interrupt is held back until its end."""
+        """A section that the main thread must complete: an interrupt waits until its end."""
         if threading.current_thread() is threading.main_thread():
             self.guarded += 1
         self.lock.acquire()
@@ -139,7 +140,7 @@ class Kernel:
             data = data[os.write(self.events, data):]
 
     def emit(self, event):
-        """Sends one event of the running request, after all output that came before it."""
+        """Sends one event of the running request, after all earlier output."""
         with self:
             self.drain()
             event.setdefault("id", self.current)
@@ -151,7 +152,7 @@ class Kernel:
     # ---- the user's output
 
     def _forward(self, fd):
-        """Reads once; whether there may be more."""
+        """Reads once; returns true if there may be more."""
         name, decoder = self.streams[fd]
         try:
             data = os.read(fd, CHUNK)
@@ -163,7 +164,7 @@ class Kernel:
         return len(data) == CHUNK
 
     def drain(self):
-        """Passes on what is in the pipes now; a background writer that never stops does not keep us here."""
+        """Forwards what is in the pipes now; a background process that writes without end does not block this."""
         with self:
             for fd in self.streams:
                 waiting = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
@@ -182,7 +183,7 @@ class Kernel:
     # ---- the loop
 
     def begin(self, line):
-        """The request in this line; None when it is none, which has been told then."""
+        """The request in this line; None if it is malformed, which is then reported."""
         self.current = None
         try:
             document = json.loads(line)

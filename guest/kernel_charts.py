@@ -1,8 +1,8 @@
-"""What a matplotlib figure or a pandas table shows, as plain data: for programs that draw it again instead of showing the
-picture. Called by kernel_python.py for each result.
+"""The data of a matplotlib figure or a pandas table, for programs that draw it again instead of showing the picture. Called by
+kernel_python.py for each result.
 
-The shapes (line, scatter, bar, pie, box_and_whisker, several of them as superchart, anything else as unknown) are the ones
-that E2B's code interpreter gives, so that programs written for it find what they expect.
+The shapes (line, scatter, bar, pie, box_and_whisker, several of them as superchart, all others as unknown) are those of
+E2B's code interpreter, so that programs written for it work.
 """
 
 import importlib.util
@@ -13,12 +13,12 @@ import sys
 
 CHART = "application/vnd.husk.chart+json"
 DATA = "application/vnd.husk.data+json"
-LIMIT = 1 << 20  # bytes of JSON; what is larger is left to the picture and the text
+LIMIT = 1 << 20  # bytes of JSON; larger results have only the picture and the text
 POINTS = 20000
 
 
 def plain(value):
-    """A number, a string or None, of whatever numpy, pandas and datetime have."""
+    """A number, a string or None, from a value of numpy, pandas or datetime."""
     if hasattr(value, "isoformat"):
         return None if value != value else value.isoformat()
     if type(value).__module__ == "numpy" and type(value).__name__ == "datetime64":
@@ -135,7 +135,7 @@ def bar_chart(axes, bars):
         group = str(container.get_label())
         for bar in container:
             at = bar.get_y() + bar.get_height() / 2 if flat else bar.get_x() + bar.get_width() / 2
-            # Bars of several groups stand beside the place they belong to.
+            # Bars of several groups are drawn beside their common position.
             near = min(names, key=lambda place: abs(place - at), default=None)
             label = names.get(near) if near is not None and abs(near - at) < 0.5 else None
             chart["elements"].append({
@@ -198,13 +198,13 @@ def axes_chart(axes):
         return bar_chart(axes, bars)
     if dots:
         return scatter_chart(axes, dots)
-    # An image, a filled contour or a polygon may come with lines that say little about it.
+    # An image, a filled contour or a polygon may have lines that say little about it.
     known = not axes.images and not axes.collections and not axes.patches
     return line_chart(axes) if axes.get_lines() and known else unknown_chart(axes)
 
 
 def remember_boxes(axes_type):
-    """A box plot leaves nothing behind but lines: its figures are kept when it is drawn."""
+    """A box plot leaves only lines behind, so its data is kept when it is drawn."""
     draw = axes_type.bxp
     if getattr(draw, "husk", False):
         return
@@ -218,7 +218,7 @@ def remember_boxes(axes_type):
 
 
 class AxesWatch:
-    """An entry of sys.meta_path: remember_boxes in the moment that matplotlib's axes are imported."""
+    """An entry of sys.meta_path: calls remember_boxes when matplotlib's axes are imported."""
 
     @classmethod
     def find_spec(cls, name, _path=None, _target=None):
@@ -246,7 +246,7 @@ def watch_boxes():
 
 
 def figure_chart(figure):
-    """The figure's data; None for one without axes. Never raises: a picture needs no data."""
+    """The figure's data; None for a figure without axes. Never raises: the picture is shown anyway."""
     try:
         charts = [axes_chart(axes) for axes in figure.axes]
         if len(charts) <= 1:
@@ -261,7 +261,7 @@ def figure_chart(figure):
 
 
 def table_data(value):
-    """Columns of a pandas table by name; None for anything else, or when it is too large, or its names are not unique."""
+    """Columns of a pandas table by name; None for any other value, or if it is too large or its names are not unique."""
     if type(value).__name__ != "DataFrame" or type(value).__module__.partition(".")[0] != "pandas":
         return None
     try:

@@ -1,9 +1,9 @@
-"""Runs the user's Python for kernel.py: IPython's InteractiveShell in this process, with its results, displays, pages and
-errors sent as events of the kernel. What a cell means (magics, !commands, await, In and Out, representations, figures) is
-IPython's own business and as in Jupyter.
+"""Runs the user's Python for kernel.py: IPython's InteractiveShell in this process. Results, displays, pages and errors are
+sent as events of the kernel. IPython defines the meaning of a cell (magics, !commands, await, In and Out, representations,
+figures), as in Jupyter.
 
-Cells run in the main thread, inside an event loop that goes on between them: an interrupt reaches them, tasks they
-leave behind live on, and asyncio sees a running loop as it does in Jupyter. Nothing a cell raises may leave this module.
+Cells run in the main thread, inside an event loop that continues between them. So an interrupt reaches a cell, its tasks
+continue after it, and asyncio sees a running loop, as in Jupyter. No exception of a cell may leave this module.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from traitlets.config import Config
 import kernel_charts
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-JSON_LIMIT = 1 << 20  # a larger list or dict is given as text only
+JSON_LIMIT = 1 << 20  # a larger list or dict is sent as text only
 INLINE = "module://matplotlib_inline.backend_inline"
 
 
@@ -33,7 +33,7 @@ INLINE = "module://matplotlib_inline.backend_inline"
 
 
 class ChartFormatter(BaseFormatter):
-    """A matplotlib figure as the data it shows."""
+    """The data of a matplotlib figure."""
 
     format_type = Unicode(kernel_charts.CHART)
     print_method = ObjectName("_repr_husk_chart_")
@@ -47,7 +47,7 @@ class ChartFormatter(BaseFormatter):
 
 
 class TableFormatter(BaseFormatter):
-    """A pandas table as its columns."""
+    """The columns of a pandas table."""
 
     format_type = Unicode(kernel_charts.DATA)
     print_method = ObjectName("_repr_husk_data_")
@@ -58,7 +58,7 @@ class TableFormatter(BaseFormatter):
 
 
 def plain_json(value):
-    """A list or dict as JSON; None when it is not plain data, or large."""
+    """A list or dict as JSON; None if it is not plain data, or too large."""
     try:
         if len(json.dumps(value, allow_nan=False)) <= JSON_LIMIT:
             return value
@@ -68,7 +68,7 @@ def plain_json(value):
 
 
 def encoded(bundle):
-    """The bundle as it goes out: bytes as base64, what JSON cannot hold as text."""
+    """The bundle in the form to send: bytes as base64, values that JSON does not support as text."""
     out = {}
     for mime, data in bundle.items():
         if isinstance(data, (bytes, bytearray)):
@@ -90,7 +90,7 @@ def flush():
         try:
             stream.flush()
         except (AttributeError, ValueError, OSError):
-            pass  # the user's code closed or replaced it
+            pass  # the user's code has closed or replaced it
 
 
 def send(shell, bundle, main):
@@ -113,7 +113,7 @@ class ResultHook(DisplayHook):
 
 
 class Publisher(DisplayPublisher):
-    """display(), and everything that ends up there. An update replaces what was shown: of all of one call only the last
+    """display(), and everything that calls it. An update replaces what was shown: of all updates of one display only the last
     is sent, at the end of the cell."""
 
     updates = {}
@@ -125,7 +125,7 @@ class Publisher(DisplayPublisher):
             send(self.shell, data, False)
 
     def clear_output(self, wait=False):
-        pass  # what was sent is sent
+        pass  # sent events cannot be taken back
 
     def send_updates(self):
         updates, self.updates = self.updates, {}
@@ -137,7 +137,7 @@ class Shell(InteractiveShell):
     displayhook_class = Type(ResultHook)
     display_pub_class = Type(Publisher)
     kernel = None
-    traceback = None  # of the error that was shown last
+    traceback = None  # of the last error shown
 
     def init_display_formatter(self):
         super().init_display_formatter()
@@ -148,18 +148,18 @@ class Shell(InteractiveShell):
             formatters["application/json"].for_type(kind, plain_json)
 
     def enable_gui(self, gui=None):
-        pass  # there is no window to show
+        pass  # there is no display
 
     def ask_exit(self):
         print("exit() leaves the context as it is; restart it for a fresh one", file=sys.stderr)
 
     def system(self, cmd):
-        # Straight to the captured descriptors: no terminal in between that would merge stdout and stderr.
+        # Directly to the captured descriptors: a terminal in between would merge stdout and stderr.
         flush()
         self.system_raw(cmd)
 
     def _get_exc_info(self, exc_tuple=None):
-        """Without the frames of this kernel: an interrupt is raised by one, and input() by another."""
+        """Removes the frames of this kernel: those that raise interrupts, and those of input()."""
         kind, value, trace = super()._get_exc_info(exc_tuple)
         at = trace
         while at is not None and at.tb_next is not None:
@@ -185,17 +185,17 @@ class Python:
         self.kernel = kernel
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
-        self.task = None  # the cell that runs
+        self.task = None  # the running cell
         self.input = b""
         kernel.interrupt = self.interrupt
         Shell.kernel = kernel
-        # History stays in memory: its database would bring a thread and a file that every fork shares.
+        # History stays in memory: its database would need a thread, and a file that all forks share.
         config = Config({"HistoryManager": {"enabled": False}})
         self.shell = Shell.instance(config=config, colors="NoColor", autoindent=False, display_page=True, quiet=True)
         builtins.input = getpass.getpass = refuse_input
 
     def interrupt(self, frame):
-        """Raised where the cell's own code runs; a cell that waits for something is cancelled."""
+        """Raises in the cell's own code; a cell that waits is cancelled."""
         while frame is not None:
             if frame.f_code is Python.run_cell.__code__:
                 raise KeyboardInterrupt
@@ -204,7 +204,7 @@ class Python:
             self.loop.call_soon_threadsafe(self.task.cancel)
 
     async def run_cell(self, code):
-        """IPython's own result of the cell."""
+        """Returns IPython's result of the cell."""
         shell, problem = self.shell, None
         try:
             transformed = shell.transform_cell(code)
@@ -228,7 +228,7 @@ class Python:
             self.kernel.busy = True
             result = await self.task
             error = result.error_before_exec or result.error_in_exec
-        except BaseException as problem:  # an interrupt in the moment before or after the cell's own code
+        except BaseException as problem:  # an interrupt just before or after the cell's own code
             error = problem
         finally:
             self.kernel.busy = False
@@ -238,7 +238,7 @@ class Python:
         if error is not None:
             self.report(error)
         elif shell.traceback:
-            sys.stderr.write(shell.traceback)  # of something beside the cell: a callback, a hook
+            sys.stderr.write(shell.traceback)  # of an error outside the cell: in a callback, a hook
             flush()
 
     def report(self, error):
@@ -254,7 +254,7 @@ class Python:
     # ---- requests
 
     async def line(self):
-        """The next line of the requests; b"" at their end. Read only when it is asked for."""
+        """The next line of the requests; b"" at the end. Reads only when called."""
         fd = self.kernel.requests.fileno()
         while b"\n" not in self.input:
             readable = self.loop.create_future()
@@ -289,7 +289,7 @@ class Python:
 
 
 def change(variables):
-    """Into the environment of this process and its children; None takes a variable away."""
+    """Changes the environment of this process and its children; None removes a variable."""
     for name, value in variables.items():
         try:
             if value is None:
@@ -297,20 +297,20 @@ def change(variables):
             else:
                 os.environ[name] = value
         except ValueError:
-            pass  # a name that no environment can hold
+            pass  # a name that an environment cannot contain
 
 
 def main(kernel, language):
     os.environ["MPLBACKEND"] = INLINE
     sys.argv = [""]
     sys.path[0] = ""
-    # A whole line is sent on as soon as it is printed.
+    # A complete line is sent as soon as it is printed.
     for name, fd in (("stdout", 1), ("stderr", 2)):
         setattr(sys, name, open(fd, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False))
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     sys.stdin = sys.__stdin__ = open(0, "r", encoding="utf-8", closefd=False)
     python = Python(kernel)
     kernel_charts.watch_boxes()
-    if "matplotlib.pyplot" in sys.modules:  # imported by the zygote, for another backend
+    if "matplotlib.pyplot" in sys.modules:  # the zygote has imported it, with another backend
         python.shell.enable_matplotlib("inline")
     python.loop.run_until_complete(python.serve(language))

@@ -1,9 +1,9 @@
-"""Runs every language but Python for kernel.py, in an interpreter of its own that lives from call to call: bash, node (for
-JavaScript and TypeScript), R, and Java's jshell.
+"""Runs every language except Python for kernel.py, in a separate interpreter that keeps its state between calls: bash, node
+(for JavaScript and TypeScript), R, and Java's jshell.
 
-The interpreter's descriptors 1 and 2 are the ones kernel.py captures; it is spoken to on descriptors of its own. An
-interrupt goes to the whole process group, so it reaches the interpreter by itself: here it is only waited out. When the
-code ends the interpreter, the call reports that as an error and a new one is started, with fresh state.
+kernel.py captures the interpreter's descriptors 1 and 2; requests and answers use other descriptors. An interrupt is sent to
+the whole process group, so the interpreter receives it itself, and this file only waits. If the code ends the interpreter,
+the call reports an error, and a new interpreter is started, without the old state.
 """
 
 import base64
@@ -31,9 +31,9 @@ def ending(status):
 
 
 class Interpreter:
-    """A child with its requests on one pipe and its answers on another."""
+    """A child process that reads requests from one pipe and writes answers to another."""
 
-    name = None  # what it is called in messages
+    name = None  # its name in messages
 
     def __init__(self, kernel):
         self.kernel = kernel
@@ -41,13 +41,13 @@ class Interpreter:
         self.requests = self.answers = None
 
     def start(self, arguments, environment, request_fd, answer_fd, **streams):
-        """Starts it with a pipe to its request_fd and one from its answer_fd."""
+        """Starts the interpreter with a pipe to its request_fd and one from its answer_fd."""
         request_read, request_write = os.pipe()
         answer_read, answer_write = os.pipe()
         ends = {request_fd: request_read, answer_fd: answer_write}
 
         def place():
-            # One may sit where another belongs: all go out of the way first. What stays above is closed on exec.
+            # A descriptor may have the number of another: all are moved away first. The moved ones are closed on exec.
             for fd, high in [(fd, fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 64)) for fd, end in ends.items()]:
                 os.dup2(high, fd)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -62,10 +62,10 @@ class Interpreter:
         try:
             self.requests.write(data)
         except BrokenPipeError:
-            pass  # it ended; the answer that never comes says so
+            pass  # the interpreter has ended; the missing answer reports it
 
     def ended(self):
-        """Reports the end of the interpreter, and clears it away."""
+        """Reports the end of the interpreter, and cleans up."""
         words = ending(self.child.wait())
         self.requests.close()
         self.answers.close()
@@ -73,7 +73,7 @@ class Interpreter:
         self.kernel.error("Exit", words, "%s ended (%s); the next call starts a new one\n" % (self.name, words))
 
     def run(self, request):
-        # What changed for good is also what a new interpreter starts with.
+        # Permanent changes are also part of a new interpreter's environment.
         for name, value in request.changes.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -84,7 +84,7 @@ class Interpreter:
 
 
 class Bash(Interpreter):
-    """An interactive bash on a pipe: that way an interrupt or a syntax error abandons the code and not the shell."""
+    """An interactive bash on a pipe: an interrupt or a syntax error then ends the code, but not the shell."""
 
     name = "the shell"
     NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
@@ -92,14 +92,14 @@ class Bash(Interpreter):
     def ensure(self):
         if self.child is not None:
             return
-        # It complains about having no terminal before the first command runs: until then stderr is not the user's.
+        # Before the first command, bash complains about the missing terminal: until then stderr is discarded.
         shell = ["bash", "--noprofile", "--norc", "--noediting", "-i"]
         self.start(shell, dict(os.environ, PS1="", PS2=""), 0, 3, stderr=subprocess.DEVNULL)
         self.send(b"set +m +o history; unset PROMPT_COMMAND; exec 2>/proc/%d/fd/2; printf '0\\n' >&3\n" % os.getpid())
         self.answers.readline()
 
     def before(self, request):
-        """Commands that set the variables, those of this one call with what they were put aside."""
+        """Commands that set the variables; for those of this call, the old values are saved."""
         for name, value in request.changes.items():
             if self.NAME.match(name):
                 yield "unset %s" % name if value is None else "export %s=%s" % (name, shlex.quote(value))
@@ -118,7 +118,7 @@ class Bash(Interpreter):
                                          errors="surrogateescape") as file:
             file.write(request.code)
             file.flush()
-            # Lines of their own: an interrupt throws away the rest of the line it came in.
+            # Separate lines: an interrupt discards the rest of the current line.
             lines = ["", *self.before(request), ". %s </dev/null 3>&-" % file.name, "__husk_status=$?",
                      *self.after(request), "printf '%s\\n' \"$__husk_status\" >&3; (exit $__husk_status)", ""]
             self.send("\n".join(lines).encode("utf-8", "surrogateescape"))
@@ -131,10 +131,10 @@ class Bash(Interpreter):
 
 
 class Lines(Interpreter):
-    """An interpreter that has a kernel of its own in this directory. A request is a line to its descriptor 3: the file that
-    holds the code, then words "set:NAME=VALUE", "unset:NAME" and "env:NAME=VALUE" (for this call alone), names and values in
-    hexadecimal. Its events are the kernel's, a line of JSON each from its descriptor 4, up to "end"; a result may name
-    files that hold more of its representations, which are this side's to remove."""
+    """An interpreter with its own kernel in this directory. A request is a line to its descriptor 3: the file with the code,
+    then words "set:NAME=VALUE", "unset:NAME" and "env:NAME=VALUE" (for this call only), names and values in hexadecimal.
+    It writes events to its descriptor 4, one JSON line each, up to "end". A result may name files with further
+    representations, which this side removes."""
 
     command = ()
 
@@ -191,7 +191,7 @@ class R(Lines):
 
 class Java(Lines):
     name = "the Java machine"
-    # Quick to start and small rather than quick at length: the machine would take its first heap from the host's memory.
+    # Options for a quick start and a small heap: by default the JVM sizes its heap by the host's memory.
     command = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms16m", "-Xshare:auto", "{here}/kernel.java")
 
 

@@ -1,11 +1,11 @@
 /*
- * Runs as root what members of the group sudo hand over (handoff.h): for engines whose kernel gives a set-user-id program
+ * Runs commands as root for members of the group sudo (handoff.h). For engines whose kernel gives a set-user-id program
  * no rights (gVisor), where the real sudo cannot work. Started by the agent template before its snapshot is taken; the
- * client is handoff.c under the name sudo. Who asks is taken from the kernel, never from the request.
+ * client is handoff.c under the name sudo. The caller is identified by the kernel, never by the request.
  *
- * One process for each command, which reads the request, starts it, passes signals on and reports its end: straight-line
- * code, and a slow or hostile client holds up nobody. Authentication is none, as for sudo with NOPASSWD; the machine is
- * the boundary, not this.
+ * Each command has one process, which reads the request, starts the command, passes signals on and reports its end. So
+ * the code is simple, and a slow or hostile client blocks nobody else. There is no authentication, as for sudo with
+ * NOPASSWD: the security boundary is the machine, not this program.
  */
 #include "handoff.h"
 
@@ -39,7 +39,7 @@ struct order {
 	struct passwd caller;
 };
 
-/* What the options of sudo that are understood here ask for. */
+/* The supported options of sudo in this call. */
 struct plan {
 	const char *user;
 	bool login, shell, keep_environment, nothing;
@@ -70,7 +70,7 @@ static bool read_exactly(int fd, void *data, size_t size)
 	return true;
 }
 
-/* Takes the descriptors and the sender's credentials off a message; whether both were there. */
+/* Takes the descriptors and the sender's credentials from a message; returns true if both were attached. */
 static bool take_attached(struct msghdr *message, struct order *order)
 {
 	bool descriptors = false, credentials = false;
@@ -137,7 +137,7 @@ static bool read_order(int fd, struct order *order)
 	return order->argv && order->environment && order->argv[0] && at < end;
 }
 
-/* ---- who may ---- */
+/* ---- permission ---- */
 
 static bool allowed(struct order *order)
 {
@@ -159,7 +159,7 @@ static bool allowed(struct order *order)
 	return false;
 }
 
-/* ---- what is asked for ---- */
+/* ---- options ---- */
 
 static void parse_letter(char letter, struct plan *plan)
 {
@@ -173,7 +173,7 @@ static void parse_letter(char letter, struct plan *plan)
 	case 's':
 		plan->shell = true;
 		return;
-	case 'v': /* nothing to refresh or forget: there is no password */
+	case 'v': /* there is no password to refresh or forget */
 	case 'k':
 	case 'K':
 	case 'l':
@@ -221,7 +221,7 @@ static struct plan parse(char **argv)
 	return plan;
 }
 
-/* ---- running it, as sudo would ---- */
+/* ---- running the command, as sudo does ---- */
 
 static void set(const char *name, const char *value)
 {
@@ -239,7 +239,7 @@ static const char *find(char **environment, const char *name)
 	return NULL;
 }
 
-/* Of the caller's variables only those that say how to show text and reach the network, unless all were asked for. */
+/* Keeps only the caller's variables for the display of text and for the network, unless all were requested. */
 static void make_environment(const struct order *order, const struct plan *plan, const struct passwd *target)
 {
 	static const char *const kept[] = { "TERM",       "LANG",        "LC_ALL",      "COLORTERM",
@@ -270,7 +270,7 @@ static void become(const struct order *order, const struct passwd *target, bool 
 {
 	for (int i = 0; i < HANDOFF_LIMITS; i++) {
 		struct rlimit limit = { order->request.limits[i][0], order->request.limits[i][1] };
-		setrlimit(i, &limit); /* those that this kernel keeps */
+		setrlimit(i, &limit); /* those that this kernel supports */
 	}
 	for (int number = 1; number < 32; number++)
 		signal(number, order->request.ignored >> (number - 1) & 1 ? SIG_IGN : SIG_DFL);
@@ -283,7 +283,7 @@ static void become(const struct order *order, const struct passwd *target, bool 
 		refuse("cannot enter a directory", strerror(errno));
 }
 
-/* A shell with the words as one command, each kept a word. */
+/* Joins the words to one command for a shell, and quotes each word. */
 static char *quote_words(char **words)
 {
 	size_t size = 1;
@@ -333,7 +333,7 @@ static _Noreturn void run(struct order *order)
 		refuse("unknown user", plan.user);
 	make_environment(order, &plan, target);
 	become(order, target, plan.login);
-	/* NAME=value words before the command are for its environment. */
+	/* NAME=value words before the command set its environment. */
 	for (; plan.command[0] && strchr(plan.command[0], '=') && !plan.login && !plan.shell; plan.command++)
 		putenv(plan.command[0]);
 	if (plan.login || plan.shell)
@@ -345,13 +345,13 @@ static _Noreturn void run(struct order *order)
 	_exit(errno == ENOENT ? 127 : 126);
 }
 
-/* ---- following it ---- */
+/* ---- following the command ---- */
 
-static int ended; /* the write end of a pipe: the child's end makes the other end readable */
+static int ended; /* the write end of a pipe: it makes the other end readable when the child ends */
 
 static void on_child(int number)
 {
-	/* clang-tidy takes errno for a function that a handler may not call; POSIX allows errno there. */
+	/* clang-tidy treats errno as a function that a handler may not call; POSIX allows errno there. */
 	int saved = errno; /* NOLINT(bugprone-signal-handler) */
 
 	(void)number;
@@ -359,7 +359,7 @@ static void on_child(int number)
 	errno = saved; /* NOLINT(bugprone-signal-handler) */
 }
 
-/* Signals from the client to the command's group, until one of the two ends. */
+/* Passes signals from the client to the command's group, until one of the two ends. */
 static int follow(int client, int woken, pid_t pid)
 {
 	struct pollfd wait[] = { { .fd = client, .events = POLLIN }, { .fd = woken, .events = POLLIN } };
@@ -377,7 +377,7 @@ static int follow(int client, int woken, pid_t pid)
 		if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) {
 			kill(-pid, SIGKILL);
 			kill(pid, SIGKILL);
-			wait[0].fd = -1; /* nobody is left to tell; only the end is waited for */
+			wait[0].fd = -1; /* the client has gone; only the end of the command is waited for */
 		}
 		for (ssize_t i = 0; i < count; i++)
 			if (numbers[i] > 0 && numbers[i] < 32)
@@ -427,11 +427,11 @@ int main(void)
 		perror("sudo-server: cannot listen on " HANDOFF_SUDO);
 		return 1;
 	}
-	signal(SIGCHLD, SIG_IGN); /* the processes below are not waited for */
+	signal(SIGCHLD, SIG_IGN); /* processes of commands are not waited for */
 	for (;;) {
 		int client = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (client < 0) {
-			usleep(10000); /* out of descriptors or memory: it passes */
+			usleep(10000); /* out of descriptors or memory: temporary */
 			continue;
 		}
 		if (fork() == 0) {

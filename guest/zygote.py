@@ -1,16 +1,16 @@
-"""A warm Python: has the modules named on its command line imported, and forks for every `python3` handed to it. The
-next child is always forked ahead, because copying so much memory takes longer than starting a bare interpreter.
+"""A warm Python: it has imported the modules named on its command line, and forks for every `python3` handed to it. The
+next child is always forked in advance, because copying so much memory takes longer than starting a bare interpreter.
 
 Started by the code-interpreter template before its snapshot is taken: /usr/bin/python3 zygote.py numpy pandas ... The
-client is handoff.c (the protocol is in handoff.h). A forked child takes on the caller's descriptors, environment,
-directory, limits and credentials and runs what `python3` was asked to run. Where what is loaded already would differ
-from what the caller would get (a module of the same name beside the script, packages installed since), it executes the
-real python instead. It must stay single-threaded, because it forks.
+client is handoff.c (the protocol is in handoff.h). A forked child takes over the caller's descriptors, environment,
+directory, limits and credentials and runs the command of `python3`. If a loaded module could differ from the one that the
+caller would import (a module of the same name beside the script, packages installed since), the child executes the real
+python instead. The zygote must stay single-threaded, because it forks.
 """
 
 import sys
 
-STARTUP = set(sys.modules)  # what every interpreter has loaded: never a reason to fall back
+STARTUP = set(sys.modules)  # loaded in every interpreter: never a reason to fall back
 
 import array
 import atexit
@@ -42,17 +42,17 @@ SIZE_MAX = 4 << 20
 
 
 class Job:
-    """One request: what is to be run, and as whom."""
+    """One request: the command to run, and for which user."""
 
     def __init__(self, connection):
         self.connection = connection
         self.data = bytearray()
         self.descriptors = array.array("i")
-        self.sender = None  # uid and gid of the client, as the kernel vouches for
-        self.pid = None  # of the child that runs it
+        self.sender = None  # uid and gid of the client, from the kernel
+        self.pid = None  # of the child that runs the command
 
     def receive(self):
-        """Reads what is there; False at the end of the client."""
+        """Reads the available bytes; False when the client has ended."""
         space = socket.CMSG_SPACE(3 * self.descriptors.itemsize) + socket.CMSG_SPACE(CREDENTIALS.size)
         try:
             data, control, _flags, _address = self.connection.recvmsg(1 << 18, space)
@@ -69,7 +69,7 @@ class Job:
         return bool(data)
 
     def size(self):
-        """Of the whole request; 0 while that is not known. ValueError when it is none of ours."""
+        """The size of the whole request; 0 if not known yet. ValueError if it is not a valid request."""
         if len(self.data) < HEADER.size:
             return 0
         magic, size = HEADER.unpack_from(self.data)[:2]
@@ -86,7 +86,7 @@ class Job:
         return True
 
     def take_request(self):
-        """The bytes of the request; what came after it stays."""
+        """Returns the bytes of the request; later bytes are kept."""
         size = self.size()
         request = bytes(self.data[:size])
         del self.data[:size]
@@ -99,7 +99,7 @@ class Job:
 
 
 class Order:
-    """A request as the child that runs it sees it."""
+    """A request as seen by the child that runs it."""
 
     def __init__(self, request, sender, descriptors):
         fields = HEADER.unpack_from(request)
@@ -135,14 +135,14 @@ class Zygote:
         self.poll.register(self.listener, select.POLLIN)
         self.poll.register(self.woken, select.POLLIN)
         self.jobs = {}  # by the descriptor of their connection
-        self.complete = []  # those with all of their request, waiting for a child
-        self.spare = None  # (pid, link) of the child that is forked ahead
+        self.complete = []  # complete requests that wait for a child
+        self.spare = None  # (pid, link) of the child that was forked in advance
 
     def accept(self):
         try:
             connection, _address = self.listener.accept()
         except OSError:
-            time.sleep(0.01)  # out of descriptors: it passes, and is not to be spun on
+            time.sleep(0.01)  # out of descriptors: temporary, so wait instead of spinning
             return
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -156,7 +156,7 @@ class Zygote:
         job.close_descriptors()
 
     def kill(self, job, number):
-        """To the child and its group, which it leads once it has come that far."""
+        """Signals the child and its group, once the child leads a group."""
         for send in (os.killpg, os.kill):
             try:
                 send(job.pid, number)
@@ -165,7 +165,7 @@ class Zygote:
                 pass
 
     def read(self, job):
-        """Takes what a client sent: its request, and then signals."""
+        """Reads what a client sent: its request, then signals."""
         alive = job.receive()
         try:
             if job.pid is None and job not in self.complete and job.complete():
@@ -185,7 +185,7 @@ class Zygote:
             self.drop(job)
 
     def fork(self):
-        """Makes the next child; in it, returns its link to us."""
+        """Forks the next child; in the child, returns its link to the zygote."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -204,7 +204,7 @@ class Zygote:
             link.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, job.descriptors)])
             link.sendall(request)
         except OSError:
-            pass  # it was killed while it waited; its status tells the client
+            pass  # the child was killed while it waited; its status is sent to the client
         link.close()
         job.close_descriptors()
 
@@ -228,11 +228,11 @@ class Zygote:
                 try:
                     job.connection.send(struct.pack("=i", status))
                 except OSError:
-                    pass  # the client went first
+                    pass  # the client has already disconnected
                 self.drop(job)
 
     def serve(self):
-        """Never returns here; in each forked child it returns the link its order comes on."""
+        """Never returns in the zygote; in each forked child it returns the link for its order."""
         while True:
             if self.spare is None:
                 link = self.fork()
@@ -250,7 +250,7 @@ class Zygote:
                     self.read(self.jobs[fd])
 
     def leave(self, link):
-        """In the child: lets go of everything that is the zygote's."""
+        """In the child: closes everything that belongs to the zygote."""
         signal.set_wakeup_fd(-1)
         for each in self.jobs.values():
             each.connection.detach()
@@ -266,7 +266,7 @@ class Zygote:
 
 
 def prepare():
-    """Everything that does not depend on the order; also touches, and so copies, the memory that every order needs."""
+    """Prepares what does not depend on the order; also touches, and so copies, the memory that every order needs."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -277,7 +277,7 @@ def prepare():
 
 
 def await_order(link):
-    """Waits for the work; without a zygote there will be none."""
+    """Waits for the order; exits if the zygote has ended."""
     head, control, _flags, _address = link.recvmsg(ORDER.size, socket.CMSG_SPACE(12))
     if len(head) < ORDER.size or not control:
         os._exit(0)
@@ -293,7 +293,7 @@ def await_order(link):
 
 
 def become(job):
-    """Takes on the caller's place in the world; descriptors first, so that complaints reach the caller."""
+    """Takes over the caller's context; descriptors first, so that errors reach the caller."""
     for target, fd in enumerate(job.descriptors):
         os.dup2(fd, target)
     os.closerange(3, 16)
@@ -306,8 +306,8 @@ def become(job):
             if resource.getrlimit(number) != limit:
                 resource.setrlimit(number, limit)
         except (ValueError, OSError):
-            pass  # not one that this kernel keeps
-    # Before the rights go: the caller may stand where it could not enter now. It cannot look around there any better.
+            pass  # a limit that this kernel does not support
+    # Before the rights are dropped: the caller may be in a directory that it could not enter now. Its rights there do not grow.
     os.chdir(job.directory)
     if job.sender != (0, 0):
         drop_credentials(*job.sender)
@@ -327,7 +327,7 @@ def drop_credentials(uid, gid):
 
 
 def die_with_zygote():
-    """The client learns of an end only from the zygote: without it, nobody would wait for us."""
+    """The client learns of the end only from the zygote, so without a zygote the child must end."""
     parent = os.getppid()
     LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -351,13 +351,13 @@ def parse(arguments):
 
 
 def differs(folder):
-    """Whether a module that is loaded here would be found in this folder instead, or the folder changes the path."""
+    """True if a loaded module would be found in this folder instead, or if the folder changes the path."""
     try:
         names = set(os.listdir(folder or "."))
     except OSError:
         return False
     folder = os.path.abspath(folder)
-    # What was in a site folder when we started was there for our own imports too.
+    # The content of a site folder at our start was used by our own imports too.
     for name in names - SITES.get(folder, set()):
         stem = name.partition(".")[0]
         module = sys.modules.get(stem)
@@ -365,7 +365,7 @@ def differs(folder):
             return True
         if module is None or stem in STARTUP or not (stem == name or name.endswith((".py", ".so"))):
             continue
-        # A namespace package has no file, only places.
+        # A namespace package has no file, only folders.
         origin = getattr(module, "__file__", None) or "".join(list(getattr(module, "__path__", ()))[:1])
         if not origin.startswith(folder + os.sep):
             return True
@@ -400,7 +400,7 @@ def open_streams(unbuffered):
 
 
 def reseed():
-    """What must not be the same in every child of one snapshot."""
+    """Changes what must differ between the children of one snapshot."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -433,7 +433,7 @@ def read_script(path):
 
 
 def execute(kind, what):
-    """Runs it; what it raises leaves through here."""
+    """Runs the code; its exceptions are passed on."""
     if kind == "-m":
         main_module(__spec__=None)
         runpy._run_module_as_main(what)
@@ -450,7 +450,7 @@ def execute(kind, what):
 
 
 def report(problem):
-    """What the interpreter does with an uncaught exception, without our own frames in the traceback."""
+    """Handles an uncaught exception as the interpreter does, without the frames of this file in the traceback."""
     trace = problem.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -467,7 +467,7 @@ def exit_status(request):
 
 
 def flush():
-    """False when output was lost."""
+    """Returns False if output was lost."""
     flushed = True
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -479,8 +479,8 @@ def flush():
 
 
 def finish(status):
-    """The end of the interpreter, as far as anyone can see it. Taking down what was loaded before the fork would touch,
-    and so copy, all of its memory; only what the caller's code made is let go of, so that its files are flushed."""
+    """The visible end of an interpreter. Freeing what was loaded before the fork would touch, and so copy, all of its memory.
+    Only objects of the caller's code are freed, so that its files are flushed."""
     threading._shutdown()
     atexit._run_exitfuncs()
     flushed = flush()
@@ -536,8 +536,8 @@ def load(names):
 
 
 def close_files():
-    """Those that a module keeps open for itself. A child has none of our descriptors: to close such a file there would fail, or
-    hit a file of the caller's."""
+    """Closes files that a module keeps open for itself. A child has none of the zygote's descriptors: closing such a file there
+    would fail, or close a file of the caller."""
     for thing in gc.get_objects():
         if type(thing) is io.TextIOWrapper and not thing.closed and thing.fileno() > 2:
             thing.close()

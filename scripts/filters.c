@@ -1,6 +1,6 @@
 /*
  * Writes the filters of husk-vmm's threads as C, compiled from the tables in src/vmm/rules.c. Run by the Makefile, so
- * that a machine's start does not pay for it (some milliseconds) and the library that does it stays out of husk-vmm.
+ * that a machine starts some milliseconds faster and husk-vmm does not link libseccomp.
  */
 #include <stdio.h>
 

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""The quick checks of `make lint`, also run as tests/unit/house: is the house in order?
+"""The quick checks of `make lint`, also run as tests/unit/house.
 
     layers     each #include is allowed by the table in docs/architecture.md (column "may use")
     headers    a function is declared in the header of the file that defines it: file.h for file.c and file_part.c, or a
                header shared by its folder, under a heading that names the file ("---- file.c ----")
-    names      no two .c files of one side (host, agent, guest) have the same bare name, save main.c and those of engines
+        names      no two .c files of one side (host, agent, guest) have the same name, except main.c and those of engines
     links      files that comments and documents mention exist; so do the sections that documents link to
-    modes      the tests of tests/e2e are executable; no file of a template is a symbolic link that a copy made a plain file
+        modes      the tests of tests/e2e are executable; no symbolic link of a template was turned into a plain file by a copy
     guards     each header has an include guard that no other header has
-    wire       docs/wire.md is what src/wire/methods.def says (`scripts/house.py --write` makes it), and somebody answers each method
-    schema     both SDKs' shapes are what docs/openapi.json says (--write makes them), and huskd reads the fields that it names
+        wire       docs/wire.md matches src/wire/methods.def (`scripts/house.py --write` makes it), and each method is answered
+        schema     both SDKs' shapes match docs/openapi.json (--write makes them), and huskd reads the fields named there
     spelling   codespell finds nothing in code, documents and SDKs (.codespellrc)
     format     clang-format would change no C file
 
-Each prints "ok NAME", "not ok NAME: ..." with one line per finding before it, or "skip NAME: ..." where a tool is missing
-(scripts/setup test installs them). Arguments choose checks.
+Each check prints one line per finding, then "ok NAME", "not ok NAME: ..." or, if a tool is missing, "skip NAME: ..."
+(scripts/setup test installs the tools). Arguments choose checks.
 """
 import collections
 import fnmatch
@@ -32,7 +32,7 @@ BUILT = (".git", "node_modules", "__pycache__", "dist")
 
 
 def tracked(*patterns):
-    """The project's files: below a folder, or of a name with a star. Without git, all that is there but what was built."""
+    """The project's files, below a folder or with a name that matches a star. Without git: all files that were not built."""
     if shutil.which("git") and os.path.exists(os.path.join(ROOT, ".git")):
         command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard", "--", *patterns]
         out = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout.split("\n")
@@ -49,7 +49,7 @@ def files_below(root):
 
 
 def matches(path, pattern):
-    """As git's: a folder stands for all below it, and a star for any part of the path."""
+    """As in git: a folder matches all files below it, and a star any part of the path."""
     return path == pattern or path.startswith(pattern.rstrip("/") + "/") or fnmatch.fnmatch(path, pattern)
 
 
@@ -81,7 +81,7 @@ def table():
 
 
 def room_of(path, rooms):
-    """The most specific room: server/dialects/e2b/x.c is of server/dialects."""
+    """The most specific room: server/dialects/e2b/x.c belongs to server/dialects."""
     folder = os.path.dirname(path)
     while folder and folder not in rooms:
         folder = os.path.dirname(folder)
@@ -111,7 +111,7 @@ BLANKED = re.compile(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|^#(?:\\\n|[^\n])*', re.S | 
 
 
 def without_comments(text):
-    """The text with comments, strings and directives blanked, so that positions stay."""
+    """The text with comments, strings and directives blanked; positions do not change."""
     return BLANKED.sub(lambda found: re.sub(r"[^\n]", " ", found.group(0)), text)
 
 
@@ -144,7 +144,7 @@ def check_headers():
 
 
 def belongs(header, file):
-    """leash.h declares what leash.c defines, and what leash_main.c does."""
+    """leash.h declares functions of leash.c and of leash_main.c."""
     header, file = os.path.splitext(header)[0], os.path.splitext(file)[0]
     return file == header or file.startswith(header + "_")
 
@@ -180,7 +180,7 @@ def check_modes():
         full = os.path.join(ROOT, path)
         if "/files/" in path and not os.path.islink(full) and os.path.getsize(full) < 256:
             with open(full, "rb") as file:
-                if re.fullmatch(rb"[./][\w./-]+", file.read()):  # one path, and no end of line
+                if re.fullmatch(rb"[./][\w./-]+", file.read()):  # one path without a line end
                     yield f"{path} holds a path; was it a symbolic link?"
 
 
@@ -215,7 +215,7 @@ def check_links():
                 yield f"{path}: mentions {mention}, which does not exist"
 
 
-# Files of others that comments speak of.
+# Files of other projects that comments mention.
 FOREIGN = {"e2b.json", "SKILL.md", "main.py", "vm_sockets.h", "fuse.h", "virtio_mmio.h", "kvm.h", "filters.c", "hello.py", "a.py"}
 
 
@@ -320,7 +320,7 @@ def check_wire():
 
 # ---- schema ----
 
-# Schemas of bodies, and where huskd reads them.
+# Schemas of request bodies, and the file of huskd that reads each.
 BODIES = {"CreateSandbox": "api_sandboxes.c", "PatchSandbox": "api_sandboxes.c", "Fork": "api_sandboxes.c",
           "Ttl": "api_sandboxes.c", "Exec": "api_exec.c", "Code": "api_code.c", "EgressRequest": "api_egress.c"}
 

@@ -1,6 +1,7 @@
 /*
- * Put before every file that scripts/lint looks at: tells the analyzers, which see one file at a time, that the functions
- * reporting a failure always return -1. Without it they follow paths on which a call failed and yet succeeded.
+ * Included before every file that scripts/lint analyses. Tells the analyzers, which see one file at a time, that the
+ * functions that report a failure always return -1. Without it they would follow impossible paths, on which a failed
+ * call succeeded.
  */
 #include "base/base.h"
 

@@ -2,10 +2,10 @@
 """The answers of the API as classes of the Python SDK and interfaces of the TypeScript SDK, made from docs/openapi.json.
 
     scripts/house.py --write    writes sdk/python/husk/_shapes.py and sdk/typescript/src/shapes.ts
-    scripts/house.py schema     says whether they are what docs/openapi.json says
+        scripts/house.py schema     checks that they match docs/openapi.json
 
-A field's name, type and comment stand in docs/openapi.json alone. What the SDKs add by hand (properties, results of commands)
-is in models.py and models.ts, which build on these shapes.
+A field's name, type and comment are only in docs/openapi.json. Additions by hand (properties, results of commands) are in
+models.py and models.ts, which build on these shapes.
 """
 
 import json
@@ -19,7 +19,7 @@ ANSWERS = {"Sandbox": ("SandboxInfo", "SandboxInfo"), "Volume": ("VolumeInfo", "
            "Snapshot": ("SnapshotInfo", "SnapshotInfo"), "Checkpoint": ("Checkpoint", "Checkpoint"),
            "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
            "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry")}
-# Parts of those, which the TypeScript SDK names. Their keys stay as the API spells them.
+# Parts of those schemas that the TypeScript SDK names. Their keys keep the API's spelling.
 PARTS = {"Mount": "Mount", "TreeNode": "TreeNode"}
 
 PYTHON, TYPESCRIPT = "sdk/python/husk/_shapes.py", "sdk/typescript/src/shapes.ts"
@@ -27,7 +27,7 @@ WIDTH = 120
 
 
 def split_null(schema):
-    """(the type without null, may it be null)"""
+    """(the type without null, true if it may be null)"""
     kinds = schema.get("type")
     if not isinstance(kinds, list):
         return kinds, False
@@ -73,7 +73,7 @@ def python_class(name, schema):
         lines += [f'    """{sentence(schema["description"])}"""', ""]
     for position, (key, value) in enumerate(schema["properties"].items()):
         kind = python_type(value)
-        # What names the thing is never missing; the rest may be, in the answer of an older server.
+        # An id or name is always present; other fields may be missing in the answer of an older server.
         required = position == 0 and kind in ("str", "int")
         line = f"    {key}: {kind}" + ("" if required else f" = {python_default(kind)}")
         comment = python_comment(value)
@@ -147,7 +147,7 @@ def typescript_text(schemas):
 
 
 def files(root):
-    """{path: what it should hold}"""
+    """{path: expected content}"""
     with open(os.path.join(root, "docs/openapi.json"), encoding="utf-8") as file:
         schemas = json.load(file)["components"]["schemas"]
     return {PYTHON: python_text(schemas), TYPESCRIPT: typescript_text(schemas)}

@@ -31,14 +31,14 @@ static void attachment_message(struct agent *agent, struct channel *channel, con
 	struct husk_error err;
 
 	(void)agent;
-	/* Of EXEC, also for a channel of ATTACH: both follow a process. */
+	/* Both kinds of channel follow a process, so EXEC's arguments hold for ATTACH too. */
 	int failed = wire_check(METHOD_EXEC, WIRE_MSG, request->data, request->size, &err);
 	if (!failed && wire_find(request->data, request->size, TAG_SIGNAL, &field))
 		failed = process_signal(process, request_int(request, TAG_SIGNAL, 0), &err);
 	if (!failed && wire_find(request->data, request->size, TAG_ROWS, &field))
 		failed = process_resize(process, request_int(request, TAG_ROWS, 0),
 					request_int(request, TAG_COLUMNS, 0), &err);
-	/* A message has no answer; a signal that crosses the end of its process is nobody's fault. */
+	/* A message has no answer, and a signal may arrive just after its process ended: not an error. */
 	if (failed)
 		log_line(LOG_DEBUG, "%s", err.message);
 }
@@ -147,7 +147,7 @@ struct attachment *attachment_new(struct agent *agent, uint32_t number, struct p
 
 /* ---- ATTACH ---- */
 
-/* Where an ATTACH starts: what it asked for, as far as it is still held. */
+/* Sets where an ATTACH starts: the wanted offset, or the oldest byte that is still held. */
 static int attachment_seek(struct attachment *at, int index, int64_t wanted, struct husk_error *err)
 {
 	const struct ring *ring = &at->process->output[index].ring;

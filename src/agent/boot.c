@@ -12,9 +12,9 @@
 
 #define NEW_ROOT "/.husk/root"
 #define DISK "/.husk/disk"
-#define DATA "/.husk/disk/data"   /* there where the disk is a directory of the host's */
-#define STAGE "/.husk/writes/"    /* in the writable layer: files are renamed from there to anywhere in it */
-#define GROUP_MOUNT "/.husk/root" /* an empty directory again once the old root is gone */
+#define DATA "/.husk/disk/data"   /* exists if the disk is a directory of the host */
+#define STAGE "/.husk/writes/"    /* in the writable layer, so that a file can be renamed to any place in that layer */
+#define GROUP_MOUNT "/.husk/root" /* an empty directory again after the old root was unmounted */
 
 static int make_directory(const char *path, mode_t mode, struct husk_error *err)
 {
@@ -23,7 +23,7 @@ static int make_directory(const char *path, mode_t mode, struct husk_error *err)
 	return 0;
 }
 
-/* What the engine has mounted is carried over with all that is mounted below it. */
+/* Moves a mount of the engine into the new root, with all mounts below it. */
 static int carry_over(const char *name, struct husk_error *err)
 {
 	char from[64], to[64];
@@ -65,7 +65,7 @@ int boot_root(struct agent *agent, struct husk_error *err)
 		if (carry_over(carried[i], err) < 0)
 			return -1;
 	}
-	/* The old root comes to lie where the new one was, and is let go from there. */
+	/* The old root is mounted on top of the new one, and then unmounted. */
 	if (syscall(SYS_pivot_root, NEW_ROOT, NEW_ROOT NEW_ROOT) < 0 || chdir("/") < 0)
 		return husk_fail_errno(err, "cannot move into the writable layer");
 	if (umount2(NEW_ROOT, MNT_DETACH) < 0)
@@ -83,14 +83,15 @@ int boot_root(struct agent *agent, struct husk_error *err)
 	return 0;
 }
 
-/* gVisor has groups of the second version where its runsc offers them: there the limit of processes is exact. */
+/* gVisor has cgroup v2 if its runsc supports it: the process limit is exact there. */
 static int mount_group(bool machine, struct husk_error *err)
 {
 	static const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 
 	if (!machine && mount("cgroup", GROUP_MOUNT, "cgroup2", flags, NULL) == 0)
 		return 0;
-	/* A virtual machine has more memory than the sandbox may use; the limit is held here, page cache included. */
+	/* A virtual machine has more memory than the sandbox may use. This group enforces the limit, page cache
+	 * included. */
 	if (mount("cgroup", GROUP_MOUNT, "cgroup", flags, machine ? "pids,memory" : "pids") == 0)
 		return 0;
 	return husk_fail_errno(err, "cannot mount the process group");
@@ -108,7 +109,7 @@ int boot_process_group(struct agent *agent, bool machine, struct husk_error *err
 		agent->group_memory = open(GROUP_MOUNT "/workload/memory.limit_in_bytes", O_WRONLY | O_CLOEXEC);
 	if (agent->group_tasks < 0 || agent->group_max < 0 || (machine && agent->group_memory < 0))
 		return husk_fail_errno(err, "cannot open the process group");
-	/* Out of sight: the open files keep it, and the workload finds no limit to lift. */
+	/* Hidden: the open files keep the group in use, and the workload finds no limit to lift. */
 	if (umount2(GROUP_MOUNT, MNT_DETACH) < 0)
 		return husk_fail_errno(err, "cannot hide the process group");
 	return 0;

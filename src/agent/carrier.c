@@ -19,7 +19,7 @@
 #include "base/thread.h"
 
 #define VOLUMES_MAX 16
-#define REQUEST_MAX (132u * 1024u) /* of the kernel: 128 KiB of data, and what describes it */
+#define REQUEST_MAX (132u * 1024u) /* the kernel's limit: 128 KiB of data and a header */
 #define REQUESTS_PER_TURN 16
 #define FRAME_MAX (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)
 #define REQUEST_MIN 40u /* a header: u32 size, u32 opcode, u64 number, … */
@@ -29,7 +29,7 @@
 struct mounted {
 	char *path;
 	int fd;           /* of /dev/fuse; -1: dead */
-	uint32_t channel; /* 0: of a past life, nobody answers yet */
+	uint32_t channel; /* 0: from before a restore, and no channel serves it yet */
 	uint32_t credit, consumed;
 	uint64_t *asked; /* the numbers of requests without an answer */
 	size_t waiting, room;
@@ -39,9 +39,9 @@ struct mounted {
 struct carrier {
 	int in, out; /* the link */
 	bool socket;
-	int loop;             /* the socket pair's end of ours; the loop has the other */
-	int wake[2];          /* a byte: look at the volumes again */
-	pthread_mutex_t lock; /* the volumes: the loop adds some */
+	int loop;             /* this side of the socket pair; the loop has the other */
+	int wake[2];          /* a byte here means: look at the volumes again */
+	pthread_mutex_t lock; /* guards the volumes, which the loop adds */
 	struct mounted volumes[VOLUMES_MAX];
 	size_t count;
 	struct buf from_link, from_loop, to_loop;
@@ -60,7 +60,7 @@ static void link_write(struct carrier *carrier, const char *bytes, size_t size)
 		} else if (errno == EAGAIN) {
 			poll(&(struct pollfd){ carrier->out, POLLOUT, 0 }, 1, -1);
 		} else if (errno != EINTR) {
-			return; /* the link has ended; reading it tells */
+			return; /* the link has ended; the next read notices it */
 		}
 	}
 }
@@ -81,7 +81,7 @@ static void link_frame(struct carrier *carrier, uint32_t channel, enum wire_type
 
 static void volume_kill(struct mounted *volume)
 {
-	fd_close(&volume->fd); /* its kernel side fails every call from now on */
+	fd_close(&volume->fd); /* from now on the kernel fails every call on the mount */
 	volume->fd = -1;
 	volume->channel = 0;
 }
@@ -94,10 +94,11 @@ static void volume_refuse(struct mounted *volume, uint64_t number)
 		uint64_t number;
 	} answer = { sizeof(answer), -EIO, number };
 
-	(void)!write(volume->fd, &answer, sizeof(answer)); /* who asked may be gone */
+	(void)!write(volume->fd, &answer, sizeof(answer)); /* the asking process may be gone */
 }
 
-/* Nobody answers any more. gVisor leaves those who wait for an answer waiting when the descriptor is closed. */
+/* Answers every open request with an error. gVisor leaves processes waiting for an answer when the descriptor is
+ * closed. */
 static void volume_refuse_all(struct carrier *carrier, struct mounted *volume)
 {
 	char *request = carrier->frame + WIRE_HEADER_SIZE;
@@ -155,7 +156,7 @@ static void volume_answered(struct mounted *volume, const char *answer, size_t s
 	}
 }
 
-/* A request to the host. False: there is none now, or it may not go yet. */
+/* Sends one request to the host. False: there is no request, or no credit. */
 static bool volume_take_request(struct carrier *carrier, struct mounted *volume)
 {
 	char *request = carrier->frame + WIRE_HEADER_SIZE;
@@ -168,7 +169,8 @@ static bool volume_take_request(struct carrier *carrier, struct mounted *volume)
 	if (size < 0 && errno == ENODEV) /* unmounted */
 		volume_end(carrier, volume);
 	if (size < (ssize_t)REQUEST_MIN)
-		return size < 0 && (errno == EINTR || errno == ENOENT); /* ENOENT: it was taken back meanwhile */
+		return size < 0 &&
+		       (errno == EINTR || errno == ENOENT); /* ENOENT: the request was interrupted meanwhile */
 	memcpy(&opcode, request + 4, sizeof(opcode));
 	memcpy(&number, request + 8, sizeof(number));
 	if (opcode != OPCODE_FORGET && opcode != OPCODE_BATCH_FORGET)
@@ -182,7 +184,7 @@ static bool volume_take_request(struct carrier *carrier, struct mounted *volume)
 
 static void volume_take_answer(struct carrier *carrier, struct mounted *volume, const char *answer, size_t size)
 {
-	/* Who asked may be gone, and then the kernel will not have it: nobody's loss. */
+	/* If the asking process is gone, the kernel refuses the answer, and nothing is lost. */
 	if (write(volume->fd, answer, size) < 0 && errno != ENOENT && errno != EINVAL)
 		log_line(LOG_WARN, "volume '%s': an answer was refused: %s", volume->path, strerror(errno));
 	volume_answered(volume, answer, size);
@@ -233,7 +235,7 @@ static struct mounted *volume_of(struct carrier *carrier, uint32_t channel)
 	return NULL;
 }
 
-/* True when it was a volume's. A channel that is opened anew was one of a past life. */
+/* True if the frame was for a volume. If a channel is opened again, its volume is from before a restore. */
 static bool carrier_serve(struct carrier *carrier, const struct wire_header *header, const char *payload)
 {
 	pthread_mutex_lock(&carrier->lock);
@@ -248,7 +250,7 @@ static bool carrier_serve(struct carrier *carrier, const struct wire_header *hea
 	return volume != NULL;
 }
 
-/* Acts on the whole frames in a buffer, and keeps the rest. */
+/* Acts on the complete frames in a buffer, and keeps the rest. */
 static void carrier_frames(struct carrier *carrier, struct buf *from, bool of_link)
 {
 	struct wire_header header;
@@ -283,13 +285,13 @@ static bool carrier_read(int fd, struct buf *into)
 	return count > 0 || (count < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-/* A machine that was restored finds its connection ended, makes a new one, and goes on at a frame boundary. */
+/* A restored machine finds its connection ended, makes a new one, and continues at a frame boundary. */
 static void carrier_renew(struct carrier *carrier)
 {
 	struct husk_error err = { 0 };
 
 	if (!carrier->socket) {
-		shutdown(carrier->loop, SHUT_RDWR); /* and the loop ends, and the agent with it */
+		shutdown(carrier->loop, SHUT_RDWR); /* ends the loop, and with it the agent */
 		pause();
 	}
 	fd_close(&carrier->in);
@@ -377,7 +379,7 @@ void carrier_take_link(struct agent *agent)
 	carrier->loop = fcntl(pair[1], F_DUPFD_CLOEXEC, 64);
 	fd_close(&pair[0]);
 	fd_close(&pair[1]);
-	/* What was queued goes first, whole; what was received of the next frame goes with the link. */
+	/* Queued frames are sent first, complete. The received part of the next frame moves with the link. */
 	link_write(carrier, link->queue.data + link->sent, link->queue.size - link->sent);
 	link->queue.size = link->sent = 0;
 	if (in < 0 || out < 0 || carrier->loop < 0 ||
@@ -419,13 +421,13 @@ static int mount_volume(char *path, bool read_only, struct husk_error *err)
 	return steal_fd(&fd);
 }
 
-/* The volume at this path: of a past life, or a new one. */
+/* The volume at this path: one from before a restore, or a new one. */
 static struct mounted *volume_at(struct carrier *carrier, char *path, bool read_only, struct husk_error *err)
 {
 	for (size_t i = 0; i < carrier->count; i++)
 		if (carrier->volumes[i].fd >= 0 && str_equal(carrier->volumes[i].path, path))
 			return &carrier->volumes[i];
-	size_t place = 0; /* of one that the guest has unmounted, or a new one */
+	size_t place = 0; /* the slot of a volume that the guest has unmounted, or a new slot */
 	while (place < carrier->count && carrier->volumes[place].fd >= 0)
 		place++;
 	if (place == VOLUMES_MAX) {

@@ -7,9 +7,9 @@
  *     -                  /root/note               /root/note         added
  *     /usr/bin/ls        -                        /usr/bin/ls        - (never looked at)
  *
- * Only directories of the writable layer are walked, so the cost follows what was written and not what the machine holds.
- * The writable layer says where to look, and the root says what is there: kernels mark removals in different ways. No
- * symbolic link is followed, and nothing behind another mount is looked at.
+ * Only directories of the writable layer are walked, so the cost depends on how much was written, not on the size of
+ * the machine. The writable layer only shows where to look; the root shows what exists there, because kernels mark
+ * removals in different ways. No symbolic link is followed, and other mounts are not entered.
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -23,8 +23,8 @@
 
 struct walk {
 	struct job *job;
-	const char *only; /* the path that was asked for, without '/' at its end; "": everything */
-	int64_t since_ns; /* what was changed last before this is not reported */
+	const char *only; /* the wanted path, without '/' at its end; "": everything */
+	int64_t since_ns; /* changes before this time are not reported */
 	dev_t device;     /* of the root */
 	char left[COMPARE_SIZE], right[COMPARE_SIZE];
 };
@@ -45,7 +45,7 @@ static void place_close(struct place *place)
 	fd_close(&place->seen);
 }
 
-/* What makes the machine this one: every sandbox has its own, and rewrites them when it wakes. */
+/* Files of the machine's identity: every sandbox has its own, and rewrites them when it wakes. */
 static bool is_identity(const char *path)
 {
 	static const char *const paths[] = {
@@ -82,7 +82,7 @@ static int64_t changed_ns(const struct stat *status)
 	return (int64_t)status->st_ctim.tv_sec * 1000000000 + status->st_ctim.tv_nsec;
 }
 
-/* 1: the same bytes; 0: not; -1: one of the two cannot be read, so nobody can tell. */
+/* 1: the same bytes; 0: different; -1: one of the two cannot be read. */
 static int same_content(struct walk *walk, const struct place *place, const char *name)
 {
 	int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -111,7 +111,7 @@ static bool same_target(const struct place *place, const char *name)
 	return left >= 0 && left == right && memcmp(old, new, (size_t)left) == 0;
 }
 
-/* Directories are the same whatever is in them: that is reported by itself. */
+/* A directory's content does not matter here: its entries are reported by themselves. */
 static bool is_same(struct walk *walk, const struct place *place, const char *name, const struct stat *old,
 		    const struct stat *new)
 {
@@ -150,7 +150,7 @@ static int open_directory(int parent, const char *name)
 	return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-/* Goes down into a directory of the writable layer. One that vanishes meanwhile is not there. */
+/* Enters a directory of the writable layer. If it has vanished meanwhile, it is skipped. */
 static int descend(struct walk *walk, const struct place *from, const char *name, const char *path, bool in_template,
 		   struct husk_error *err)
 {
@@ -187,7 +187,7 @@ static int walk_entry(struct walk *walk, const struct place *place, const char *
 	bool young = changed_ns(&upper) > walk->since_ns;
 	if (!is)
 		return was && young ? report(walk, CHANGE_REMOVED, path, place->lower, name, &old, err) : 0;
-	if (S_ISDIR(new.st_mode) && new.st_dev != walk->device) /* something else is mounted there */
+	if (S_ISDIR(new.st_mode) && new.st_dev != walk->device) /* another filesystem is mounted there */
 		return 0;
 	if (young && !(was && is_same(walk, place, name, &old, &new)))
 		result = report(walk, was ? CHANGE_CHANGED : CHANGE_ADDED, path, place->seen, name, &new, err);
@@ -196,7 +196,7 @@ static int walk_entry(struct walk *walk, const struct place *place, const char *
 	return descend(walk, place, name, path, was && S_ISDIR(old.st_mode), err);
 }
 
-/* A name of the template that the writable layer does not have: removed if its directory was made anew. */
+/* A name of the template that the writable layer does not have. It was removed if its directory was made anew. */
 static int walk_missing(struct walk *walk, const struct place *place, const char *name, const char *path,
 			struct husk_error *err)
 {
@@ -263,7 +263,7 @@ static int changes_run(struct job *job, struct husk_error *err)
 			      .only = only ? only : "",
 			      .since_ns = all ? INT64_MIN : job->layers.born_ns,
 			      .device = status.st_dev };
-	/* Opened anew: where a directory was read up to is shared by all copies of a descriptor. */
+	/* Opened again, because copies of a descriptor share the read position of the directory. */
 	struct place place = { .upper = open_directory(job->layers.upper, "."),
 			       .lower = open_directory(job->layers.lower, "."),
 			       .seen = open_directory(root, "."),

@@ -8,7 +8,7 @@
 
 #include "agent/agent.h"
 
-/* From <linux/netlink.h> and <linux/inet_diag.h>, which the small C library comes without. */
+/* From <linux/netlink.h> and <linux/inet_diag.h>, which musl does not provide. */
 #define NETLINK_DIAG 4
 #define DIAG_LIST 20
 #define DIAG_DESTROY 21
@@ -44,7 +44,8 @@ struct diag_socket {
 	uint32_t expires, receive_queue, send_queue, uid, inode;
 };
 
-/* Only ends that leave the machine: not loopback in any of its forms, nor a socket that is bound to no address. */
+/* True for a socket with a peer outside the machine: not for loopback in any form, nor for a socket without an
+ * address. */
 static bool leaves(const struct diag_socket *at)
 {
 	const uint32_t *source = at->id.source;
@@ -73,12 +74,12 @@ static void destroy(int fd, const struct diag_socket *at, uint8_t protocol)
 					.id = at->id };
 	char answer[256];
 
-	/* One that has ended meanwhile is as good. */
+	/* A connection that has ended meanwhile is fine. */
 	if (ask(fd, &request, NULL) == 0)
 		(void)!recv(fd, answer, sizeof(answer), 0);
 }
 
-/* Each socket of one part of a listing; 1 at its end. */
+/* Handles each socket of one part of a listing; returns 1 at the end of the listing. */
 static int take_part(const char *part, size_t size, int second, uint8_t protocol)
 {
 	struct diag_header header;
@@ -123,7 +124,7 @@ int connections_cut(bool moved, struct husk_error *err)
 {
 	static const uint8_t families[] = { AF_INET, AF_INET6 }, protocols[] = { IPPROTO_TCP, IPPROTO_UDP };
 	size_t protocol_count = moved ? 2 : 1;
-	/* Ended on a second one, so that answers do not mix. */
+	/* A second socket ends the connections, so that answers do not mix. */
 	cleanup_close int first = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_DIAG);
 	cleanup_close int second = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_DIAG);
 

@@ -56,7 +56,7 @@ static void dial_fail(struct agent *agent, struct dial *dial)
 	channel_end(agent, &dial->channel, &err, NULL);
 }
 
-/* The connection was answered, one way or the other. False when the channel is over. */
+/* The connection attempt succeeded or failed. Returns false if the channel has ended. */
 static bool dial_answered(struct agent *agent, struct dial *dial)
 {
 	struct husk_error err;
@@ -68,7 +68,7 @@ static bool dial_answered(struct agent *agent, struct dial *dial)
 	if (why == ECONNREFUSED && !dial->over_ipv6) {
 		source_close(agent, &dial->source);
 		dial->over_ipv6 = true;
-		/* No IPv6 in this guest: the refusal on IPv4 is the answer. */
+		/* If this guest has no IPv6, the refusal on IPv4 is the answer. */
 		if (dial_connect(agent, dial, &err) == 0)
 			return true;
 		errno = ECONNREFUSED;
@@ -85,7 +85,7 @@ static bool dial_answered(struct agent *agent, struct dial *dial)
 	return true;
 }
 
-/* Host to port. Input for a peer that has gone is swallowed: its own end tells the host. */
+/* Host to port. Input for a peer that has closed is discarded: the end of the connection is reported to the host. */
 static bool dial_feed(struct dial *dial)
 {
 	if (dial->input.size == 0) {
@@ -125,7 +125,7 @@ static bool dial_drain(struct agent *agent, struct dial *dial)
 		uplink_data_commit(agent, &dial->channel, STREAM_OUT, (size_t)count);
 		return true;
 	}
-	if (count < 0) /* a reset ends both ways */
+	if (count < 0) /* a reset ends both directions */
 		dial->input_shut = dial->input_ended = true;
 	dial->out_ended = true;
 	uplink_send(agent, dial->channel.number, WIRE_EOF, STREAM_OUT, NULL, 0);

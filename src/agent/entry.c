@@ -1,6 +1,6 @@
 /*
- * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. An entry must cost the same whatever the
- * file holds, so only a link target and a bounded list of attributes are read.
+ * The fields of a file on the wire; see entry.h. Used by FILE_STAT and FILE_LIST. The cost of an entry must not depend
+ * on the file's size, so only a link target and a bounded list of attributes are read.
  */
 #include <limits.h>
 #include <sys/xattr.h>
@@ -17,7 +17,7 @@ static int64_t entry_type(mode_t mode)
 	return S_ISLNK(mode) ? ENTRY_SYMLINK : ENTRY_OTHER;
 }
 
-/* What a file was told about itself. A file that vanishes or has more than is allowed has none. */
+/* Extended attributes of a file. A file that vanishes, or has more than is allowed, is reported without attributes. */
 static int put_attributes(struct buf *message, const char *path)
 {
 	char names[ATTRIBUTES_MAX], value[ATTRIBUTES_MAX];

@@ -9,9 +9,9 @@
 #include "wire/wire.h"
 
 #define ATTRIBUTE_PREFIX "user.e2b." /* of the extended attributes that are shown */
-#define ATTRIBUTES_MAX 4096          /* of a file: names with their prefix, and values */
+#define ATTRIBUTES_MAX 4096          /* per file: names with their prefix, and values */
 
-/* Appends the fields of the entry that is called `path` by the caller and `name` under `directory`. */
+/* Appends the fields of one entry. The caller knows it as `path`; it is `name` in `directory`. */
 int entry_put(struct buf *message, const char *path, int directory, const char *name, const struct stat *status,
 	      struct husk_error *err);
 

@@ -1,6 +1,6 @@
 /*
  * Builds the environment of a process from four layers: defaults, template, sandbox, call. Called at boot and for every
- * start of a process. No variable of the agent's own environment, which is the engine's, may get through.
+ * start of a process. The agent's own environment comes from the engine, and none of its variables may reach a process.
  */
 #include "agent/environment.h"
 
@@ -106,7 +106,8 @@ char **environment_load(const char *path, struct husk_error *err)
 	return steal_pointer(list);
 }
 
-/* NUL-terminated, because a value may have lines. Without the file a kernel only keeps what it was started with. */
+/* NUL-terminated, because a value may contain newlines. Without the file, a kernel keeps the environment it was started
+ * with. */
 static void environment_publish(char *const *pairs)
 {
 	cleanup_buf struct buf text = { 0 };

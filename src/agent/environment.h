@@ -14,8 +14,8 @@ char **environment_build(const struct agent *agent, const struct user *user, cha
 const char *environment_get(char *const *list, const char *key);
 /* The lines of a file that read KEY=VALUE; blank lines and # comments are skipped. An absent file is an empty list. */
 char **environment_load(const char *path, struct husk_error *err);
-/* Takes over the sandbox's pairs, for processes started from now on. A kernel of `run_code` may have been started before the
- * sandbox was created: the pairs are also left in a file that only root reads, where it looks for them. */
+/* Takes ownership of the sandbox's pairs, for processes started from now on. A kernel of `run_code` may have started
+ * before the sandbox was created, so the pairs are also written to a file for kernels, which only root can read. */
 void environment_adopt(struct agent *agent, char **pairs);
 
 #endif

@@ -14,7 +14,7 @@
 #include "agent/process.h"
 #include "agent/spawn.h"
 
-/* What a start needs beyond the process itself: gone once it runs. */
+/* What is needed to start a process and is freed after the start. */
 struct launch {
 	char **argv;
 	char **pairs;
@@ -22,14 +22,13 @@ struct launch {
 	char *cwd;
 	struct user user;
 	int64_t timeout_ms;
-	int child
-		[3]; /* the child's ends; -1: the agent's own, /dev/null. With a terminal all are the same descriptor */
-	int agent[3]; /* ours */
+	int child[3]; /* the child's ends; -1: the agent's /dev/null. A terminal is all three */
+	int agent[3]; /* the agent's ends */
 };
 
 static void launch_cleanup(struct launch *launch)
 {
-	for (int i = 2; i >= 0; i--) { /* the first last: it may stand for all of them */
+	for (int i = 2; i >= 0; i--) { /* the first one last: all three may be the same */
 		if (i == 0 || launch->child[i] != launch->child[0])
 			fd_close(&launch->child[i]);
 		fd_close(&launch->agent[i]);
@@ -40,7 +39,7 @@ static void launch_cleanup(struct launch *launch)
 	free(launch->cwd);
 }
 
-/* The words of the image's own command. */
+/* The argument vector of the image's own command. */
 static int launch_image(const struct agent *agent, struct launch *launch, struct husk_error *err)
 {
 	for (char **word = agent->image.argv; *word; word++)
@@ -115,7 +114,7 @@ static int launch_terminal(const struct process *process, struct launch *launch,
 	launch->child[0] = launch->child[1] = launch->child[2] = slave;
 	if (launch->user.uid != 0 && fchown(slave, launch->user.uid, (gid_t)-1) < 0)
 		log_line(LOG_WARN, "terminal '%s' stays root's: %s", path, strerror(errno));
-	/* Reading and writing are two entries in the loop, and an entry is a descriptor. */
+	/* Reading and writing are two entries in the loop, and each entry needs its own descriptor. */
 	launch->agent[1] = fcntl(master, F_DUPFD_CLOEXEC, 3);
 	return launch->agent[1] < 0 ? husk_fail_errno(err, "cannot make a terminal") : 0;
 }
@@ -133,7 +132,7 @@ static int launch_pipes(const struct process *process, struct launch *launch, st
 	return 0;
 }
 
-/* Hands our ends to the process. On failure what was handed over is the process's to close. */
+/* Hands the agent's ends to the process. After a failure, the process closes those that were handed over. */
 static int launch_watch(struct agent *agent, struct process *process, struct launch *launch, struct husk_error *err)
 {
 	struct source *sources[3] = { &process->input, &process->output[0].source, &process->output[1].source };
@@ -149,7 +148,7 @@ static int launch_watch(struct agent *agent, struct process *process, struct lau
 	return 0;
 }
 
-/* The program did not start: the caller sees a process that said why and ended, as a shell would show it. */
+/* The program did not start: the caller sees a process that wrote the reason and ended, as from a shell. */
 static void process_failed_to_start(struct process *process, const struct spawn *spawn)
 {
 	cleanup_free char *text =
@@ -198,7 +197,7 @@ static int launch_start(struct agent *agent, struct process *process, struct lau
 		process->unstarted = start.outcome == SPAWN_NOT_FOUND ? 127 : 126;
 		process_failed_to_start(process, &start);
 	}
-	/* Also for a program that could not be executed: its child's exit status (126, 127) arrives as any other. */
+	/* Also for a program that could not be executed: its child ends with 126 or 127 like any other process. */
 	process->running = true;
 	if (launch->timeout_ms > 0)
 		process->deadline_ms = time_monotonic_ms() + launch->timeout_ms;
@@ -206,7 +205,7 @@ static int launch_start(struct agent *agent, struct process *process, struct lau
 	return 0;
 }
 
-/* A pid that comes round again belongs to the new process. */
+/* If the kernel reuses a pid, the pid belongs to the new process. */
 static void process_enter(struct agent *agent, struct process *process)
 {
 	struct process *old = process_find(agent, process->pid);
@@ -219,8 +218,8 @@ static void process_enter(struct agent *agent, struct process *process)
 	*at = process;
 }
 
-/* A program that cannot be executed is a process that ended with 126 or 127 and says so on its stderr; NULL is for calls
- * that make no sense, and limits. */
+/* A program that cannot be executed becomes a process that ended with 126 or 127 and wrote the reason to its stderr.
+ * NULL means that the call is invalid or a limit was reached. */
 static struct process *process_start(struct agent *agent, const struct request *request, struct husk_error *err)
 {
 	cleanup(launch_cleanup) struct launch launch = { .child = { -1, -1, -1 }, .agent = { -1, -1, -1 } };
@@ -234,7 +233,8 @@ static struct process *process_start(struct agent *agent, const struct request *
 	if (launch_parse(agent, process, &launch, request, err) == 0 &&
 	    (process->terminal ? launch_terminal : launch_pipes)(process, &launch, err) == 0 &&
 	    launch_start(agent, process, &launch, err) == 0) {
-		/* After the start, since the new program is busy with itself meanwhile: a system call costs up to 0.1 ms. */
+		/* After the start, because a system call takes up to 0.1 ms, and the new program is busy with its own
+		 * start meanwhile. */
 		if (launch_watch(agent, process, &launch, err) == 0) {
 			process_enter(agent, process);
 			return process;
@@ -254,7 +254,7 @@ int exec_open(struct agent *agent, uint32_t number, const struct request *reques
 		return -1;
 	if (!(process->flags & EXEC_DETACH))
 		return attachment_new(agent, number, process, process->input.fd >= 0, err) ? 0 : -1;
-	/* Nobody will see how it ended, so a program that was never executed is told of here, and leaves no entry. */
+	/* No channel will report its end, so the failed start is reported here, and no entry is kept. */
 	process->forgotten = process->unstarted != 0;
 	if (wire_put_int(&message, TAG_PID, process->pid) < 0 ||
 	    (process->unstarted && wire_put_int(&message, TAG_EXIT_CODE, process->unstarted) < 0))

@@ -81,7 +81,7 @@ int file_read_open(struct agent *agent, uint32_t number, const struct request *r
 
 	if (request_string(request, TAG_PATH, &path, err) < 0)
 		return -1;
-	/* O_NONBLOCK so that a FIFO nobody writes cannot hold the agent; it is refused below. */
+	/* O_NONBLOCK: opening a FIFO without a writer must not block the agent; FIFOs are refused below. */
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
 	bool of_template = request_int(request, TAG_FLAGS, 0) & FILE_OF_TEMPLATE;
 	cleanup_close int fd = of_template ? layers_open_template(&agent->layers, path, flags) : open(path, flags);
@@ -111,7 +111,7 @@ struct file_write {
 	struct channel channel;
 	int fd;
 	char *path;
-	char *temporary; /* NULL: writes into the file itself, or is done */
+	char *temporary; /* NULL: writes in place, or is done */
 	uint64_t mark;   /* of a write in place (writes.c); 0: none */
 	bool fresh;      /* in place, into a file that did not exist */
 	int64_t size;
@@ -158,7 +158,7 @@ static void file_write_eof(struct agent *agent, struct channel *channel)
 		free(call->temporary);
 		call->temporary = NULL;
 	}
-	/* Watches keep quiet about a write in place until it is over: this is the change that they report. */
+	/* Watches report nothing about a write in place until it ends: this is the change that they report. */
 	if (call->mark && (call->size > 0 || !call->fresh) && ftruncate(call->fd, call->size) < 0)
 		log_line(LOG_WARN, "cannot set the size of '%s': %s", call->path, strerror(errno));
 	if (wire_put_int(&results, TAG_SIZE, call->size) < 0)
@@ -170,7 +170,7 @@ static bool file_write_pump(struct agent *agent, struct channel *channel)
 {
 	(void)agent;
 	(void)channel;
-	return false; /* everything happens as data comes in */
+	return false; /* all work is done when data arrives */
 }
 
 static const struct channel_ops file_write_ops = {
@@ -181,7 +181,7 @@ static const struct channel_ops file_write_ops = {
 	.release = file_write_release,
 };
 
-/* Makes the parents of a path, owned by `owner` where they are new. */
+/* Makes the missing parents of a path, owned by `owner`. */
 static int make_parents(const char *path, const struct user *owner, struct husk_error *err)
 {
 	cleanup_free char *copy = strdup(path);
@@ -210,7 +210,7 @@ struct file_target {
 	struct user user;
 };
 
-/* Mode and owner: the caller's word, else what the file has, else 0644 of root. A write in place changes no owner. */
+/* Mode and owner default to those of the existing file, or to 0644 and root. A write in place keeps the owner. */
 static int file_target_apply(int fd, const char *path, const struct file_target *target, struct husk_error *err)
 {
 	uid_t uid = target->user.uid;
@@ -261,7 +261,7 @@ static int file_write_examine(const struct request *request, char **path, struct
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it names a directory", *path);
 	if (make_parents(*path, &target->user, err) < 0)
 		return -1;
-	/* Through a link to the file it stands for: a rename must not replace the link. */
+	/* Resolves a link to its target: a rename must not replace the link. */
 	char *real = realpath(*path, NULL);
 	if (real) {
 		free(*path);
@@ -271,13 +271,13 @@ static int file_write_examine(const struct request *request, char **path, struct
 	if (target->exists && S_ISDIR(target->before.st_mode))
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is a directory", *path);
 	if (target->exists && S_ISLNK(target->before.st_mode))
-		target->exists = false; /* leads nowhere: replaced, or made where it leads to */
+		target->exists = false; /* a dangling link: replaced, or its target is created */
 	else if (target->exists && !S_ISREG(target->before.st_mode))
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is not a regular file", *path);
 	return 0;
 }
 
-/* What an earlier write left. */
+/* Removes the attributes of an earlier write. */
 static void drop_attributes(int fd)
 {
 	char names[ATTRIBUTES_MAX];
@@ -288,7 +288,7 @@ static void drop_attributes(int fd)
 			log_line(LOG_DEBUG, "cannot remove the attribute %s: %s", names + at, strerror(errno));
 }
 
-/* "key=value" each; a file that is written anew has no others. */
+/* Sets "key=value" attributes. A file that is written anew keeps no others. */
 static int set_attributes(int fd, const char *path, const struct request *request, struct husk_error *err)
 {
 	struct wire_field field;
@@ -313,8 +313,8 @@ static int set_attributes(int fd, const char *path, const struct request *reques
 	return 0;
 }
 
-/* The temporary file: in the machine's own place for them when that is on the target's filesystem, so that nobody who
- * watches the target's directory ever sees its name; else beside the target. */
+/* Makes the temporary file. If the agent's own directory is on the target's filesystem, the file is made there, so that
+ * nobody who watches the target's directory sees it. Otherwise it is made beside the target. */
 static int open_temporary(struct agent *agent, struct file_write *call, struct husk_error *err)
 {
 	int parent_size = (int)(strrchr(call->path, '/') - call->path);
@@ -341,8 +341,8 @@ static int open_temporary(struct agent *agent, struct file_write *call, struct h
 	return -1;
 }
 
-/* Read-only for us or busy: the target says so before anything is changed. O_TRUNC comes with the mark set, so that
- * watches do not report it. */
+/* If the target is read-only or busy, the open fails before anything is changed. O_TRUNC happens after the mark is set,
+ * so that watches do not report it. */
 static int open_in_place(struct agent *agent, struct file_write *call, const struct file_target *target,
 			 struct husk_error *err)
 {
@@ -437,7 +437,7 @@ int file_mkdir_answer(struct agent *agent, const struct request *request, struct
 	}
 	if (owner.uid && chown(path, owner.uid, owner.gid) < 0)
 		return husk_fail_errno(err, "cannot give '%s' to '%s'", path, owner.name);
-	if (chmod(path, mode) < 0) /* what mkdir gives went through the umask */
+	if (chmod(path, mode) < 0) /* the umask has reduced mkdir's mode */
 		return husk_fail_errno(err, "cannot set the mode of '%s'", path);
 	return 0;
 }

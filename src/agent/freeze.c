@@ -22,8 +22,8 @@ static bool was_stopped_by_us(const struct agent *agent, pid_t pid)
 	return false;
 }
 
-/* Runs no code of its own, and will not before it is let go. One in an uninterruptible wait cannot stop yet, but stops
- * before it comes out of it: a vfork parent waits like that for a child which we have stopped. */
+/* True if the process runs no code, and will not before it is continued. A process in an uninterruptible wait stops
+ * before it leaves the wait: a vfork parent, for example, waits for a child that is already stopped. */
 static bool is_still(const struct agent *agent, const struct guest_process *process)
 {
 	if (process->state == 'D')
@@ -45,7 +45,7 @@ static int stop_process(struct agent *agent, pid_t pid, struct husk_error *err)
 	return 0;
 }
 
-/* One pass over the guest: how many still ran, or -1. */
+/* One pass over the guest. Returns how many processes were still running, or -1. */
 static ssize_t stop_running(struct agent *agent, struct husk_error *err)
 {
 	cleanup_free struct guest_process *list = NULL;
@@ -82,8 +82,8 @@ int freeze_answer(struct agent *agent, const struct request *request, struct buf
 	(void)results;
 	if (agent->frozen)
 		return 0;
-	/* A process may fork between being listed and being stopped: until a pass finds none running, nothing is sure.
-	 * */
+	/* A process may fork between being listed and being stopped, so passes repeat until one finds no running
+	 * process. */
 	while ((running = stop_running(agent, err)) > 0) {
 		if (time_monotonic_ms() > give_up) {
 			running = husk_fail(err, HUSK_TIMEOUT, "%zd processes would not stop", running);

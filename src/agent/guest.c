@@ -11,8 +11,8 @@
 #include "agent/guest.h"
 #include "agent/process.h"
 
-#define FLAG_KERNEL 0x00200000 /* PF_KTHREAD: a thread of the kernel, which has no program and heeds no signal */
-#define ENTRY_SIZE_MIN 24      /* of a directory entry, as the kernel lays them out */
+#define FLAG_KERNEL 0x00200000 /* PF_KTHREAD: a kernel thread, which has no program and ignores signals */
+#define ENTRY_SIZE_MIN 24      /* minimum size of the kernel's directory entry */
 
 /* The fields of /proc/<pid>/stat after the name, counted from the state. */
 enum {
@@ -28,10 +28,11 @@ enum {
 	STAT_FIELDS = 22
 };
 
-/* -1: makes no sense, or is no process of the guest's. */
+/* -1: malformed, or not a process of the guest. */
 static int stat_parse(char *text, struct guest_process *out)
 {
-	char *open = strchr(text, '('), *close = strrchr(text, ')'); /* a name may hold anything, brackets too */
+	char *open = strchr(text, '('),
+	     *close = strrchr(text, ')'); /* a name may contain any character, brackets too */
 	long long field[STAT_FIELDS] = { 0 };
 	char *rest;
 
@@ -52,7 +53,7 @@ static int stat_parse(char *text, struct guest_process *out)
 	return 0;
 }
 
-/* False: it has ended meanwhile, or is the kernel's. */
+/* False: the process has ended, or is a kernel thread. */
 bool guest_find(pid_t pid, struct guest_process *out)
 {
 	char path[32], text[1024];
@@ -76,7 +77,8 @@ static const struct guest_process *find_pid(const struct guest_process *list, si
 	return NULL;
 }
 
-/* Steps up to the agent; -1 when the way does not lead there. Bounded, because the list is not of one moment. */
+/* Number of steps up to the agent; -1 if the parents do not lead to it. Bounded, because the list is not a consistent
+ * snapshot. */
 static int depth_below(const struct guest_process *list, size_t count, const struct guest_process *at, pid_t self)
 {
 	for (int depth = 1; at && depth <= (int)count + 1; depth++) {
@@ -93,7 +95,8 @@ static int by_depth(const void *a, const void *b)
 	return left->depth != right->depth ? left->depth - right->depth : left->pid - right->pid;
 }
 
-/* Keeps what is ours, with depths. A guest process whose parents are unclear counts as a child of the agent. */
+/* Keeps the guest's processes and sets their depths. A process without a known parent counts as a child of the
+ * agent. */
 static size_t guest_filter(struct guest_process *list, size_t count)
 {
 	pid_t self = getpid();
@@ -118,8 +121,8 @@ static int by_pid(const void *a, const void *b)
 }
 
 /*
- * The pids in /proc, each once. gVisor lists /proc correctly only when one call takes all of it: a listing in small
- * pieces, as readdir does it, tells some twice. So the pieces are large, and doubles are sorted out.
+ * The pids in /proc, each once. gVisor lists /proc correctly only if one call reads all of it: a listing in small
+ * pieces, as by readdir, returns some pids twice. So the buffer is large, and duplicates are removed.
  */
 static ssize_t guest_pids(pid_t **out, struct husk_error *err)
 {
@@ -223,7 +226,8 @@ int oom_answer(struct agent *agent, const struct request *request, struct buf *r
 	ssize_t count;
 
 	(void)request;
-	/* A kernel of our own kills what is over the workload's limit; the host is short for what lies around that. */
+	/* The guest's own kernel enforces the workload's memory limit, so no process is killed here. The host's
+	 * shortage comes from the rest of the machine, such as caches. */
 	if (agent->group_memory >= 0) {
 		memory_give_back();
 		return 0;
@@ -235,9 +239,9 @@ int oom_answer(struct agent *agent, const struct request *request, struct buf *r
 		if (list[i].state != 'Z' && (!largest || list[i].rss_bytes > largest->rss_bytes))
 			largest = &list[i];
 	}
-	if (!largest) /* nothing runs: the answer without a PID says so */
+	if (!largest) /* no process runs: an answer without a PID */
 		return 0;
-	/* Marked before it is killed, so that its end cannot come in between unmarked. */
+	/* Marked before the kill, so that the end of the process cannot be handled unmarked. */
 	process_mark_oom(agent, largest->pid, largest->group, largest->session);
 	if (kill(largest->pid, SIGKILL) < 0 && errno != ESRCH)
 		return husk_fail_errno(err, "cannot kill process %d", largest->pid);

@@ -1,5 +1,5 @@
 /*
- * The processes of the guest, all of them, as /proc shows them.
+ * All processes of the guest, as /proc shows them.
  */
 #ifndef HUSK_AGENT_GUEST_H
 #define HUSK_AGENT_GUEST_H
@@ -15,10 +15,11 @@ struct guest_process {
 	int depth; /* below the agent */
 };
 
-/* Every process but the agent, parents before children. As PID 1 that is the whole guest; otherwise (tests) only the
- * agent's descendants, since the rest of the machine is not ours to touch. Caller frees. -1 on failure. */
+/* Every process except the agent, parents before children. If the agent is PID 1, that is the whole guest. Otherwise
+ * (in tests) only the agent's descendants are listed, because the other processes belong to the host. Caller frees. -1
+ * on failure. */
 ssize_t guest_scan(struct guest_process **out, struct husk_error *err);
-/* One process by its number: whether it is there. */
+/* Looks one process up by its number; false if there is none. */
 bool guest_find(pid_t pid, struct guest_process *out);
 
 #endif

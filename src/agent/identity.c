@@ -11,7 +11,7 @@
 #include "agent/environment.h"
 #include "base/log.h"
 
-/* From <linux/random.h>, which the small C library comes without. */
+/* From <linux/random.h>, which musl does not provide. */
 #define RNDADDENTROPY _IOW('R', 0x03, int[2])
 #define RNDRESEEDCRNG _IO('R', 0x07)
 
@@ -19,7 +19,7 @@
 #define HOSTS_ADDRESS "127.0.1.1"
 #define CLOCK_CLOSE_MS 50
 
-/* In place: nothing else runs while this does, and each file more that is made and renamed costs the start of a sandbox. */
+/* Written in place: no other process runs now, and a rename for each file would make the start of a sandbox slower. */
 static int put_file(const char *path, const char *data, size_t size, mode_t mode, struct husk_error *err)
 {
 	cleanup_close int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
@@ -36,7 +36,7 @@ static int set_machine_id(const char *id, struct husk_error *err)
 	snprintf(line, sizeof(line), "%s\n", id);
 	if (put_file("/etc/machine-id", line, 33, 0444, err) < 0)
 		return -1;
-	/* Usually a link to the other; where it is a file of its own it must not keep the old one. */
+	/* Usually a link to /etc/machine-id. If it is a file of its own, it must not keep the old id. */
 	if (access("/var/lib/dbus", F_OK) == 0) {
 		unlink("/var/lib/dbus/machine-id");
 		if (symlink("/etc/machine-id", "/var/lib/dbus/machine-id") < 0)
@@ -45,7 +45,7 @@ static int set_machine_id(const char *id, struct husk_error *err)
 	return 0;
 }
 
-/* /etc/hosts with our line in the place of the old one, or at the end. */
+/* Writes /etc/hosts with the sandbox's line in the place of the old one, or at the end. */
 static int set_hosts(const char *name, struct husk_error *err)
 {
 	cleanup_buf struct buf hosts = { 0 };
@@ -83,8 +83,8 @@ static int set_hostname(const char *name, struct husk_error *err)
 	return set_hosts(name, err);
 }
 
-/* Into the pool, and counted where there is a real kernel; where the kernel takes its randomness from the host it is
- * the host's already, and those requests do not exist. */
+/* Mixes the seed into the pool, and credits it if the kernel supports that. gVisor takes its randomness from the host
+ * and does not support these requests. */
 static int mix_entropy(const struct wire_field *seed, struct husk_error *err)
 {
 	struct {
@@ -105,8 +105,8 @@ static int mix_entropy(const struct wire_field *seed, struct husk_error *err)
 	return 0;
 }
 
-/* `wall_ms` is when the request was sent, so on a slow host it lies in the past: this sets a clock that stood still with the
- * image, and what it reads in the end is for the host to judge, which alone knows how long the request was under way. */
+/* `wall_ms` is when the request was sent, so on a slow host it lies in the past. This sets a clock that stood still in
+ * the image. Only the host knows how long the request took, so the host checks the result. */
 static int set_clock(int64_t wall_ms, struct husk_error *err)
 {
 	int64_t off = time_wall_ms() - wall_ms;
@@ -114,7 +114,7 @@ static int set_clock(int64_t wall_ms, struct husk_error *err)
 
 	if (off <= CLOCK_CLOSE_MS && off >= -CLOCK_CLOSE_MS)
 		return 0;
-	/* Where the clock is the host's own it may not be set, and need not be. */
+	/* If the clock is the host's own, setting it is not permitted and not needed. */
 	if (clock_settime(CLOCK_REALTIME, &now) < 0 && errno != EPERM)
 		return husk_fail_errno(err, "cannot set the clock");
 	return 0;
@@ -139,13 +139,14 @@ static int set_memory_limit(const struct agent *agent, int64_t limit, struct hus
 
 	if (agent->group_memory < 0 || limit <= 0)
 		return 0;
-	/* A copy may get less than its parent used: what does not fit then is reclaimed, or killed, by the kernel. */
+	/* A copy may get less memory than its parent used: the kernel reclaims the excess, or kills. */
 	if (pwrite(agent->group_memory, text, (size_t)size, 0) != size && errno != EBUSY)
 		return husk_fail_errno(err, "cannot limit memory");
 	return 0;
 }
 
-/* What the machine itself is told; as not PID 1 (tests on a host) that machine is not ours. */
+/* Sets the machine's own identity. If the agent is not PID 1 (in tests), the machine is the host, and nothing is
+ * set. */
 static int set_machine(const struct request *request, struct husk_error *err)
 {
 	cleanup_free char *hostname = NULL, *machine_id = NULL;
@@ -184,7 +185,7 @@ int identity_answer(struct agent *agent, const struct request *request, struct b
 	if (agent->layers.born_ns == 0)
 		agent->layers.born_ns = time_wall_ms() * 1000000;
 	channel_drop_all(agent);
-	buf_free(&agent->link.deferred); /* frames of the past life, too */
+	buf_free(&agent->link.deferred); /* including frames from before the restore */
 	freeze_end(agent);
 	int bad = wire_put_int(results, TAG_VERSION, WIRE_VERSION) | wire_put_int(results, TAG_TIME_MS, time_wall_ms());
 	return bad ? husk_fail_memory(err) : 0;

@@ -1,6 +1,6 @@
 /*
- * The defaults of processes in a sandbox that was made from a container image: USER, WORKDIR, ENTRYPOINT and CMD, as the
- * build left them in /.husk/process. Read once at boot; a call that says otherwise wins.
+ * The defaults of processes in a sandbox that was made from a container image: USER, WORKDIR, ENTRYPOINT and CMD, as
+ * the build wrote them to /.husk/process. Read once at boot; a call can override each of them.
  */
 #include "agent/image.h"
 

@@ -64,7 +64,7 @@ static int set_address(int fd, const struct wire_interface *wanted, struct husk_
 	return ioctl(fd, SIOCSIFNETMASK, &request) < 0 ? husk_fail_errno(err, "cannot set the netmask of " DEVICE) : 0;
 }
 
-/* No ARP crosses the wire, so the gateway's address is told, for good. */
+/* ARP is not supported on this link, so the gateway's address is set as a permanent neighbour. */
 static int set_gateway(int fd, const struct wire_interface *wanted, struct husk_error *err)
 {
 	static const uint8_t any[4];
@@ -85,8 +85,8 @@ static int set_gateway(int fd, const struct wire_interface *wanted, struct husk_
 	return 0;
 }
 
-/* A device that has just got its link says so a moment later; what is sent before is lost, and tried again a second
- * after. Without, the network is only slower to begin. */
+/* The kernel reports the carrier a moment after the device gets its link. Packets sent before are lost and repeated
+ * after a second. Without this wait, only the first connection is slower. */
 static void await_carrier(int fd)
 {
 	const struct timespec pause = { .tv_nsec = PAUSE_NS };
@@ -108,7 +108,7 @@ static bool is_set(int fd, const struct wire_interface *wanted)
 	       ioctl(fd, SIOCGIFHWADDR, &mac) == 0 && memcmp(mac.ifr_hwaddr.sa_data, wanted->mac, 6) == 0;
 }
 
-/* A guest's root may rename it or take it away; that costs its network, never its life. */
+/* The guest's root user may rename or remove the interface. Then the guest has no network; the agent must go on. */
 static bool is_there(int fd)
 {
 	struct ifreq request = named();
@@ -118,9 +118,9 @@ static bool is_there(int fd)
 
 static int set_all(int fd, const struct wire_interface *wanted, struct husk_error *err)
 {
-	/* The wire carries none: a program should not try it first. A kernel without has nothing to turn off. */
+	/* The link does not carry IPv6, so programs should not try it first. A kernel without IPv6 has no such file. */
 	file_poke(NO_IPV6, "1", NULL);
-	/* Down first: with it go addresses, routes and neighbours of the past. */
+	/* Down first: this removes the old addresses, routes and neighbours. */
 	if (set_flags(fd, false, err) < 0 || set_mac(fd, wanted->mac, err) < 0 || set_address(fd, wanted, err) < 0 ||
 	    set_flags(fd, true, err) < 0)
 		return -1;

@@ -17,16 +17,16 @@
 #include "agent/agent.h"
 
 #define MODULES "/modules"
-#define ORDER MODULES "/order" /* file names, one a line, each after what it needs */
+#define ORDER MODULES "/order" /* file names, one per line, each after its dependencies */
 #define NEW_ROOT "/base"
 #define ROOT_DEVICE "/dev/vda"
 #define DISK_DEVICE "/dev/vdb"
-#define PATIENCE_MS 60000 /* a host may be very busy; whoever waits for us outside gives up by itself */
+#define PATIENCE_MS 60000 /* a host may be very busy; the host has its own timeout */
 #define PAUSE_NS 2000000
 #define HOST_CID 2u
 #define HOST_PORT 1024u
 
-/* From <linux/vm_sockets.h>, which the small C library comes without. */
+/* From <linux/vm_sockets.h>, which musl does not provide. */
 struct vsock_address {
 	sa_family_t family;
 	uint16_t zero;
@@ -86,7 +86,7 @@ static int load_module(const char *name, struct husk_error *err)
 	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || (syscall(SYS_finit_module, fd, "", 0) < 0 && errno != EEXIST))
 		return husk_fail_errno(err, "cannot load '%s'", path);
-	/* It lives in the kernel now; the memory of the initramfs is wanted back. */
+	/* The kernel has its own copy; the initramfs gives its memory back. */
 	unlink(path);
 	return 0;
 }
@@ -131,7 +131,8 @@ static int change_root(struct husk_error *err)
 {
 	static const char *const moved[] = { "dev", "proc", "sys" };
 
-	/* What of the disk was never written reads as zeroes: filling in its tables would only be work, in every copy. */
+	/* Unwritten parts of the disk read as zeroes, so initialising its inode tables would be useless work in every
+	 * copy. */
 	if (mount_at("erofs", ROOT_DEVICE, NEW_ROOT, MS_RDONLY, NULL, err) < 0 ||
 	    mount_at("ext4", DISK_DEVICE, NEW_ROOT "/.husk/disk", MS_NOATIME, "discard,noinit_itable", err) < 0)
 		return -1;
@@ -168,7 +169,7 @@ int kernel_boot(struct husk_error *err)
 
 /* ---- the link ---- */
 
-/* The host may not be listening yet: after a restore its end comes up while we do. */
+/* The host may not be listening yet: after a restore, both sides start at the same time. */
 int kernel_connect(struct husk_error *err)
 {
 	const struct vsock_address host = { .family = AF_VSOCK, .port = HOST_PORT, .cid = HOST_CID };

@@ -23,8 +23,8 @@
 #define SHM "/dev/shm"
 #define GROUPS "/sys/fs/cgroup"
 #define FILE_MAX (1u << 20)
-#define REFRESH_MS 1000      /* while memory comes and goes … */
-#define REFRESH_MAX_MS 16000 /* … and while it does not: looking wakes a machine that rests */
+#define REFRESH_MS 1000      /* while memory use changes … */
+#define REFRESH_MAX_MS 16000 /* … and while it does not: each look wakes an idle machine */
 
 static void cannot(const char *what)
 {
@@ -33,8 +33,8 @@ static void cannot(const char *what)
 
 /* ---- once ---- */
 
-/* A file of ours over a file of the kernel's, at first with the same content. It has a name for a moment, in memory that
- * is there anyway. */
+/* Mounts a file of the agent over a file of the kernel, at first with the same content. The file has a name only for a
+ * moment, in /dev, which is in memory. */
 static int lay_over(const char *target)
 {
 	static const char path[] = "/dev/.husk-limits";
@@ -60,7 +60,7 @@ static int mount_group(const char *name, const char *controllers, unsigned long 
 	return -1;
 }
 
-/* One tree for all, where gVisor has that: the workload's own group shows the limits. */
+/* cgroup v2, if gVisor supports it: the workload's own group shows the limits. */
 static bool show_tree(struct limits *limits)
 {
 	if (mount("cgroup", GROUPS, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
@@ -72,8 +72,9 @@ static bool show_tree(struct limits *limits)
 	return true;
 }
 
-/* The groups that the guest may look at. Where the kernel is the guest's own, the one whose limit holds. Of gVisor's only
- * the number of processes is held; they are the guest's to use: container runtimes do not start without them. */
+/* The control groups that the guest sees. With the guest's own kernel: the group that enforces the limit. gVisor
+ * enforces only the number of processes, and leaves its groups to the guest: container runtimes do not start without
+ * them. */
 static void show_groups(struct limits *limits, bool machine)
 {
 	static const char *const names[] = { "memory", "cpu", "cpuacct", "cpuset", "devices" };
@@ -126,12 +127,12 @@ int64_t limits_meminfo_bytes(const char *text, const char *name)
 
 static void replace(int fd, const char *text, size_t size)
 {
-	/* The new content first: a reader in between finds an end that is older, not an empty file. */
+	/* Content first, then the size: a concurrent reader may see an old end, but never an empty file. */
 	if (fd >= 0 && (pwrite(fd, text, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) < 0))
 		cannot("a file of the agent's");
 }
 
-/* What the kernel says, of a machine with so much memory: what is in use is the same. */
+/* One line of the kernel's meminfo, for a machine with this much memory: the memory in use stays the same. */
 static int put_memory_line(struct buf *out, const char *line, size_t size, int64_t total, int64_t limit)
 {
 	static const char *const names[] = { "MemTotal:", "MemFree:", "MemAvailable:" };
@@ -171,7 +172,7 @@ static void refresh_memory(struct limits *limits, int64_t memory)
 	shown = (struct buf){ 0 };
 }
 
-/* Of the guest, in hundredths of a second: both versions of groups say it, each in its way. */
+/* CPU time of the guest in hundredths of a second, from either version of control groups. */
 static bool read_usage(const struct limits *limits, long long *user, long long *system)
 {
 	cleanup_free char *text = read_all(limits->group_usage);
@@ -187,7 +188,8 @@ static bool read_usage(const struct limits *limits, long long *user, long long *
 	return true;
 }
 
-/* gVisor's own says that no processor ever worked or rested, which programs divide by. The guest's time, evenly. */
+/* gVisor's /proc/stat shows no busy and no idle time, and programs divide by their sum. So the guest's time is shown,
+ * spread evenly over the processors. */
 static void refresh_stat(struct limits *limits)
 {
 	cleanup_free char *text = limits->stat < 0 ? NULL : read_all(limits->real_stat);
@@ -234,8 +236,7 @@ static bool is_empty(const char *path)
 	return directory && entries <= 2;
 }
 
-/* Half of memory, as a kernel has it by itself. gVisor's keeps the size that it was mounted with, so an empty one is mounted
- * anew. */
+/* Half of memory, as the kernel's default. gVisor's tmpfs keeps its size, so an empty one is mounted again. */
 static void size_shm(int64_t memory)
 {
 	char options[64];
@@ -253,7 +254,7 @@ static void size_shm(int64_t memory)
 
 /* ---- processors ---- */
 
-/* The first `count` of those there are. */
+/* The first `count` of the machine's processors. */
 static cpu_set_t first_cpus(const struct limits *limits, int count)
 {
 	cpu_set_t out;
@@ -265,7 +266,7 @@ static cpu_set_t first_cpus(const struct limits *limits, int count)
 	return out;
 }
 
-/* The agent too: what it starts inherits it. */
+/* The agent too, because its children inherit the affinity. */
 static void bind_all(const cpu_set_t *cpus)
 {
 	cleanup_free struct guest_process *list = NULL;
@@ -274,7 +275,7 @@ static void bind_all(const cpu_set_t *cpus)
 	if (sched_setaffinity(0, sizeof(*cpus), cpus) < 0)
 		cannot("affinity");
 	for (ssize_t i = 0; i < count; i++)
-		(void)!sched_setaffinity(list[i].pid, sizeof(*cpus), cpus); /* it may be gone */
+		(void)!sched_setaffinity(list[i].pid, sizeof(*cpus), cpus); /* the process may be gone */
 }
 
 static void show_cpus(const struct limits *limits, int count)
@@ -286,7 +287,7 @@ static void show_cpus(const struct limits *limits, int count)
 		count > 1 ? snprintf(range, sizeof(range), "0-%d\n", count - 1) : snprintf(range, sizeof(range), "0\n");
 
 	replace(limits->online, range, (size_t)size);
-	/* A paragraph each. */
+	/* One paragraph per processor. */
 	for (int i = 0; i < count && end && *end; i++) {
 		const char *next = strstr(end, "\n\n");
 
@@ -317,7 +318,7 @@ void limits_boot(struct limits *limits, bool machine)
 
 /* ---- a sandbox's ---- */
 
-/* A limit that the guest reads in a file of one of its groups. */
+/* Writes a limit into a file of the guest's control groups. */
 static void show_in_group(int fd, long long value, const char *rest)
 {
 	char text[48];

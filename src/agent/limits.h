@@ -1,5 +1,5 @@
 /*
- * What the guest is told of its limits: see limits.c.
+ * How the guest sees its limits; see limits.c.
  */
 #ifndef HUSK_AGENT_LIMITS_H
 #define HUSK_AGENT_LIMITS_H
@@ -9,14 +9,15 @@
 #include "base/base.h"
 
 struct limits {
-	int real_meminfo, real_cpuinfo, real_stat; /* the kernel's own; -1: not PID 1, nothing is laid over */
-	int meminfo, cpuinfo, stat, online;        /* what lies over them */
-	int group_memory, group_cpu;               /* the limits that groups of the guest's show; -1: none of ours */
-	int group_usage;  /* CPU time of the guest, as its kernel counts it; -1: see /proc/stat */
-	bool unified;     /* those groups are of the second version */
-	cpu_set_t all;    /* processors there are */
-	int cpus;         /* … and those that the guest may use */
-	struct buf shown; /* what the memory file holds */
+	int real_meminfo, real_cpuinfo,
+		real_stat;                  /* the kernel's own files; -1: not PID 1, nothing is mounted over them */
+	int meminfo, cpuinfo, stat, online; /* the agent's files that are mounted over them */
+	int group_memory, group_cpu;        /* files in the guest's control groups that show the limits; -1: none */
+	int group_usage;                    /* CPU time of the guest, as its kernel counts it; -1: see /proc/stat */
+	bool unified;                       /* those groups are cgroup v2 */
+	cpu_set_t all;                      /* processors of the machine */
+	int cpus;                           /* … and how many the guest may use */
+	struct buf shown;                   /* what the memory file holds */
 	int64_t refreshed_ms, pause_ms;
 };
 #define LIMITS_INIT                                                                                                    \
@@ -25,15 +26,17 @@ struct limits {
 		.online = -1, .group_memory = -1, .group_cpu = -1, .group_usage = -1                                   \
 	}
 
-/* Lays the files over, in a root that is ready. In a virtual machine (`machine`) the group that limits is shown. */
+/* Mounts the agent's files over the kernel's, in a root that is ready. In a virtual machine (`machine`) the guest sees
+ * the group that limits it. */
 void limits_boot(struct limits *limits, bool machine);
-/* This sandbox's: bytes of memory, thousandths of processors (0: not known, which changes nothing). */
+/* Shows this sandbox's limits: bytes of memory, thousandths of processors. 0: unknown, changes nothing. */
 void limits_show(struct limits *limits, int64_t memory, int64_t cpu_milli);
-/* What is in use, once in a while: called whenever the agent has something to do. */
+/* Updates the memory in use, at most once per interval. Called in every turn of the loop. */
 void limits_refresh(struct limits *limits, int64_t memory);
-/* When that is due although the agent has nothing to do, for processes that run; 0: never. */
+/* When the next update is due while processes run, even if the agent is idle; 0: never. */
 int64_t limits_next_ms(const struct limits *limits);
-/* The kernel's own words, whatever lies over them; caller frees. A "Name:   123 kB" line of it, in bytes; 0 when it is not there. */
+/* The content of the kernel's own /proc/meminfo, even if a file is mounted over it; caller frees. The second function
+ * returns a "Name: 123 kB" line of that text in bytes, 0 if the line is missing. */
 char *limits_meminfo(const struct limits *limits, struct husk_error *err);
 int64_t limits_meminfo_bytes(const char *text, const char *name);
 

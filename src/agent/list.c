@@ -9,7 +9,7 @@
 #include "agent/agent.h"
 #include "agent/entry.h"
 
-#define LIST_DEPTH_MAX 256 /* a descriptor is open per level; methods.def refuses more */
+#define LIST_DEPTH_MAX 256 /* one open descriptor per level; methods.def refuses more */
 #define LIST_PER_TURN 64
 
 struct level {
@@ -31,11 +31,11 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Sorted, so that a listing reads the same each time. */
+/* Sorted, so that the order of a listing is stable. */
 char **list_names(int fd, const char *path, struct husk_error *err)
 {
 	cleanup_strv char **names = calloc(1, sizeof(*names));
-	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the stream closes its own */
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* closedir closes this copy */
 	cleanup_dir DIR *directory = copy < 0 ? NULL : fdopendir(copy);
 	const struct dirent *entry;
 	size_t count = 0, room = 0;
@@ -49,7 +49,7 @@ char **list_names(int fd, const char *path, struct husk_error *err)
 	while ((errno = 0, entry = readdir(directory))) {
 		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
 			continue;
-		if (count + 1 >= room) { /* doubling here: strv_add walks the list, and directories can be large */
+		if (count + 1 >= room) { /* grows by doubling: strv_add walks the list, and directories can be large */
 			room = room ? room * 2 : 64;
 			char **bigger = reallocarray(names, room, sizeof(*names));
 			if (!bigger) {
@@ -73,7 +73,7 @@ char **list_names(int fd, const char *path, struct husk_error *err)
 	return steal_pointer(names);
 }
 
-/* Takes the descriptor and the path, also when it fails. */
+/* Takes ownership of the descriptor and the path, also if it fails. */
 static int level_push(struct list *list, int fd, char *path, struct husk_error *err)
 {
 	struct level *level = &list->levels[list->open++];
@@ -92,7 +92,7 @@ static void level_pop(struct list *list)
 	strv_free(level->names);
 }
 
-/* One entry. Files that vanish between being named and being looked at are not in the listing. */
+/* One entry. A file that vanishes between readdir and stat is left out. */
 static int list_entry(struct agent *agent, struct list *list, struct level *level, const char *name,
 		      struct husk_error *err)
 {

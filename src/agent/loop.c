@@ -16,7 +16,7 @@ int source_open(struct agent *agent, struct source *source, int fd, uint32_t eve
 {
 	struct epoll_event event = { .events = events, .data.ptr = source };
 
-	/* Every descriptor here is a pipe, socket or terminal without other status flags that would have to be kept. */
+	/* Every descriptor here is a pipe, socket or terminal, with no other status flags to keep. */
 	if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || epoll_ctl(agent->epoll, EPOLL_CTL_ADD, fd, &event) < 0) {
 		source->fd = -1;
 		return husk_fail_errno(err, "cannot watch descriptor %d", fd);
@@ -65,7 +65,8 @@ void loop_wait(struct agent *agent, int timeout_ms)
 	struct epoll_event events[64];
 	sigset_t open_mask;
 
-	/* SIGCHLD is blocked but for this moment, so a child's end either interrupts the wait or is seen before it. */
+	/* SIGCHLD is blocked except during this wait, so a child's end either interrupts the wait or is seen before
+	 * it. */
 	sigemptyset(&open_mask);
 	int count = epoll_pwait(agent->epoll, events, (int)ARRAY_SIZE(events), timeout_ms, &open_mask);
 	if (count < 0 && errno != EINTR)
@@ -93,7 +94,7 @@ static int loop_timeout(const struct agent *agent, bool busy)
 	return left <= 0 ? 0 : (int)MIN(left, INT_MAX);
 }
 
-/* Several rounds, so that the link gets large writes; bounded, so that the host is heard in between. */
+/* Several rounds, so that the link gets large writes; bounded, so that the host's frames are read in between. */
 static bool loop_work(struct agent *agent)
 {
 	bool busy = true;
@@ -126,7 +127,7 @@ void loop_run(struct agent *agent)
 		bool full = !uplink_has_room(agent);
 		uplink_flush(agent);
 		process_close_ended(agent);
-		/* What held the work back was a full queue, and it is written out now: no event will tell. */
+		/* A full queue stopped the work, and the queue has been flushed: no event will announce the room. */
 		busy |= full && uplink_has_room(agent);
 	}
 }

@@ -31,7 +31,7 @@ void agent_die(const char *format, ...)
 	_exit(1);
 }
 
-/* Whatever else was inherited is nobody's business here, and would be every child's. */
+/* Closes other inherited descriptors, because every child would inherit them too. */
 static int close_inherited(struct husk_error *err)
 {
 	if (syscall(SYS_close_range, 3u, (unsigned)INT_MAX, 0u) < 0)
@@ -39,7 +39,7 @@ static int close_inherited(struct husk_error *err)
 	return 0;
 }
 
-/* The link on 0 and 1 moves away, to where a child never looks. */
+/* Moves the link from 0 and 1 to descriptors that no child inherits. */
 static int take_link(int *in, int *out, struct husk_error *err)
 {
 	*in = fcntl(0, F_DUPFD_CLOEXEC, 64);
@@ -47,7 +47,7 @@ static int take_link(int *in, int *out, struct husk_error *err)
 	return *in < 0 || *out < 0 ? husk_fail_errno(err, "cannot take the link") : 0;
 }
 
-/* What a child reads that was given no input, in the place of the link or of a machine's console. */
+/* /dev/null as stdin of a child without input, instead of the link or a machine's console. */
 static int take_null(struct husk_error *err)
 {
 	cleanup_close int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -57,7 +57,7 @@ static int take_null(struct husk_error *err)
 	return 0;
 }
 
-/* Set by the handler, taken by the loop: asking for ended children in every turn would cost a system call each. */
+/* Set by the handler, read by the loop: waitpid in every turn would cost a system call each. */
 static volatile sig_atomic_t child_ended;
 
 static void on_child(int number)
@@ -68,18 +68,18 @@ static void on_child(int number)
 
 static void on_pipe(int number)
 {
-	(void)number; /* the write that fails tells */
+	(void)number; /* the failing write reports it */
 }
 
 bool agent_take_child_ended(void)
 {
 	bool ended = child_ended;
 
-	child_ended = 0; /* the signal is blocked outside of the wait: none can come in between */
+	child_ended = 0; /* the signal is blocked outside the wait, so none is lost here */
 	return ended;
 }
 
-/* Handlers rather than SIG_IGN: exec resets those, so a child starts with everything at its default. */
+/* Handlers instead of SIG_IGN: exec resets handlers, so a child starts with default dispositions. */
 static int take_signals(struct husk_error *err)
 {
 	const struct sigaction child = { .sa_handler = on_child, .sa_flags = SA_NOCLDSTOP };
@@ -94,7 +94,7 @@ static int take_signals(struct husk_error *err)
 	return 0;
 }
 
-/* Over vsock in a virtual machine; stdin and stdout are its console there. */
+/* Over vsock in a virtual machine, because stdin and stdout are its console. */
 static int connect_link(int *in, int *out, struct husk_error *err)
 {
 	*in = kernel_connect(err);
@@ -110,7 +110,7 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 	int in, out;
 
 	umask(022);
-	prctl(PR_SET_NAME, "husk-agent"); /* a copy in memory has another */
+	prctl(PR_SET_NAME, "husk-agent"); /* the copy in memory has another name */
 	if (close_inherited(err) < 0 || take_signals(err) < 0)
 		return -1;
 	if (machine && kernel_boot(err) < 0)
@@ -135,9 +135,9 @@ static int agent_start(struct agent *agent, struct husk_error *err)
 }
 
 /*
- * As PID 1 the agent runs from a copy of itself in memory. gVisor (2024) kills a forked child, a file worker say, when an
- * instruction of it crosses from a page mapped from the root image into one it has patched: it takes the fetch for a
- * write. Copies in memory are mapped as a whole.
+ * As PID 1 the agent runs from a copy of itself in memory. gVisor (2024) patches pages of a program. It kills a forked
+ * child, such as a worker, if an instruction crosses from a page of the root image into a patched page: gVisor takes
+ * the fetch for a write. A copy in memory is mapped as a whole, which avoids this.
  */
 static void run_from_memory(char **argv)
 {
@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 	if (agent_start(&agent, &err) < 0)
 		agent_die("%s", err.message);
 	loop_run(&agent);
-	if (getpid() != 1) /* as PID 1 the machine ends with us, and everything in it */
+	if (getpid() != 1) /* as PID 1, the end of the agent ends the machine and all its processes */
 		process_kill_all(&agent);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /*
- * Memory limits in a guest with its own kernel. That kernel kills processes over the limit and writes so to its log. This
- * file reads the log, marks the process that the killed one belonged to, and tells the supervisor (OOM_WATCH). The event
- * loop calls it before children are reaped, so that every END carries the mark. Log lines written by the guest's processes
- * must never count.
+ * Memory limits in a guest with its own kernel. That kernel kills processes over the limit and records each kill in its
+ * log. This file reads the log, marks the process that the killed one belonged to, and informs the supervisor
+ * (OOM_WATCH). The event loop calls it before children are reaped, so that every END carries the mark. Log lines
+ * written by the guest's processes must never count.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -13,10 +13,10 @@
 
 #define LOG_DEVICE "/dev/kmsg"
 #define DROP_CACHES "/proc/sys/vm/drop_caches"
-#define RECORD_MAX 8192     /* the kernel's own limit for one */
-#define RECORDS_PER_TURN 64 /* a guest may fill its log as fast as it likes */
-#define KERNEL_PRIORITIES 8 /* those above are of other facilities: no process can write as the kernel */
-#define KILLS_MAX 16        /* not told yet; more in one moment are one event */
+#define RECORD_MAX 8192     /* the kernel's limit for one record */
+#define RECORDS_PER_TURN 64 /* bounded, because a guest may fill its log quickly */
+#define KERNEL_PRIORITIES 8 /* higher priorities belong to other facilities: no process can write as the kernel */
+#define KILLS_MAX 16        /* not reported yet; further kills of the same moment are merged */
 
 struct kill {
 	pid_t pid;
@@ -33,7 +33,7 @@ int memory_open(struct agent *agent, struct husk_error *err)
 {
 	cleanup_close int fd = open(LOG_DEVICE, O_RDONLY | O_CLOEXEC);
 
-	/* What was said before is of the boot. */
+	/* Earlier records are from the boot. */
 	if (fd < 0 || lseek(fd, 0, SEEK_END) < 0)
 		return husk_fail_errno(err, "cannot read the kernel's log");
 	if (source_open(agent, &agent->kernel_log, fd, EPOLLIN | EPOLLET, err) < 0)
@@ -50,7 +50,7 @@ void memory_give_back(void)
 		log_line(LOG_WARN, "cannot give caches back: %s", strerror(errno));
 }
 
-/* ---- who wants to know ---- */
+/* ---- the channels of OOM_WATCH ---- */
 
 static bool oom_watch_pump(struct agent *agent, struct channel *channel)
 {
@@ -130,7 +130,7 @@ static void take_kill(struct agent *agent, const struct kill *kill)
 	if (guest_find(kill->pid, &victim))
 		process_mark_oom(agent, victim.pid, victim.group, victim.session);
 	else
-		process_expect_oom(agent); /* its parent was quicker than we are, and ends next */
+		process_expect_oom(agent); /* its parent reaped it before this look, and ends next */
 	tell(agent, kill);
 }
 
@@ -144,7 +144,7 @@ bool memory_read(struct agent *agent)
 	for (int i = 0; i < RECORDS_PER_TURN; i++) {
 		ssize_t size = source_read(&agent->kernel_log, record, RECORD_MAX);
 
-		if (size < 0 && errno != EPIPE) /* EPIPE: some were overwritten before they were read */
+		if (size < 0 && errno != EPIPE) /* EPIPE: some records were overwritten before they were read */
 			return false;
 		record[MAX(size, 0)] = '\0';
 		if (size > 0 && is_kill(record, &kill))

@@ -12,7 +12,7 @@
 #define RESOLVER "/etc/resolv.conf"
 #define CERTIFICATES "/etc/ssl/certs"
 #define BUNDLE CERTIFICATES "/ca-certificates.crt"
-#define OWN_DIRECTORY "/usr/local/share/ca-certificates" /* what update-ca-certificates makes the bundle from */
+#define OWN_DIRECTORY "/usr/local/share/ca-certificates" /* update-ca-certificates makes the bundle from these files */
 #define OWN_FILE OWN_DIRECTORY "/husk.crt"
 #define BUNDLE_MAX (8u << 20)
 
@@ -22,14 +22,14 @@ static int set_resolver(const char *address, struct husk_error *err)
 
 	if (address[0] == '\0' || strspn(address, "0123456789.:abcdef") != strlen(address))
 		return husk_fail(err, HUSK_INVALID, "name server '%.60s' is not an address", address);
-	/* Names with dots are looked up as they are: there is no domain to search. */
+	/* There is no search domain. */
 	text = str_format("nameserver %s\noptions timeout:5 attempts:2\n", address);
 	if (!text)
 		return husk_fail_memory(err);
 	return file_write_atomic(RESOLVER, text, strlen(text), 0644, err);
 }
 
-/* The bundle as it is, or "" when there is none or it is no file. */
+/* The current bundle, or "" if it does not exist or is not a regular file. */
 static char *read_bundle(struct husk_error *err)
 {
 	cleanup_close int fd = open(BUNDLE, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -50,7 +50,7 @@ static char *read_bundle(struct husk_error *err)
 	return text;
 }
 
-/* OpenSSL finds a certificate by the hash of its subject. */
+/* OpenSSL finds a certificate through a link named after the hash of its subject. */
 static int link_by_hash(const char *hash, struct husk_error *err)
 {
 	cleanup_free char *path = str_format(CERTIFICATES "/%s.0", hash);

@@ -1,7 +1,7 @@
 /*
- * The table of processes: reads output into rings, feeds input from attachments, handles timeouts and exits, and remembers
- * finished processes. The event loop calls the pump, the timers and the reaper. exec.c starts processes, attach.c follows
- * them. Only an attached reader that is slow may hold a process back; a missing reader never does.
+ * The table of processes: reads output into rings, feeds input from attachments, handles timeouts and exits, and
+ * remembers finished processes. The event loop calls the pump, the timers and the reaper. exec.c starts processes,
+ * attach.c follows them. A slow attached reader may block a process; a missing reader never does.
  */
 #include <limits.h>
 #include <signal.h>
@@ -13,10 +13,10 @@
 
 #define FINISHED_MAX 128
 #define FINISHED_BYTES_MAX (32u * 1024u * 1024u)
-#define LEFTOVER_MAX (1024u * 1024u) /* input kept for a process whose feeder went away */
+#define LEFTOVER_MAX (1024u * 1024u) /* input kept for a process whose attachment has ended */
 #define LINGER_MS 100
 #define OOM_EXPECTED_MS 2000
-#define OOM_MARKED_MS 10000 /* from the kill to the end of what it belonged to */
+#define OOM_MARKED_MS 10000 /* from the kill to the end of the process that it belonged to */
 
 struct process *process_find(struct agent *agent, int64_t pid)
 {
@@ -34,7 +34,7 @@ static bool output_held_back(const struct process *process, int index)
 	const struct ring *ring = &process->output[index].ring;
 
 	for (const struct attachment *at = process->attachments; at; at = at->next) {
-		/* Half of what the ring can hold: the other half takes what is under way, so nothing unread is dropped. */
+		/* Half of the ring: the other half takes bytes in transit, so no unread output is dropped. */
 		if (ring->end - MAX(at->offset[index], ring->start) >= RING_MAX / 2)
 			return true;
 	}
@@ -44,7 +44,7 @@ static bool output_held_back(const struct process *process, int index)
 static bool output_pump(struct agent *agent, struct process *process, int index)
 {
 	struct process_output *output = &process->output[index];
-	/* Only of a pipe is it sure that nothing more can come. */
+	/* Only a pipe at its end is sure to stay at its end. */
 	bool ended = output->source.drained && !process->terminal;
 
 	if (!output->source.readable || output->ended || (!ended && output_held_back(process, index)))
@@ -52,14 +52,14 @@ static bool output_pump(struct agent *agent, struct process *process, int index)
 	ssize_t count = ended ? 0 : source_read(&output->source, agent->chunk, sizeof(agent->chunk));
 	if (count > 0)
 		ring_append(&output->ring, agent->chunk, (size_t)count);
-	else if (count == 0 || errno != EAGAIN) /* a terminal whose last user has gone says EIO, not end of file */
+	else if (count == 0 || errno != EAGAIN) /* a terminal without users fails with EIO instead of end of file */
 		output->ended = true;
 	else
 		return false;
 	return true;
 }
 
-/* Not where the end is noticed: whoever waits for the answer should not wait for this as well. */
+/* Not done when the end is noticed: the END frame should not wait for a close. */
 void process_close_ended(struct agent *agent)
 {
 	for (struct process *process = agent->processes; process; process = process->next) {
@@ -70,7 +70,7 @@ void process_close_ended(struct agent *agent)
 	}
 }
 
-/* A turn may be late: the loop need not have heard yet of bytes that have been in a pipe for long. */
+/* The loop may be late: bytes may be in a pipe although no event was seen yet. */
 static void output_look(struct agent *agent, struct process *process)
 {
 	process->looked = true;
@@ -82,7 +82,8 @@ static void output_look(struct agent *agent, struct process *process)
 	}
 }
 
-/* Over, and nothing more to come: ended streams, or streams that only a background child still holds. */
+/* Settles a process that has ended and whose output is complete: its streams have ended, or only a background child
+ * still holds them. */
 static void process_settle(struct agent *agent, struct process *process)
 {
 	if (process->running || process->settled)
@@ -106,7 +107,7 @@ static void input_close(struct agent *agent, struct process *process)
 	buf_free(&process->leftover);
 }
 
-/* Moves one run of input; false when the process takes no more for now. */
+/* Moves one contiguous piece of input; false if the process takes no more for now. */
 static bool input_write(struct agent *agent, struct process *process, struct buf *input, size_t *taken)
 {
 	ssize_t count = source_write(&process->input, input->data, input->size);
@@ -114,7 +115,7 @@ static bool input_write(struct agent *agent, struct process *process, struct buf
 	*taken = 0;
 	if (count < 0 && errno == EAGAIN)
 		return false;
-	if (count < 0) { /* it has closed its stdin: what is left has nowhere to go */
+	if (count < 0) { /* the process has closed its stdin: the rest is discarded */
 		*taken = input->size;
 		input->size = 0;
 		input_close(agent, process);
@@ -127,7 +128,7 @@ static bool input_write(struct agent *agent, struct process *process, struct buf
 
 static void input_end(struct agent *agent, struct process *process)
 {
-	/* A terminal cannot be half-closed: its end of file is a character, and later input is still welcome. */
+	/* A terminal cannot be half-closed: its end of file is a character, and later input is still accepted. */
 	process->input_ended = false;
 	if (!process->terminal)
 		input_close(agent, process);
@@ -146,7 +147,7 @@ static bool input_pump(struct agent *agent, struct process *process)
 		moved = true;
 	}
 	for (struct attachment *at = process->attachments; at; at = at->next) {
-		if (process->input.fd < 0) { /* nobody to take it: let the feeder go on */
+		if (process->input.fd < 0) { /* no stdin: discard the input, so that the sender is not blocked */
 			channel_consumed(&at->channel, at->input.size);
 			at->input.size = 0;
 			continue;
@@ -224,12 +225,13 @@ static void process_ended(struct agent *agent, struct process *process, int stat
 	process->linger_ms = time_monotonic_ms() + LINGER_MS;
 	process->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	process->exit_code = process->signal ? 128 + process->signal : WEXITSTATUS(status);
-	/* It was killed for memory, or one below was and it ended of that, as a shell does. One that went on is not meant. */
+	/* The process was killed for memory, or it ended because one of its children was, as a shell does. A process
+	 * that continued is not marked. */
 	process->oom = process->exit_code == 128 + SIGKILL &&
 		       MAX(process->oom_ms, agent->oom_expected_ms) > time_monotonic_ms();
 	if (process->timed_out)
 		process->exit_code = 124;
-	/* Nobody we know reads it any more, and a terminal's master is needed for its output. */
+	/* No known process reads it any more. A terminal's master stays open for its output. */
 	if (!process->terminal)
 		input_close(agent, process);
 }
@@ -340,7 +342,7 @@ int process_put_end(const struct process *process, struct buf *message)
 	return process->oom ? wire_put_int(message, TAG_OOM, 1) : 0;
 }
 
-/* ---- what is remembered ---- */
+/* ---- the table of processes ---- */
 
 void process_free(struct agent *agent, struct process *process)
 {
@@ -361,7 +363,7 @@ static bool process_is_kept(const struct process *process)
 	return process->running || !process->settled || process->attachments;
 }
 
-/* The table is in order of start, so the first that may go is the oldest. */
+/* The table is in order of start, so the first finished process is the oldest. */
 void process_trim(struct agent *agent)
 {
 	size_t count = 0, bytes = 0;
@@ -438,7 +440,7 @@ static int process_put_entry(const struct process *process, struct buf *message)
 				  wire_put_int(message, TAG_COLUMNS, process->columns) < 0))
 		return -1;
 	for (char **argument = process->argv; *argument; argument++) {
-		/* A command line of nearly a whole frame is cut short rather than lost with the rest. */
+		/* A command line of almost a whole frame is cut, so that the rest of the entry is not lost. */
 		if (wire_put_string(message, TAG_ARG, *argument) < 0)
 			break;
 	}

@@ -14,7 +14,7 @@ static int remove_run(struct job *job, struct husk_error *err)
 	return dir_remove(path, err);
 }
 
-/* A single file goes at once; only a tree is worth a worker. */
+/* A single file is removed at once; only a tree needs a worker. */
 int file_remove_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
 {
 	cleanup_free char *path = NULL;

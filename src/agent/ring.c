@@ -6,13 +6,13 @@
 
 #define RING_FIRST 4096u
 
-/* The place of an offset; the capacity is a power of two. */
+/* The index of an offset; the capacity is a power of two. */
 static size_t ring_at(const struct ring *ring, uint64_t offset)
 {
 	return (size_t)(offset & (ring->capacity - 1));
 }
 
-/* Copies bytes to where their offsets belong. They fit. */
+/* Copies bytes to the positions of their offsets. The caller makes sure that they fit. */
 static void ring_place(struct ring *ring, uint64_t offset, const char *data, size_t size)
 {
 	size_t at = ring_at(ring, offset), first = MIN(size, ring->capacity - at);
@@ -21,7 +21,7 @@ static void ring_place(struct ring *ring, uint64_t offset, const char *data, siz
 	memcpy(ring->data, data + first, size - first);
 }
 
-/* Without memory it stays as it is. */
+/* If memory is missing, the ring keeps its size. */
 static void ring_grow(struct ring *ring, size_t wanted)
 {
 	size_t capacity = ring->capacity ? ring->capacity : RING_FIRST;
@@ -33,7 +33,7 @@ static void ring_grow(struct ring *ring, size_t wanted)
 	struct ring bigger = { .data = malloc(capacity), .capacity = capacity, .start = ring->start, .end = ring->end };
 	if (!bigger.data)
 		return;
-	if (ring->end > ring->start) { /* in one run or in two, each with a place of its own in the new one */
+	if (ring->end > ring->start) { /* the content is one piece or two, and each moves to its new position */
 		size_t held = (size_t)(ring->end - ring->start), at = ring_at(ring, ring->start);
 		size_t first = MIN(held, ring->capacity - at);
 		ring_place(&bigger, ring->start, ring->data + at, first);

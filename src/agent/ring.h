@@ -1,6 +1,6 @@
 /*
- * The bounded memory of one output stream: bytes have absolute offsets, the oldest are dropped when it is full.
- * Starts without memory and doubles as needed, because most processes print little.
+ * Keeps the last bytes of one output stream. Bytes have absolute offsets; when the ring is full, the oldest are
+ * dropped. The ring starts without memory and doubles as needed, because most processes print little.
  */
 #ifndef HUSK_AGENT_RING_H
 #define HUSK_AGENT_RING_H
@@ -12,12 +12,13 @@
 struct ring {
 	char *data;
 	size_t capacity;     /* power of two, at most RING_MAX */
-	uint64_t start, end; /* absolute offsets of what is held; `start` bytes were dropped */
+	uint64_t start, end; /* absolute offsets of the bytes held; the `start` bytes before them were dropped */
 };
 
-/* Adds bytes, dropping the oldest past RING_MAX. Without memory to grow it drops sooner: it never fails. */
+/* Adds bytes, and drops the oldest beyond RING_MAX. If memory for growth is missing, bytes are dropped earlier; this
+ * never fails. */
 void ring_append(struct ring *ring, const char *data, size_t size);
-/* The contiguous run at `offset` (within start..end): its size; 0 at the end. */
+/* Returns the size of the contiguous bytes at `offset` (within start..end); 0 at the end. */
 size_t ring_peek(const struct ring *ring, uint64_t offset, const char **data);
 void ring_free(struct ring *ring);
 

@@ -13,13 +13,13 @@
 #include "agent/spawn.h"
 
 #define SPAWN_STACK_SIZE (64u * 1024u)
-#define SPAWN_ARGUMENTS_MAX 1024 /* of a script without #!, which is started through the shell */
+#define SPAWN_ARGUMENTS_MAX 1024 /* for a script without #!, which is started by the shell */
 
-/* The child's frames are never left (exec takes them away), so an address checker must not mark them: the next child
- * uses the same stack. */
+/* The child never returns from its frames (exec discards them), so the address sanitizer must not mark them: the next
+ * child uses the same stack. */
 #define CHILD __attribute__((no_sanitize("address"))) static
 
-/* A script without an interpreter line is run by the shell, as every shell and execvp do. */
+/* The shell runs a script without an interpreter line, as with execvp. */
 CHILD void exec_by_shell(const char *file, const struct spawn *spawn)
 {
 	const char *argv[SPAWN_ARGUMENTS_MAX + 3] = { "/bin/sh", file };
@@ -41,7 +41,7 @@ CHILD void exec_file(const char *file, const struct spawn *spawn)
 		exec_by_shell(file, spawn);
 }
 
-/* Searches the path as a shell does: a file that may not be executed is remembered, but a later one may still do. */
+/* Searches PATH as a shell does: a file that may not be executed is remembered, and the search continues. */
 CHILD int exec_search(const struct spawn *spawn)
 {
 	const char *name = spawn->argv[0];
@@ -50,10 +50,11 @@ CHILD int exec_search(const struct spawn *spawn)
 
 	for (const char *at = spawn->path; at;) {
 		size_t length = strcspn(at, ":");
-		/* An empty element of the path is the current directory. */
+		/* An empty element of PATH is the current directory. */
 		int size = snprintf(file, sizeof(file), "%.*s/%s", length ? (int)length : 1, length ? at : ".", name);
 		if (size > 0 && (size_t)size < sizeof(file)) {
-			/* A look first: an exec that fails costs gVisor half a millisecond, and most of the path has it not. */
+			/* access() first: a failing exec costs half a millisecond in gVisor, and most directories do
+			 * not have the program. */
 			if (access(file, F_OK) == 0)
 				exec_file(file, spawn);
 			if (errno == EACCES)
@@ -66,7 +67,7 @@ CHILD int exec_search(const struct spawn *spawn)
 	return seen;
 }
 
-/* Raw system calls: the C library would make every thread of the agent follow, and this is not a thread. */
+/* Raw system calls: the C library would change every thread of the agent, and this child is not a thread. */
 CHILD int become(const struct user *user)
 {
 	if (user->uid == 0)
@@ -115,7 +116,7 @@ CHILD int child_main(void *data)
 		spawn->error = errno;
 		_exit(127);
 	}
-	/* Success is what remains when exec never comes back to change it. */
+	/* Set in advance: after a successful exec, the child cannot set it. */
 	spawn->outcome = SPAWN_STARTED;
 	if (strchr(spawn->argv[0], '/')) {
 		exec_file(spawn->argv[0], spawn);

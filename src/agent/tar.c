@@ -1,6 +1,6 @@
 /*
- * Numbers and checksums of tar headers; see tar.h. Used by the packer and the unpacker. The bytes come from anywhere:
- * nothing here may read past a field or overflow.
+ * Numbers and checksums of tar headers; see tar.h. Used by the packer and the unpacker. The bytes are not trusted: no
+ * function here may read past a field or overflow.
  */
 #include "agent/tar.h"
 

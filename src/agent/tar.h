@@ -1,6 +1,6 @@
 /*
- * The tar format: the 512-byte header and its numbers. Reading knows ustar, pax and GNU long names; writing makes GNU
- * headers, because those carry file names as the bytes they are.
+ * The tar format: the 512-byte header and its numbers. Reading supports ustar, pax and GNU long names. Writing makes
+ * GNU headers, because they store file names as raw bytes.
  */
 #ifndef HUSK_AGENT_TAR_H
 #define HUSK_AGENT_TAR_H
@@ -24,7 +24,7 @@ enum tar_type {
 	TAR_LONG_LINK = 'K',
 };
 
-struct tar_header { /* as it lies in the archive */
+struct tar_header { /* as in the archive */
 	char name[100];
 	char mode[8];
 	char uid[8];
@@ -34,7 +34,7 @@ struct tar_header { /* as it lies in the archive */
 	char checksum[8];
 	char type;
 	char link[100];
-	char magic[8]; /* with the version */
+	char magic[8]; /* includes the version */
 	char user[32];
 	char group[32];
 	char device_major[8];
@@ -49,7 +49,7 @@ int tar_number_read(const char *field, size_t size, int64_t *out);
 /* Octal when it fits, else base 256. The value is not negative. */
 void tar_number_write(char *field, size_t size, uint64_t value);
 unsigned tar_checksum(const struct tar_header *header);
-/* Bytes that fill the last block of a content of this size. */
+/* Bytes of padding that follow a content of this size. */
 static inline size_t tar_padding(int64_t size)
 {
 	return (size_t)(-(uint64_t)size & (TAR_BLOCK - 1));

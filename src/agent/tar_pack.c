@@ -1,7 +1,7 @@
 /*
  * TAR_READ: a file or tree of the guest as a tar stream, in a worker. Names are relative to the parent of the path, so
- * that unpacking gives back one entry of the same name. It must never follow a link or leave the filesystem it began
- * on (a tar of / holds no /proc).
+ * that unpacking creates one entry of the same name. It must never follow a link or leave the filesystem of the path (a
+ * tar of / contains no /proc).
  */
 #include <fcntl.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ struct hard_link {
 struct pack {
 	struct job *job;
 	dev_t device;
-	struct hard_link *links; /* files with several names, by their first */
+	struct hard_link *links; /* files with several names, with the first name of each */
 	size_t link_count;
 	size_t filled;
 	char buffer[CHUNK_SIZE];
@@ -58,13 +58,13 @@ static int pack_zeros(struct pack *pack, size_t size, struct husk_error *err)
 
 static int pack_header(struct pack *pack, struct tar_header *header, struct husk_error *err)
 {
-	memcpy(header->magic, "ustar  ", 8); /* GNU's own, version and all */
+	memcpy(header->magic, "ustar  ", 8); /* GNU's magic, including the version */
 	snprintf(header->checksum, sizeof(header->checksum), "%06o", tar_checksum(header) & 0777777);
 	header->checksum[7] = ' ';
 	return pack_bytes(pack, (const char *)header, sizeof(*header), err);
 }
 
-/* A name or link target that does not fit the header travels before it as the content of an entry of its own. */
+/* A name or link target that does not fit the header is sent before it, as the content of an entry of its own. */
 static int pack_long(struct pack *pack, char type, const char *text, char field[static 100], struct husk_error *err)
 {
 	struct tar_header header = { .type = type };
@@ -107,7 +107,7 @@ static int pack_entry(struct pack *pack, char type, const char *name, const char
 	return pack_header(pack, &header, err);
 }
 
-/* The name under which this file went out before, or NULL when this is the first time (then it is remembered). */
+/* The name under which this file was packed before. NULL: this is the first time, and the name is remembered. */
 static const char *pack_seen(struct pack *pack, const struct stat *status, const char *name)
 {
 	for (size_t i = 0; i < pack->link_count; i++) {
@@ -121,11 +121,11 @@ static const char *pack_seen(struct pack *pack, const struct stat *status, const
 	if (bigger && copy)
 		pack->links[pack->link_count++] = (struct hard_link){ status->st_ino, copy };
 	else
-		free(copy); /* without memory it goes out as a file of its own: larger, not wrong */
+		free(copy); /* without memory, the file is packed again: a larger tar, but a correct one */
 	return NULL;
 }
 
-/* The header has promised the size: a file that shrinks meanwhile is filled up with zeros, one that grows is cut. */
+/* The header has declared the size: a file that shrinks meanwhile is padded with zeros, one that grows is cut. */
 static int pack_content(struct pack *pack, int fd, const char *name, int64_t size, struct husk_error *err)
 {
 	char data[32 * 1024];
@@ -156,7 +156,7 @@ static int pack_file(struct pack *pack, int directory, const char *base, const c
 		return errno == ENOENT ? 0 : husk_fail_errno(err, "cannot read '%s'", name);
 	if (fstat(fd, &status) < 0)
 		return husk_fail_errno(err, "cannot read '%s'", name);
-	if (!S_ISREG(status.st_mode)) /* replaced under our hands */
+	if (!S_ISREG(status.st_mode)) /* replaced meanwhile */
 		return 0;
 	const char *first = status.st_nlink > 1 ? pack_seen(pack, &status, name) : NULL;
 	if (first)
@@ -201,7 +201,7 @@ static int pack_directory(struct pack *pack, int directory, const char *base, co
 	}
 	if (pack_entry(pack, TAR_DIRECTORY, with_slash, NULL, status, err) < 0)
 		return -1;
-	if (status->st_dev != pack->device) /* a mount: the directory is there, what is mounted on it is not ours */
+	if (status->st_dev != pack->device) /* a mount point: the directory is packed, its content is not */
 		return 0;
 	while ((errno = 0, entry = readdir(stream))) {
 		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
@@ -232,7 +232,8 @@ static int pack_any(struct pack *pack, int directory, const char *base, const ch
 		return pack_symlink(pack, directory, base, name, &status, err);
 	if (S_ISFIFO(status.st_mode))
 		return pack_entry(pack, TAR_FIFO, name, NULL, &status, err);
-	/* Sockets and devices mean nothing elsewhere; an explicit request for one deserves an answer. */
+	/* Sockets and devices are useless elsewhere, so a tree is packed without them. An explicit request for one
+	 * fails. */
 	return depth > 0 ? 0 : husk_fail(err, HUSK_INVALID, "cannot pack '%s': it is a socket or a device", name);
 }
 
@@ -247,7 +248,7 @@ static int pack_run(struct job *job, struct husk_error *err)
 		path[size - 1] = '\0';
 	const char *name = strrchr(path, '/') + 1;
 	pack.job = job;
-	/* The path itself may be a link to a directory, as in `cp -r link/`: then its content is meant. */
+	/* The path itself may be a link to a directory, as in `cp -r link/`: then its content is packed. */
 	cleanup_free char *real = realpath(path, NULL);
 	if (!real)
 		return husk_fail_errno(err, "cannot read '%s'", path);

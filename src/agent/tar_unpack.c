@@ -1,7 +1,7 @@
 /*
- * TAR_WRITE: a tar stream into a directory of the guest, in a worker. The tar is hostile. Nothing is ever created but
- * beneath the directory: names are checked as text, every parent is walked without following links, and links are only
- * made when they point inside. A refused entry leaves nothing of itself behind; what came before it stays.
+ * TAR_WRITE: unpacks a tar stream into a directory of the guest, in a worker. The tar is not trusted. Nothing is ever
+ * created outside the directory: names are checked as text, every parent is walked without following links, and links
+ * are only made if they point inside. A refused entry leaves nothing behind; entries before it stay.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -16,12 +16,12 @@ struct unpack {
 	int in;
 	int root;
 	const char *root_path;
-	bool give; /* to `owner`; else root's */
+	bool give; /* to `owner`; otherwise root */
 	struct user owner;
 	int64_t count;
 };
 
-/* One entry, put together from its header and the headers that went before it. */
+/* One entry, built from its header and the extension headers before it. */
 struct member {
 	char *name, *link;
 	bool long_name, long_link, pax_size, pax_mtime;
@@ -92,7 +92,7 @@ static int replace_string(char **target, const char *value, size_t size, struct 
 	return 0;
 }
 
-/* One "key=value" of a pax header. Times come with fractions, which are cut. */
+/* One "key=value" of a pax header. Times have fractions, which are cut. */
 static int pax_record(struct member *member, const char *key, const char *value, size_t size, struct husk_error *err)
 {
 	if (memchr(value, '\0', size))
@@ -121,7 +121,7 @@ static int pax_record(struct member *member, const char *key, const char *value,
 	return 0;
 }
 
-/* Records read "<length> <key>=<value>\n", the length counting all of it. */
+/* Records have the form "<length> <key>=<value>\n"; the length counts the whole record. */
 static int pax_parse(struct member *member, char *text, size_t size, struct husk_error *err)
 {
 	for (size_t at = 0; at < size;) {
@@ -159,7 +159,7 @@ static int header_check(const struct tar_header *header, struct husk_error *err)
 	return 0;
 }
 
-/* Takes from the header what no earlier header has said better. */
+/* Takes from the header the fields that no extension header has set. */
 static int member_fill(struct member *member, const struct tar_header *header, int64_t size, struct husk_error *err)
 {
 	int64_t mtime = 0;
@@ -170,7 +170,7 @@ static int member_fill(struct member *member, const struct tar_header *header, i
 	if (tar_number_read(header->mode, sizeof(header->mode), &member->mode) < 0)
 		return husk_fail(err, HUSK_INVALID, "the tar has a header with a malformed mode");
 	if (!member->pax_mtime) {
-		/* A time before 1970 is legal and of no use here. */
+		/* A time before 1970 is valid, but 0 is used instead. */
 		member->mtime = tar_number_read(header->mtime, sizeof(header->mtime), &mtime) == 0 ? mtime : 0;
 	}
 	if (!member->long_link && replace_string(&member->link, header->link, sizeof(header->link), err) < 0)
@@ -184,7 +184,7 @@ static int member_fill(struct member *member, const struct tar_header *header, i
 	return member->name ? 0 : husk_fail_memory(err);
 }
 
-/* A header that only says something about the next one. 1: it was one. */
+/* Reads a header that only describes the next entry. Returns 1 if it was one. */
 static int unpack_extension(const struct unpack *unpack, struct member *member, char type, int64_t size,
 			    struct husk_error *err)
 {
@@ -205,10 +205,10 @@ static int unpack_extension(const struct unpack *unpack, struct member *member, 
 		if (replace_string(&member->link, text, (size_t)size, err) < 0)
 			return -1;
 	}
-	return 1; /* global headers carry nothing we use */
+	return 1; /* global headers contain nothing that is used here */
 }
 
-/* The next entry. 1: there is one; 0: the tar is over; -1: it makes no sense. */
+/* The next entry. 1: there is one; 0: end of the tar; -1: malformed. */
 static int unpack_next(const struct unpack *unpack, struct member *member, struct husk_error *err)
 {
 	struct tar_header header;
@@ -220,7 +220,7 @@ static int unpack_next(const struct unpack *unpack, struct member *member, struc
 		if (count < 0)
 			return husk_fail_errno(err, "cannot read the tar");
 		if (count == 0 && !member->name && !member->link)
-			return 0; /* some writers leave the closing blocks out */
+			return 0; /* some writers omit the closing blocks */
 		if ((size_t)count < sizeof(header))
 			return husk_fail(err, HUSK_INVALID, "the tar ends in the middle of an entry");
 		if (header_is_zero(&header))
@@ -239,7 +239,7 @@ static int unpack_next(const struct unpack *unpack, struct member *member, struc
 
 /* ---- judging ---- */
 
-/* Names are relative and never climb. An empty one, or ".", is the directory itself. */
+/* A name must be relative and without "..". An empty name, or ".", is the directory itself. */
 static int check_name(const char *what, const char *entry, const char *name, struct husk_error *err)
 {
 	if (name[0] == '/')
@@ -268,8 +268,8 @@ static int name_depth(const char *name)
 }
 
 /*
- * A symbolic link may climb only with leading "..", and not above the root: its parent is a real directory at a known
- * depth, so those are exact, while a ".." after a name could climb out of wherever that name links to.
+ * A symbolic link may use only leading "..", and not climb above the root. Its parent is a real directory at a known
+ * depth, so leading ".." are exact. A ".." after a name could climb out of the place that the name links to.
  */
 static bool symlink_stays_inside(const struct unpack *unpack, const struct member *member)
 {
@@ -285,7 +285,7 @@ static bool symlink_stays_inside(const struct unpack *unpack, const struct membe
 			return false;
 		target += size == 1 ? 0 : size;
 		depth = 0;
-		descended = true; /* from here on no ".." at all */
+		descended = true; /* no further ".." is allowed */
 	}
 	for (const char *at = target + strspn(target, "/"); *at;) {
 		size_t length = strcspn(at, "/");
@@ -307,7 +307,7 @@ static int member_check(const struct unpack *unpack, struct member *member, stru
 	if (check_name("name", member->name, member->name, err) < 0)
 		return -1;
 	if (member->type == TAR_FILE && str_ends(member->name, "/"))
-		member->type = TAR_DIRECTORY; /* as the oldest writers mark one */
+		member->type = TAR_DIRECTORY; /* the oldest writers mark a directory this way */
 	if (member->type == TAR_CONTIGUOUS)
 		member->type = TAR_FILE;
 	if (member->type != TAR_DIRECTORY && name_depth(member->name) == 0)
@@ -344,8 +344,8 @@ static int give(const struct unpack *unpack, int directory, const char *base, co
 	return 0;
 }
 
-/* Opens the directory that `name` lies in, with `make` also when it is missing, and points *base at its last part. No
- * component may be a link: what lies behind one is not beneath the root for sure. */
+/* Opens the directory that contains `name`, and points *base at the last component. `make`: creates missing
+ * directories. No component may be a link, because its target may be outside the root. */
 static int open_parent(const struct unpack *unpack, char *name, bool make, char **base, struct husk_error *err)
 {
 	cleanup_close int at = fcntl(unpack->root, F_DUPFD_CLOEXEC, 0);
@@ -403,7 +403,8 @@ static int fill_file(const struct unpack *unpack, const struct member *member, i
 	const struct timespec times[2] = { { .tv_sec = member->mtime }, { .tv_sec = member->mtime } };
 	if (give(unpack, directory, base, member->name, err) < 0)
 		return -1;
-	/* The owner is not the archive's, so a set-uid bit would mean something else: only plain bits are kept. */
+	/* The owner is not the archive's, so a set-uid bit would have another meaning: only plain mode bits are
+	 * kept. */
 	if (fchmod(fd, (mode_t)member->mode & 01777) < 0 || futimens(fd, times) < 0)
 		return husk_fail_errno(err, "cannot finish '%s'", member->name);
 	return unpack_skip(unpack, tar_padding(member->size), err);
@@ -419,7 +420,7 @@ static int make_file(const struct unpack *unpack, const struct member *member, i
 		return husk_fail_errno(err, "cannot create '%s'", member->name);
 	if (fill_file(unpack, member, fd, directory, base, err) == 0)
 		return 0;
-	/* Half a file is worse than none. The first error is the one to tell. */
+	/* A partial file is removed. The first error is the one to report. */
 	if (unlinkat(directory, base, 0) < 0)
 		log_line(LOG_WARN, "cannot remove the unfinished '%s': %s", member->name, strerror(errno));
 	return -1;
@@ -432,7 +433,7 @@ static int make_directory(const struct unpack *unpack, const struct member *memb
 	bool there = fstatat(directory, base, &status, AT_SYMLINK_NOFOLLOW) == 0;
 
 	if (there && S_ISDIR(status.st_mode))
-		return 0; /* stays as the guest has it */
+		return 0; /* unchanged: the guest's own mode and times */
 	if (there && clear_way(directory, base, member->name, err) < 0)
 		return -1;
 	if (mkdirat(directory, base, 0700) < 0 || fchmodat(directory, base, (mode_t)member->mode & 01777, 0) < 0)
@@ -440,7 +441,7 @@ static int make_directory(const struct unpack *unpack, const struct member *memb
 	return give(unpack, directory, base, member->name, err);
 }
 
-/* Where a hard link points; checked before anything is made for it. Returns the directory, *base within it. */
+/* Opens the target of a hard link before anything is created. Returns the directory, and *base within it. */
 static int open_link_target(const struct unpack *unpack, const struct member *member, char *target, char **base,
 			    struct husk_error *err)
 {
@@ -451,7 +452,7 @@ static int open_link_target(const struct unpack *unpack, const struct member *me
 		return husk_fail(err, HUSK_INVALID,
 				 "refused tar entry '%s': it links to '%s', which is no file in '%s'", member->name,
 				 member->link, unpack->root_path);
-	/* A link to itself must not remove what it stands for. */
+	/* A link to itself must not remove its own target. */
 	if (str_equal(member->link, member->name))
 		return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': it links to itself", member->name);
 	return steal_fd(&from);
@@ -510,7 +511,7 @@ static int unpack_member(struct unpack *unpack, struct member *member, struct hu
 	if (member_check(unpack, member, err) < 0)
 		return -1;
 	unpack->count++;
-	if (name_depth(member->name) == 0) /* the root itself, which is there */
+	if (name_depth(member->name) == 0) /* the root itself, which exists */
 		return 0;
 	path = strdup(member->name);
 	if (!path)
@@ -522,7 +523,7 @@ static int unpack_member(struct unpack *unpack, struct member *member, struct hu
 		return husk_wrap(err, "refused tar entry '%s'", member->name);
 	if (make_member(unpack, member, directory, base, err) < 0)
 		return -1;
-	/* Only files have content; others that claim some are skipped over it. */
+	/* Only files have content; the content of other entries is skipped. */
 	if (member->type == TAR_FILE || member->size == 0)
 		return 0;
 	return unpack_skip(unpack, (uint64_t)member->size + tar_padding(member->size), err);
@@ -538,7 +539,7 @@ static int unpack_all(struct unpack *unpack, struct husk_error *err)
 		if (unpack_member(unpack, &member, err) < 0)
 			return -1;
 	}
-	/* Archives are padded to their record size: taken, so that the sender can finish. */
+	/* Archives are padded to their record size. The padding is read, so that the sender can finish. */
 	while (more == 0 && read_full(unpack->in, waste, sizeof(waste)) > 0)
 		;
 	return more;

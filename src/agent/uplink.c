@@ -9,7 +9,7 @@
 #include "agent/agent.h"
 
 #define UPLINK_INPUT_SIZE                                                                                              \
-	(4u * (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)) /* several frames a read: less left over to move */
+	(4u * (WIRE_HEADER_SIZE + WIRE_PAYLOAD_MAX)) /* several frames per read, so that less is left over to move */
 #define UPLINK_QUEUE_HIGH (768u * 1024u)
 #define CREDIT_MAX (1u << 30)
 
@@ -23,7 +23,7 @@ int uplink_open(struct agent *agent, int in, int out, struct husk_error *err)
 	link->input = malloc(UPLINK_INPUT_SIZE);
 	if (!link->input || wire_put_int(&hello, TAG_VERSION, WIRE_VERSION) < 0)
 		return husk_fail_memory(err);
-	/* Level-triggered: the pipes are replaced under the agent when it is restored, and with them any edge. */
+	/* Level-triggered: a restore replaces the pipes of the agent, and an edge would be lost. */
 	if (source_open(agent, &link->in, in, EPOLLIN, err) < 0)
 		return -1;
 	if (fd_set_nonblocking(out, true) < 0)
@@ -45,7 +45,7 @@ bool uplink_renew(struct agent *agent)
 	uplink_watch_room(agent, false);
 	source_close(agent, &link->in);
 	fd_close(&link->out.fd);
-	/* A checkpoint is only taken between frames, so what is left over belongs to nobody. */
+	/* A checkpoint is only taken between frames, so leftover bytes have no meaning. */
 	link->input_size = link->sent = link->queue.size = 0;
 	in = kernel_connect(&err);
 	out = in < 0 ? -1 : fcntl(in, F_DUPFD_CLOEXEC, 64);
@@ -67,7 +67,7 @@ void uplink_replace(struct agent *agent, int in, int out)
 		agent_die("the link cannot be handed on: %s", strerror(errno));
 	link->out = (struct source){ .fd = out };
 	link->input_size = 0;
-	link->socket = false; /* to be made again by who has it now */
+	link->socket = false; /* the carrier renews it from now on */
 }
 
 /* ---- out ---- */
@@ -251,7 +251,7 @@ bool channel_pump_all(struct agent *agent)
 		}
 		moved |= channel->ops->pump(agent, channel);
 	}
-	/* A full link takes up the work again when it has room, not by spinning. */
+	/* If the link is full, work continues when the link has room, without spinning. */
 	return moved && uplink_has_room(agent);
 }
 
@@ -282,7 +282,7 @@ char **request_strings(const struct request *request, uint16_t tag, struct husk_
 	return list;
 }
 
-/* Runs a method whose arguments are checked; END is sent here unless the method opened a channel of its own. */
+/* Runs a method with checked arguments. Sends END unless the method opened a channel of its own. */
 static void uplink_run(struct agent *agent, uint32_t number, const struct method *method, const struct request *request)
 {
 	cleanup_buf struct buf results = { 0 };
@@ -336,12 +336,12 @@ static void channel_take_data(struct agent *agent, struct channel *channel, cons
 		channel_consumed(channel, payload->size);
 }
 
-/* A frame for an open channel. The call that only the thaw may answer never comes here. */
+/* A frame for an open channel. The call that is answered by the thaw never gets here. */
 static void channel_take(struct agent *agent, const struct wire_header *header, const struct request *payload)
 {
 	struct channel *channel = channel_find(agent, header->channel);
 
-	if (!channel) /* it has ended, and the host could not know yet */
+	if (!channel) /* the channel has ended, and the host did not know yet */
 		return;
 	switch (header->type) {
 	case WIRE_DATA:
@@ -375,7 +375,7 @@ static void uplink_hello(const struct request *payload)
 			  WIRE_VERSION);
 }
 
-/* While frozen, only what ends the freeze is acted on; the rest waits for it. */
+/* While frozen, only frames that end the freeze are acted on; all others wait. */
 static bool uplink_must_wait(const struct agent *agent, const struct wire_header *header, const struct request *payload)
 {
 	if (!agent->frozen || header->channel == 0)
@@ -410,7 +410,7 @@ static void uplink_act(struct agent *agent, const struct wire_header *header, co
 	}
 }
 
-/* Acts on every whole frame in the run and returns how many bytes that took. */
+/* Acts on every complete frame and returns how many bytes they took. */
 static size_t uplink_act_all(struct agent *agent, const char *bytes, size_t size)
 {
 	struct husk_error err;
@@ -441,7 +441,7 @@ void uplink_receive(struct agent *agent)
 	struct uplink *link = &agent->link;
 	ssize_t count = source_read(&link->in, link->input + link->input_size, UPLINK_INPUT_SIZE - link->input_size);
 
-	link->in.readable = false; /* level-triggered: the next wait tells again */
+	link->in.readable = false; /* level-triggered: the next wait reports it again */
 	if (count < 0 && errno == EAGAIN)
 		return;
 	if (count <= 0) {

@@ -16,7 +16,7 @@ static void user_fill(struct user *out, const struct passwd *entry)
 	out->uid = entry->pw_uid;
 	out->gid = entry->pw_gid;
 	out->group_count = USER_GROUPS_MAX;
-	/* More groups than fit: the first ones count, as they do for login. */
+	/* If there are more groups than fit, the first ones count, as for login. */
 	if (getgrouplist(entry->pw_name, entry->pw_gid, out->groups, &out->group_count) < 0)
 		out->group_count = USER_GROUPS_MAX;
 }
@@ -45,7 +45,7 @@ int user_lookup(const char *who, struct user *out, struct husk_error *err)
 	return 0;
 }
 
-/* Listings ask for the same few ids again and again; an entry without a name is remembered too. */
+/* Listings look up the same few ids again and again; an id without a name is cached too. */
 struct name_cache {
 	struct {
 		uint32_t id;
@@ -81,7 +81,7 @@ static const char *find_group(uint32_t id)
 
 const char *user_name(uid_t uid)
 {
-	static struct name_cache cache; /* lives as long as the worker that lists */
+	static struct name_cache cache; /* lives as long as the worker that uses it */
 	return cached_name(&cache, uid, find_user);
 }
 

@@ -1,5 +1,5 @@
 /*
- * Users of the guest, as its own /etc/passwd and /etc/group say.
+ * Users of the guest, from its own /etc/passwd and /etc/group.
  */
 #ifndef HUSK_AGENT_USERS_H
 #define HUSK_AGENT_USERS_H
@@ -18,9 +18,10 @@ struct user {
 	int group_count;
 };
 
-/* By name or decimal uid; NULL or "": root. A uid without an entry is allowed, a name is not. */
+/* Looks a user up by name or decimal uid; NULL or "": root. A uid without an entry is allowed; a name without an entry
+ * is not. */
 int user_lookup(const char *who, struct user *out, struct husk_error *err);
-/* Names of ids, remembered between calls; NULL when there is none. */
+/* Names of ids, cached between calls; NULL if the id has no name. */
 const char *user_name(uid_t uid);
 const char *group_name(gid_t gid);
 

@@ -17,23 +17,23 @@
 #define WATCH_ARM_PER_TURN 64
 
 struct watched {
-	int number; /* inotify's; -1: not armed yet, -2: gone */
+	int number; /* inotify's number; -1: not armed yet, -2: gone */
 	char *path;
-	bool fresh; /* appeared under the watch: what is in it already is news */
+	bool fresh; /* appeared during the watch: its existing entries are reported */
 };
 
 struct watch {
 	struct channel channel;
 	struct source source;
 	bool recursive, announced;
-	struct watched *list; /* [0] is the path that was asked for */
+	struct watched *list; /* [0] is the path of the request */
 	size_t count, capacity;
-	size_t armed;              /* entries before this one are */
+	size_t armed;              /* entries before this index are armed */
 	uint64_t seen;             /* on the clock of agent->writes: all changes up to there were read */
-	uint64_t told[WRITES_MAX]; /* the write in that place of agent->writes that was reported last */
+	uint64_t told[WRITES_MAX]; /* per slot of agent->writes: the write that was reported last */
 };
 
-/* A file that file_write_open may have beside its target until it is whole: what is news is the target. */
+/* A temporary file of file_write_open: only the target is reported. */
 static bool is_our_own(const char *name)
 {
 	return str_starts(name, FILE_TEMPORARY) &&
@@ -67,7 +67,8 @@ static void watch_tell(struct agent *agent, struct watch *watch, enum wire_event
 	channel_message(agent, &watch->channel, &message);
 }
 
-/* The directories in a directory join the list; what a fresh one holds is told, as its creation was missed. */
+/* Adds the directories in a directory to the list. The entries of a fresh one are reported, because their creation was
+ * missed. */
 static void watch_scan(struct agent *agent, struct watch *watch, const char *path, bool fresh)
 {
 	cleanup_dir DIR *directory = opendir(path);
@@ -110,7 +111,7 @@ static int watch_arm(struct agent *agent, struct watch *watch, size_t index)
 
 static struct watched *watch_find(struct watch *watch, int number)
 {
-	/* From the end: a number that inotify hands out again belongs to the newer entry. */
+	/* From the end: if inotify reuses a number, it belongs to the newer entry. */
 	for (size_t i = watch->armed; i-- > 0;) {
 		if (watch->list[i].number == number)
 			return &watch->list[i];
@@ -118,7 +119,7 @@ static struct watched *watch_find(struct watch *watch, int number)
 	return NULL;
 }
 
-/* A directory was moved away: what is below it is watched under a name that is no longer true. */
+/* A directory was moved away: the entries below it have paths that are no longer true. */
 static void watch_forget_below(struct watch *watch, const char *path)
 {
 	size_t size = strlen(path);
@@ -144,7 +145,7 @@ static enum wire_event event_of(uint32_t mask)
 	return mask & (IN_MOVED_FROM | IN_MOVE_SELF) ? EVENT_RENAME : EVENT_CHMOD;
 }
 
-/* A piece of a write of the agent's own, the last piece excepted, which is the one to report. */
+/* True for a piece of the agent's own write, except the last piece, which is reported. */
 static bool is_piece(const struct agent *agent, struct watch *watch, uint32_t mask, const char *path)
 {
 	if (!(mask & (IN_MODIFY | IN_ATTRIB)) || mask & IN_ISDIR)
@@ -172,7 +173,7 @@ static void watch_event(struct agent *agent, struct watch *watch, const struct i
 		at->number = -2;
 		return;
 	}
-	/* The parent tells what happens to a directory itself; only for the first there is no parent on watch. */
+	/* A directory's own events come from the watch on its parent; only the first entry has no watched parent. */
 	bool self = event->len == 0 || event->name[0] == '\0';
 	if (self ? at != &watch->list[0] : is_our_own(event->name))
 		return;
@@ -219,7 +220,8 @@ static bool watch_pump(struct agent *agent, struct channel *channel)
 
 	for (int i = 0; i < WATCH_ARM_PER_TURN && watch->armed < watch->count && uplink_has_room(agent); i++) {
 		size_t index = watch->armed++;
-		/* A directory that vanished before its turn is no failure; running out of watches is told as a gap. */
+		/* A directory that vanished before its turn is not a failure; running out of watches is reported as a
+		 * gap. */
 		if (watch_arm(agent, watch, index) < 0 && errno == ENOSPC)
 			watch_tell(agent, watch, EVENT_OVERFLOW, watch->list[index].path);
 		moved = true;

@@ -32,13 +32,13 @@ int job_data(struct job *job, const void *data, size_t size, struct husk_error *
 	return wire_send(job->out, job->channel, WIRE_DATA, STREAM_OUT, data, size, err);
 }
 
-/* A descriptor that the child keeps, out of the way of those that it gets. */
+/* Moves a descriptor that the child keeps above the numbers that it will get. */
 static int worker_keep(int fd)
 {
 	return fd < 0 ? -1 : fcntl(fd, F_DUPFD, 16);
 }
 
-/* The pipes become 3 and 4, the layers 5 and 6, and everything above goes. */
+/* The pipes become 3 and 4, the layers 5 and 6, and all higher descriptors are closed. */
 static int worker_descriptors(struct job *job)
 {
 	int in = worker_keep(job->in), out = worker_keep(job->out);
@@ -66,7 +66,7 @@ static void worker_main(struct job *job, job_function run)
 		husk_fail_errno(&err, "cannot start the file worker");
 	else if (run(job, &err) == 0)
 		err.code = HUSK_OK;
-	/* A link that ended takes the answer with it; there is nobody left to tell. */
+	/* If the link has ended, the answer cannot be sent, and no one waits for it. */
 	if (wire_send_end(job->out, job->channel, &err, err.code ? NULL : &job->results, &lost) < 0)
 		_exit(1);
 	_exit(0);
@@ -79,7 +79,7 @@ static void worker_data(struct agent *agent, struct channel *channel, const char
 	struct worker *worker = (struct worker *)channel;
 
 	(void)agent;
-	if (worker->in.fd < 0) /* it wants no more, and its END is on the way */
+	if (worker->in.fd < 0) /* the worker reads no more, and its END is on the way */
 		channel_consumed(channel, size);
 	else if (buf_append(&worker->input, bytes, size) < 0)
 		agent_die("out of memory for a file worker");
@@ -114,7 +114,8 @@ static bool worker_feed(struct agent *agent, struct worker *worker)
 	return true;
 }
 
-/* Relays one frame. 1: relayed; 0: none complete, or no credit for it yet; -1: it was the END, the worker is freed. */
+/* Relays one frame. 1: relayed; 0: no complete frame, or no credit for it; -1: it was the END, and the worker is
+ * freed. */
 static int worker_relay(struct agent *agent, struct worker *worker)
 {
 	struct wire_header header;
@@ -217,7 +218,8 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 		goto failed;
 	}
 	worker->pid = fork();
-	/* In a virtual machine what it reads and writes counts as the workload's: nothing else holds its caches. */
+	/* In a virtual machine the worker counts as workload, because only the workload's group limits its page
+	 * cache. */
 	if (worker->pid == 0 && agent->group_memory >= 0 && write(agent->group_tasks, "0", 1) < 0)
 		_exit(1);
 	if (worker->pid == 0)

@@ -7,7 +7,7 @@
 
 #include "agent/agent.h"
 
-/* The free place that was free for the longest: what has ended is asked for until every watch has read past it. */
+/* The slot that has been free for the longest time: an ended write is needed until every watch has read past it. */
 static struct own_write *find_room(struct writes *writes)
 {
 	struct own_write *oldest = NULL;
@@ -54,7 +54,7 @@ const struct own_write *writes_find(const struct agent *agent, const char *path,
 		if (!looked && stat(path, &status) < 0)
 			return NULL;
 		looked = true;
-		/* Of several writes of one file the last one counts. */
+		/* If a file was written several times, the last write counts. */
 		if (each->device == status.st_dev && each->inode == status.st_ino &&
 		    (!found || each->number > found->number))
 			found = each;

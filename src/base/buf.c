@@ -11,7 +11,7 @@ int buf_reserve(struct buf *b, size_t extra)
 	size_t needed, capacity;
 	char *data;
 
-	/* One more than asked for: the NUL that always follows the bytes. */
+	/* One byte more, for the NUL that always follows the content. */
 	if (__builtin_add_overflow(b->size, extra, &needed) || __builtin_add_overflow(needed, 1, &needed)) {
 		errno = ENOMEM;
 		return -1;

@@ -1,7 +1,7 @@
 /*
- * Child processes: start one, or run one to its end with its output collected and its time bounded. Used for the tools that
- * Husk drives (runsc, mkfs.erofs, mmdebstrap) and to start supervisors. A child gets its own process group, a clean
- * environment unless the caller says otherwise, default signals, and only the three descriptors that the caller names.
+ * Child processes: start one, or run one to its end with its output collected and its time bounded. Used for the tools
+ * that Husk runs (runsc, mkfs.erofs, mmdebstrap) and to start supervisors. A child gets its own process group, default
+ * signals, and only the three descriptors that the caller names. Its environment is clean unless the caller gives one.
  */
 #include "base/base.h"
 
@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 
 #define OUTPUT_MAX (16u << 20)
-#define TAIL_MAX 4096  /* of stderr, kept while the command runs */
-#define TAIL_SHOWN 700 /* of it, in the message */
-#define TICK_MS 20     /* how often to look for the end where the kernel has no pidfd */
+#define TAIL_MAX 4096  /* bytes of stderr, kept while the command runs */
+#define TAIL_SHOWN 700 /* of these, shown in the message */
+#define TICK_MS 20     /* how often to check for the end if the kernel has no pidfd */
 #define PATH_DEFAULT "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -24,13 +24,13 @@
 
 /* ---- the child's side: after fork only async-signal-safe calls, since the parent may have threads ---- */
 
-/* What the child needs, laid out before the fork. */
+/* Prepared before the fork, for the child. */
 struct launch {
 	const struct command *command;
 	const char *const *environment;
 	int in, out, errors; /* all above 2, close-on-exec */
-	int report;          /* takes errno when exec was not reached */
-	bool tied;           /* ends when its parent does */
+	int report;          /* receives errno if exec failed or was not reached */
+	bool tied;           /* ends together with its parent */
 };
 
 static void mark_descriptors(void)
@@ -48,7 +48,8 @@ void signals_default(void)
 {
 	struct sigaction standard = { .sa_handler = SIG_DFL };
 
-	/* Handlers go with exec, but ignored signals would stay ignored. KILL, STOP and the C library's own refuse. */
+	/* exec resets handlers, but ignored signals would stay ignored. KILL, STOP and the C library's own signals
+	 * cannot be changed. */
 	for (int number = 1; number < NSIG; number++)
 		sigaction(number, &standard, NULL);
 }
@@ -82,7 +83,8 @@ static _Noreturn void launch_child(const struct launch *launch)
 	mark_descriptors();
 	if (chdir(command->directory ? command->directory : "/") < 0)
 		launch_report(launch);
-	/* After the marking, so that it may hand a chosen descriptor on; before the group, so that it may call setsid. */
+	/* After the descriptors are marked, so that the callback may pass one on; before the group is set, so that it
+	 * may call setsid. */
 	if (command->before_exec) {
 		int status = command->before_exec(command->data);
 
@@ -91,14 +93,14 @@ static _Noreturn void launch_child(const struct launch *launch)
 	}
 	if (getpgrp() != getpid() && setpgid(0, 0) < 0)
 		launch_report(launch);
-	/* The cast drops const from an interface older than const; exec changes neither. */
+	/* execvpe takes no const for historical reasons; it changes neither array. */
 	execvpe(command->argv[0], (char *const *)command->argv, (char *const *)launch->environment);
 	launch_report(launch);
 }
 
 /* ---- starting ---- */
 
-/* A copy above 2, so that putting the three in place cannot overwrite one of them; -1 means /dev/null. */
+/* Copies a descriptor above 2, so that setting up stdio cannot overwrite it; -1 means /dev/null. */
 static int copy_above(int fd, int flags)
 {
 	cleanup_close int null = -1;
@@ -112,7 +114,7 @@ static int copy_above(int fd, int flags)
 	return fcntl(fd, F_DUPFD_CLOEXEC, 3);
 }
 
-/* 0 once the child runs the program; else its errno, with the child reaped. */
+/* Returns 0 once the child runs the program; otherwise its errno, with the child reaped. */
 static int await_exec(int report, pid_t pid)
 {
 	int number;
@@ -135,7 +137,7 @@ static int fail_exec(const struct command *command, int number, struct husk_erro
 	return husk_fail_errno(err, "cannot run %s", command->argv[0]);
 }
 
-/* Forks with every signal blocked: no handler of the parent may run in the child before it has reset them. */
+/* Forks with every signal blocked: no handler of the parent may run in the child before the child has reset them. */
 static pid_t launch_fork(const struct launch *launch)
 {
 	sigset_t all, old;
@@ -169,7 +171,7 @@ static pid_t launch_start(const struct command *command, bool tied, int out, int
 	if (in_copy < 0 || out_copy < 0 || errors_copy < 0 || pipe2(ends, O_CLOEXEC) < 0)
 		return husk_fail_errno(err, "cannot set up descriptors for %s", command->argv[0]);
 	report = ends[0];
-	/* Above 2 too, for a caller that closed its own stdio. */
+	/* Above 2 too, because the caller may have closed its own stdio. */
 	report_end = copy_above(ends[1], 0);
 	fd_close(&ends[1]);
 	if (report_end < 0)
@@ -193,7 +195,7 @@ pid_t command_start(const struct command *command, struct husk_error *err)
 
 /* ---- running to the end ---- */
 
-/* A running command: what is still open, and what was collected. */
+/* A running command: its open pipes, and the output so far. */
 struct run {
 	const struct command *command;
 	pid_t pid;
@@ -225,13 +227,13 @@ static int run_reap(struct run *run, int options)
 
 static void run_kill(struct run *run)
 {
-	/* The group first: once the leader is reaped the group may be someone else's. */
+	/* The group first: once the leader is reaped, the number may belong to another group. */
 	kill(-run->pid, SIGKILL);
 	kill(run->pid, SIGKILL);
 	run_reap(run, 0);
 }
 
-/* Takes what is there from one pipe into `into`; closes it at its end. 0, or -1 when out of memory. */
+/* Reads the available bytes of one pipe into `into`; closes the pipe at its end. 0, or -1 without memory. */
 static int run_take(int *fd, struct buf *into)
 {
 	char chunk[16384];
@@ -264,7 +266,7 @@ static int run_collect(struct run *run, const struct pollfd *out, const struct p
 	return 0;
 }
 
-/* How long to wait: not past the deadline, and without a pidfd only a tick. Negative: for ever. */
+/* How long to wait: until the deadline at most, and only a tick without a pidfd. Negative: no limit. */
 static int run_wait_ms(const struct run *run)
 {
 	int wait = run->process < 0 ? TICK_MS : -1;
@@ -277,8 +279,8 @@ static int run_wait_ms(const struct run *run)
 }
 
 /*
- * Collects output until the child itself has ended. Its pipes may stay open longer than it, in a process it left
- * behind: so the end of the child decides, and what is in the pipes by then is all that counts.
+ * Collects output until the child itself has ended. A background process of the child may keep the pipes open longer.
+ * So the end of the child decides, and only the bytes that are in the pipes by then count.
  */
 static int run_follow(struct run *run, struct husk_error *err)
 {
@@ -314,7 +316,7 @@ static int run_follow(struct run *run, struct husk_error *err)
 	}
 }
 
-/* The end of stderr as one line for the message: whole lines where that is possible, nothing unprintable. */
+/* The end of stderr as one line for the message: whole lines if possible, and only printable characters. */
 static const char *run_tail(struct run *run)
 {
 	char *text = run->tail.data;

@@ -40,7 +40,7 @@ int husk_fail_field(struct husk_error *err, const char *field, const char *forma
 	return -1;
 }
 
-/* Only what says something about the caller's request gets a code of its own; the rest is a failure of ours. */
+/* Only an errno that concerns the caller's request has a code of its own; all others are internal failures. */
 static enum husk_code code_of_errno(int number)
 {
 	switch (number) {
@@ -89,7 +89,7 @@ int husk_fail_errno(struct husk_error *err, const char *format, ...)
 	va_end(arguments);
 	if (err) {
 		used = strlen(err->message);
-		/* strerror is thread-safe for known numbers in both C libraries we build with. */
+		/* strerror is thread-safe for known numbers in glibc and musl. */
 		snprintf(err->message + used, sizeof(err->message) - used, ": %s", strerror(saved));
 	}
 	errno = saved;
@@ -125,7 +125,8 @@ void base_cleanup_free(void *pointer_to_pointer)
 {
 	void *pointer;
 
-	/* The attribute hands over the address of a pointer of any type: copying its bytes is the portable way in. */
+	/* The attribute passes the address of a pointer of any type: copying the bytes is the portable way to read
+	 * it. */
 	memcpy(&pointer, pointer_to_pointer, sizeof(pointer));
 	free(pointer);
 }

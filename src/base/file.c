@@ -1,7 +1,8 @@
 /*
- * Whole files, directories and descriptors, for the host and the agent. Removing a tree must never follow a link or cross
- * into a mount, whatever a hostile guest left there. A reader of a file written by file_write_atomic never sees half of it.
- * After a power cut the old file or no file may be found, because file_write_atomic does not wait for the disk.
+ * Whole files, directories and descriptors, for the host and the agent. Removing a tree must never follow a link or
+ * enter a mount, even in a directory that a hostile guest filled. A reader of a file written by file_write_atomic never
+ * sees half of it. After a power cut the old file or no file may be found, because file_write_atomic does not wait for
+ * the disk.
  */
 #include "base/base.h"
 
@@ -15,7 +16,8 @@
 
 /* ---- descriptors ---- */
 
-/* After a failed read or write: true when it is worth trying again. Waits where the descriptor is a non-blocking one. */
+/* Called after a failed read or write. Returns true if it should be repeated; first waits if the descriptor is
+ * non-blocking. */
 static bool retry_io(int fd, short events)
 {
 	struct pollfd wait = { .fd = fd, .events = events };
@@ -113,7 +115,7 @@ char *file_read(const char *path, size_t limit, size_t *size, struct husk_error 
 		husk_fail_errno(err, "cannot open %s", path);
 		return NULL;
 	}
-	/* Read to the end instead of asking for the size: kernel files say they have none. */
+	/* Reads to the end, because the size of a kernel file reads as 0. */
 	for (;;) {
 		ssize_t got;
 
@@ -174,7 +176,7 @@ int file_poke(const char *path, const char *value, struct husk_error *err)
 
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot open %s", path);
-	/* In one write: kernel files take each write as a value of its own. */
+	/* In one write: a kernel file takes each write as a new value. */
 	do
 		put = write(fd, value, size);
 	while (put < 0 && errno == EINTR);
@@ -217,7 +219,7 @@ int dir_make(const char *path, mode_t mode, struct husk_error *err)
 		return husk_fail_memory(err);
 	for (char *slash = strchr(work + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
-		/* Parents stay passable whatever the mode asked for the last one, as with mkdir -p. */
+		/* Parents get 0755, even if the last directory gets a stricter mode, as with mkdir -p. */
 		if (make_one(work, 0755) < 0)
 			return husk_fail_errno(err, "cannot make directory '%s'", work);
 		*slash = '/';
@@ -228,14 +230,15 @@ int dir_make(const char *path, mode_t mode, struct husk_error *err)
 }
 
 /*
- * A tree is removed depth first through descriptors, so nothing renamed under us can lead elsewhere. A directory this
- * deep is lifted up into the top one instead of being entered, which bounds stack and descriptors however deep the tree.
+ * A tree is removed depth first through descriptors, so a concurrent rename cannot lead elsewhere. A directory at this
+ * depth is moved up into the top directory instead of being entered. That bounds stack and descriptors for trees of any
+ * depth.
  */
 #define REMOVE_DEEPEST 64
 
 struct removal {
 	int top;         /* the directory being removed */
-	unsigned lifted; /* names given to what was lifted into it */
+	unsigned lifted; /* names given to the directories that were moved up */
 };
 
 static int remove_entry(struct removal *removal, int parent, const char *name, unsigned depth);
@@ -251,7 +254,7 @@ static int lift(struct removal *removal, int parent, const char *name)
 	return renameat(parent, name, removal->top, lifted);
 }
 
-/* One pass over a directory; the number of entries met, or -1. */
+/* One pass over a directory. Returns the number of entries found, or -1. */
 static long remove_entries(struct removal *removal, int fd, DIR *dir, unsigned depth)
 {
 	long met = 0;
@@ -288,7 +291,8 @@ static int remove_content(struct removal *removal, int parent, const char *name,
 	}
 	if (depth == 0)
 		removal->top = own;
-	/* Again until a pass meets nothing: entries may be lifted in while we read, and some filesystems skip names. */
+	/* Repeated until a pass finds nothing: directories may be moved in meanwhile, and some filesystems skip
+	 * names. */
 	while ((met = remove_entries(removal, own, dir, depth + 1)) > 0)
 		rewinddir(dir);
 	return met < 0 ? -1 : 0;
@@ -301,8 +305,8 @@ static int remove_entry(struct removal *removal, int parent, const char *name, u
 	if (errno != EISDIR)
 		return -1;
 	/*
-	 * Tried before anything is touched inside: the kernel answers EBUSY for a mount point, whatever it holds, and
-	 * "not empty" only for a directory that is part of this tree.
+	 * rmdir first, before the content is touched: the kernel returns EBUSY for a mount point with any content, and
+	 * "not empty" only for a directory of this tree.
 	 */
 	if (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
 		return 0;
@@ -311,7 +315,7 @@ static int remove_entry(struct removal *removal, int parent, const char *name, u
 	if (depth >= REMOVE_DEEPEST)
 		return lift(removal, parent, name);
 	if (remove_content(removal, parent, name, depth) < 0)
-		return errno == ENOENT ? 0 : -1; /* somebody else removes it too, and was faster */
+		return errno == ENOENT ? 0 : -1; /* another process has removed it meanwhile */
 	return unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -1;
 }
 

@@ -25,7 +25,7 @@ static bool is_token(const char *name)
 	return c > name && !*c;
 }
 
-/* The blanks around it go, tabs become spaces, and any other control character makes it bad. */
+/* Removes blanks around the value and turns tabs into spaces. Any other control character makes the value invalid. */
 static char *clean_value(char *value)
 {
 	value += strspn(value, " \t");
@@ -85,7 +85,7 @@ static int parse_header(struct http1_head *head, char *line, struct husk_error *
 	return 0;
 }
 
-/* Of the blank line's end; 0 when there is none yet. */
+/* The size of the head up to the blank line; 0 if there is no blank line yet. */
 static size_t head_size(const char *bytes, size_t size)
 {
 	for (size_t i = 0; i < size; i++) {
@@ -157,7 +157,7 @@ const char *http1_head_find(const struct http1_head *head, const char *name)
 
 /* ---- chunks ---- */
 
-/* The line of a size is over. */
+/* The line with the size of a chunk is complete. */
 static int begin_data(struct http1_chunks *chunks, struct husk_error *err)
 {
 	if (!chunks->digits)
@@ -187,7 +187,7 @@ static int size_byte(struct http1_chunks *chunks, char c, struct husk_error *err
 	return 0;
 }
 
-/* Everything that is not data. */
+/* Every byte that is not data. */
 static int other_byte(struct http1_chunks *chunks, char c, struct husk_error *err)
 {
 	switch (chunks->at) {
@@ -212,7 +212,7 @@ static int other_byte(struct http1_chunks *chunks, char c, struct husk_error *er
 	case CHUNK_DONE:
 		break;
 	}
-	/* Line ends count too, and make a generous bound for the small chunks of a real body: data gives it back. */
+	/* Line ends count too. The bound is generous for small chunks, because data resets the counter. */
 	return ++chunks->skipped > SKIPPED_MAX ? bad(err, "it has too much between its chunks") : 0;
 }
 

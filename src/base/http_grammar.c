@@ -1,5 +1,5 @@
 /*
- * The rules of HTTP/1 that its readers share; see http_grammar.h. The text is an attacker's, and need not end in a NUL.
+ * The rules of HTTP/1 that its readers share; see http_grammar.h. The text is untrusted, and need not end in a NUL.
  */
 #include "base/http_grammar.h"
 

@@ -1,5 +1,5 @@
 /*
- * jansson with the kit's cleanup attribute. For the host only: the agent has no JSON.
+ * jansson with a cleanup attribute as in base.h. For the host only: the agent uses no JSON.
  */
 #ifndef HUSK_JANSSON_H
 #define HUSK_JANSSON_H
@@ -12,6 +12,6 @@ static inline void json_cleanup(json_t **document)
 {
 	json_decref(*document);
 }
-#define cleanup_json cleanup(json_cleanup) /* jansson's own json_auto_t clashes with the kit's `cleanup` */
+#define cleanup_json cleanup(json_cleanup) /* jansson's own json_auto_t conflicts with base.h's `cleanup` */
 
 #endif

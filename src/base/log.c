@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 
 #define LOG_ID_MAX 64
-#define ROOM_TO_END 320 /* of a line: for the names of its last members and its end, when a value was cut */
+#define ROOM_TO_END 320 /* of a line: reserved for the names of its last members and its end, in case a value is cut */
 
 static const char *const level_names[] = { "error", "warn", "info", "debug" };
 
@@ -21,20 +21,21 @@ static _Atomic int threshold = LOG_WARN;
 static _Atomic bool as_json;
 static const char *_Atomic process_role = "husk";
 
-/* A machine from the pool becomes another sandbox while threads log: the name is written aside, then shown. */
+/* A pooled machine becomes another sandbox while threads log, so the new name is written to the other slot, then
+ * shown. */
 static char sandbox_names[2][LOG_ID_MAX + 1];
 static _Atomic int sandbox_shown;
 
 static _Thread_local char request_name[LOG_ID_MAX + 1];
 
-/* The file behind stderr, when it is ours to bound. */
+/* The file behind stderr, if this process bounds it. */
 static struct {
 	pthread_mutex_t lock;
 	char *path;
 } file = { .lock = PTHREAD_MUTEX_INITIALIZER };
 static _Atomic bool file_bounded;
 
-/* ---- who, and how much ---- */
+/* ---- role, sandbox, request and level ---- */
 
 bool log_is_id(const char *text)
 {
@@ -157,13 +158,13 @@ static bool fits(size_t size)
 	return fstat(STDERR_FILENO, &now) == 0 && (size_t)now.st_size + size <= LOG_FILE_MAX;
 }
 
-/* False: there is no place for the line. */
+/* False: the line cannot be written. */
 static bool make_room(size_t size)
 {
 	if (!atomic_load(&file_bounded) || fits(size))
 		return true;
 	pthread_mutex_lock(&file.lock);
-	bool good = fits(size); /* another thread may have done it */
+	bool good = fits(size); /* another thread may have made room */
 	if (!good) {
 		char old[4096];
 		int length = snprintf(old, sizeof(old), "%s.old", file.path);
@@ -181,7 +182,7 @@ struct line {
 	bool json;
 };
 
-/* What we say ourselves. */
+/* Adds trusted text. */
 static void put(struct line *line, const char *text)
 {
 	size_t size = MIN(strlen(text), sizeof(line->text) - 1 - line->size);
@@ -190,7 +191,7 @@ static void put(struct line *line, const char *text)
 	line->size += size;
 }
 
-/* Inside quotes, the quote and the backslash are escaped too. */
+/* Inside quotes, the quote and the backslash are escaped as well. */
 static void escape(const struct line *line, unsigned char c, char out[static 8])
 {
 	if (c == '\n' || c == '\t')
@@ -203,7 +204,7 @@ static void escape(const struct line *line, unsigned char c, char out[static 8])
 		snprintf(out, 8, line->json ? "\\u%04x" : "\\x%02x", c);
 }
 
-/* What others say. */
+/* Adds untrusted text. */
 static void put_value(struct line *line, const char *text, bool quoted)
 {
 	put(line, quoted ? "\"" : "");
@@ -281,8 +282,8 @@ static void put_message(struct line *line, const char *message)
 static void end_line(struct line *line)
 {
 	put(line, line->json ? "}" : "");
-	line->text[line->size++] = '\n'; /* `put` left room for it */
-	/* Nowhere to report that the log itself cannot be written. */
+	line->text[line->size++] = '\n'; /* `put` has left room for the newline */
+	/* A failure to write the log cannot be reported anywhere. */
 	if (make_room(line->size))
 		(void)!write_full(STDERR_FILENO, line->text, line->size);
 }

@@ -1,6 +1,6 @@
 /*
- * Where the files that come with Husk are: beside the program in a build tree, or where they were installed. Called by
- * the store (templates, guest files) and by engines (husk-vmm, the guest kernel). It only looks; nothing is made here.
+ * Finds the files that are shipped with Husk: beside the program in a build tree, or where they were installed. Called
+ * by the store (templates, guest files) and by engines (husk-vmm, the guest kernel). This file creates nothing.
  */
 #include <limits.h>
 
@@ -17,7 +17,7 @@ char **place_list(void)
 	cleanup_strv char **places = NULL;
 	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
 	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
-	/* For a program that embeds libhusk and stands elsewhere: where it was built for, then where packages install. */
+	/* For a program elsewhere that embeds libhusk: the prefix of the build, then the directories of packages. */
 	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk", HUSK_PREFIX "/bin",
 						 "/usr/lib/husk", "/usr/share/husk" };
 	ssize_t size;

@@ -1,6 +1,6 @@
 /*
- * Strings: formatting, the parsers behind numbers, sizes and durations that people type, "did you mean", UTF-8 and
- * string lists. The parsers take the whole string or nothing; they must never accept a value that would wrap.
+ * Strings: formatting, parsers of numbers, sizes and durations that people type, "did you mean", UTF-8 and string
+ * lists. A parser takes the whole string or fails, and must never accept a value that would wrap.
  */
 #include "base/base.h"
 
@@ -39,7 +39,7 @@ bool str_ends(const char *s, const char *suffix)
 
 /* ---- numbers ---- */
 
-/* Digits from *s on; leaves *s behind the last one. -1 when there is none or the value does not fit. */
+/* Parses digits from *s on, and moves *s behind the last one. -1 if there is no digit or the value does not fit. */
 static int take_digits(const char **s, uint64_t *out)
 {
 	const char *p = *s;
@@ -68,7 +68,7 @@ int str_to_int64(const char *s, int64_t min, int64_t max, int64_t *out)
 	s += negative;
 	if (take_digits(&s, &magnitude) < 0 || *s)
 		return -1;
-	/* Through 0 - magnitude, so that INT64_MIN parses although its magnitude is no int64_t. */
+	/* Computes 0 - magnitude, so that INT64_MIN parses although its magnitude does not fit an int64_t. */
 	if (negative ? __builtin_sub_overflow(0, magnitude, &value) : __builtin_add_overflow(0, magnitude, &value))
 		return -1;
 	if (value < min || value > max)
@@ -82,7 +82,7 @@ struct unit {
 	uint64_t factor;
 };
 
-/* A number and at most one letter of `units`; without a letter it counts `bare`. */
+/* A number and at most one letter of `units`; without a letter, the unit is `bare`. */
 static int number_with_unit(const char *s, const struct unit *units, size_t count, uint64_t bare, uint64_t *out)
 {
 	uint64_t value, factor = bare;
@@ -129,7 +129,7 @@ int str_to_seconds(const char *s, int64_t *out)
 
 #define NEAREST_LONGEST 64
 
-/* Edit distance in which swapped neighbours ("agnet") count one, as that is how names are mistyped. */
+/* Edit distance in which a swap of neighbours ("agnet") counts as one, because it is a common typing error. */
 static size_t edit_distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
 	size_t rows[3][NEAREST_LONGEST + 1];
@@ -158,7 +158,7 @@ static size_t edit_distance(const char *a, size_t a_length, const char *b, size_
 const char *str_nearest(const char *word, const char *const *candidates, size_t count)
 {
 	size_t length = word ? strlen(word) : 0;
-	/* A third of the word may be wrong, and at least one letter; more than that is a guess, not a suggestion. */
+	/* A third of the word may be wrong, and at least one letter. A candidate farther away is not suggested. */
 	size_t best_distance = MAX(length / 3, (size_t)1) + 1;
 	const char *best = NULL;
 
@@ -204,7 +204,7 @@ static size_t utf8_sequence(const unsigned char *p, size_t left)
 			return 0;
 		value = value << 6 | (p[i] & 0x3f);
 	}
-	/* Overlong forms and surrogates are how a check on the decoded text is dodged. */
+	/* Overlong forms and surrogates could evade checks on the decoded text. */
 	if (value < smallest || value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff))
 		return 0;
 	return length;

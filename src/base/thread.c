@@ -1,5 +1,5 @@
 /*
- * Waiting for a condition variable with a deadline on the monotonic clock, and threads that take no signals.
+ * Waits on a condition variable with a deadline on the monotonic clock, and threads that receive no signals.
  */
 #include "base/thread.h"
 

@@ -11,7 +11,7 @@ static int64_t clock_us(clockid_t clock)
 {
 	struct timespec now = { 0 };
 
-	/* Cannot fail with a clock every Linux has and a valid pointer. */
+	/* Cannot fail: every Linux has these clocks, and the pointer is valid. */
 	clock_gettime(clock, &now);
 	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
@@ -39,8 +39,8 @@ int64_t time_wall_ms(void)
 	return clock_us(CLOCK_REALTIME) / 1000;
 }
 
-/* The day of a count of days since 1970, by the proleptic Gregorian calendar. gmtime_r would do, but it opens the host's
- * time zone first, and a jailed process that logs may not. Years begin in March here, so that leap days come last. */
+/* Converts days since 1970 to a date of the proleptic Gregorian calendar. gmtime_r would open the host's time zone
+ * file, which a jailed process may not do. Years begin in March here, so that leap days come last. */
 static void civil_day(int64_t days, int *year, int *month, int *day)
 {
 	int64_t shifted = days + 719468;                                    /* since 0000-03-01 */
@@ -57,7 +57,7 @@ static void civil_day(int64_t days, int *year, int *month, int *day)
 
 void time_format(int64_t wall_ms, char out[static 25])
 {
-	/* What four digits of year can say; anything outside is a broken clock, shown as the nearest end. */
+	/* The range of a four-digit year; a broken clock outside it is shown as the nearest end. */
 	static const int64_t first = -62167219200000, last = 253402300799999, day_ms = 86400000;
 	int64_t clamped = MIN(MAX(wall_ms, first), last);
 	int64_t in_day = ((clamped % day_ms) + day_ms) % day_ms;

@@ -1,7 +1,7 @@
 /*
- * The settings of a machine, from /etc/husk/husk.toml and what lies in conf.d beside it; a later file wins. HUSK_CONFIG names
- * another first file. A setting is known by the table below and nowhere else: it stands for an environment variable, so
- * what reads it needs to know of no file. Called by the mains of husk and huskd, and by `husk config show`.
+ * The settings of a machine, from /etc/husk/husk.toml and the files in conf.d beside it; a later file wins. HUSK_CONFIG
+ * names another first file. The table below is the only list of settings. Each setting sets an environment variable, so
+ * the code that uses a setting reads no file. Called by the mains of husk and huskd, and by `husk config show`.
  *
  *     pool = 8                   HUSK_POOL=8
  *     [server]
@@ -121,7 +121,7 @@ static int take_entry(void *data, const struct toml_entry *entry, struct husk_er
 	return setting->value && setting->source ? 0 : husk_fail_memory(err);
 }
 
-/* A file that is not there has no settings. */
+/* A missing file has no settings. */
 static int read_file(struct config_setting *list, const char *path, struct husk_error *err)
 {
 	struct reading reading = { list, path };
@@ -135,7 +135,7 @@ static int read_file(struct config_setting *list, const char *path, struct husk_
 	return 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all settings ---- */
 
 static int is_toml(const struct dirent *entry)
 {

@@ -1,6 +1,7 @@
 /*
- * The settings of a machine: /etc/husk/husk.toml, then /etc/husk/conf.d/ by name. Each setting stands for an environment
- * variable, which wins over the files; options of a command win over both. See config.c.
+ * The settings of a machine: /etc/husk/husk.toml, then /etc/husk/conf.d/ in order of name. Each setting sets an
+ * environment variable. A variable that is already set wins over the files; options of a command win over both. See
+ * config.c.
  */
 #ifndef HUSK_CONFIG_H
 #define HUSK_CONFIG_H
@@ -10,24 +11,25 @@
 struct config_setting {
 	const char *key;         /* "server.listen" */
 	const char *environment; /* "HUSK_LISTEN" */
-	const char *fallback;    /* what holds without it, in words */
+	const char *fallback;    /* the default, in words */
 	const char *meaning;
 	char *value;  /* NULL: not set */
 	char *source; /* "environment", "/etc/husk/husk.toml:3"; NULL: default */
 };
 
 /*
- * Reads the files and sets the environment variable of every setting that has none yet, once at the start of a program,
- * before there are threads. Only root's: for others a machine's settings are those of its server. INVALID with the file,
- * line and column; then nothing is set.
+ * Reads the files and sets the environment variable of every setting that has none yet. Called once at the start of a
+ * program, before there are threads. Does so for root only: other users use the settings of their server. INVALID with
+ * the file, line and column; then nothing is set.
  */
 int config_apply(struct husk_error *err);
-/* Reads the files again; *out is what holds now, ended by an entry without a key. Sets nothing. config_free. */
+/* Reads the files again. *out lists the settings in force, ended by an entry without a key. Sets nothing. config_free
+ * frees. */
 int config_list(struct config_setting **out, struct husk_error *err);
 void config_free(struct config_setting *list);
-/* Of a list; NULL: not set. */
+/* The value of a setting in a list; NULL: not set. */
 const char *config_value(const struct config_setting *list, const char *key);
-/* Whether the variable was set from a file. */
+/* True if the variable was set from a file. */
 bool config_gave(const char *environment);
 
 #endif

@@ -10,7 +10,7 @@
 #define NAME_MAX_SIZE 128u
 
 struct reader {
-	const char *start, *at; /* of the line, and where in it */
+	const char *start, *at; /* start of the line, and position in it */
 	size_t line;
 	char table[NAME_MAX_SIZE];
 	char key[NAME_MAX_SIZE];
@@ -29,7 +29,7 @@ static void skip_blanks(struct reader *reader)
 		reader->at++;
 }
 
-/* What may follow a header or a value. */
+/* Only blanks or a comment may follow a header or a value. */
 static int end_line(struct reader *reader, struct husk_error *err)
 {
 	skip_blanks(reader);
@@ -64,7 +64,7 @@ static int append(struct reader *reader, size_t *size, char byte, struct husk_er
 	return 0;
 }
 
-/* Behind the backslash. */
+/* The character after a backslash. */
 static int read_escape(struct reader *reader, size_t *size, struct husk_error *err)
 {
 	static const char from[] = "\"\\nt", to[] = "\"\\\n\t";

@@ -21,8 +21,8 @@
 #include "jail/jail.h"
 #include "jail/seccomp.h"
 
-#define NEW_ROOT "/proc" /* any directory that is always there, and that no file of a cell lies in */
-#define SETUP_FAILED 125 /* the exit status of a cell that could not be made; why is on its standard error */
+#define NEW_ROOT "/proc" /* any directory that always exists and contains no file of a cell */
+#define SETUP_FAILED 125 /* the exit status if the cell could not be made; the reason is on its standard error */
 #define FILES_MAX 4096   /* mkfs.erofs of erofs-utils 1.8 has hundreds open at once */
 #define PROCESSES_MAX 64
 #define INSTALL_PROCESSES_MAX 4096
@@ -31,7 +31,7 @@ struct birth {
 	const struct cell *cell;
 	int (*inside)(void *data);
 	void *data;
-	int to_parent[2], to_child[2]; /* pipes: "give me my ids", "you have them" */
+	int to_parent[2], to_child[2]; /* pipes: "set my ids", "ids are set" */
 };
 
 /* ---- stage: files ---- */
@@ -49,7 +49,7 @@ static int make_parents(char *path, struct husk_error *err)
 	return 0;
 }
 
-/* An empty file or directory to mount over. */
+/* An empty file or directory as a mount point. */
 static int make_place(const char *path, bool directory)
 {
 	if (directory)
@@ -91,7 +91,7 @@ static int bring(const struct cell *cell, const struct cell_file *file, struct h
 	return 0;
 }
 
-/* A root with the given files and nothing else; the host's tree is unmounted from it. */
+/* Makes a root that contains only the given files; the host's tree is unmounted. */
 static int take_files(const struct cell *cell, struct husk_error *err)
 {
 	if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
@@ -100,13 +100,13 @@ static int take_files(const struct cell *cell, struct husk_error *err)
 	for (const struct cell_file *file = cell->files; file && file->from; file++)
 		if (bring(cell, file, err) < 0)
 			return -1;
-	/* The kernel lets the cell mount a /proc of its own only where it sees one. */
+	/* The kernel lets the cell mount its own /proc only if it already sees one. */
 	if (cell->installs && (mkdir(NEW_ROOT "/proc", 0555) < 0 ||
 			       mount("proc", NEW_ROOT "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0))
 		return husk_fail_errno(err, "cannot mount /proc");
 	if (mount(NULL, NEW_ROOT, NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV | MS_RDONLY, NULL) < 0)
 		return husk_fail_errno(err, "cannot make the empty root read-only");
-	/* Onto itself: the old root ends up on top of the new one, and goes from there. */
+	/* pivot_root onto itself: the old root is then on top of the new one, and is unmounted from there. */
 	if (chdir(NEW_ROOT) < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 ||
 	    chdir("/") < 0)
 		return husk_fail_errno(err, "cannot leave the host's root");
@@ -115,7 +115,7 @@ static int take_files(const struct cell *cell, struct husk_error *err)
 
 /* ---- stage: limits ---- */
 
-/* Never above what we were given: raising it takes a capability that not every root has. */
+/* Never above the inherited limit: raising it requires a capability that not every root has. */
 static int limit(int resource, rlim_t value)
 {
 	struct rlimit both;
@@ -134,7 +134,7 @@ static int take_limits(const struct cell *cell, struct husk_error *err)
 		  limit(RLIMIT_MEMLOCK, 0) | limit(RLIMIT_MSGQUEUE, 0) | limit(RLIMIT_FSIZE, cell->file_bytes) |
 		  limit(RLIMIT_CPU, cell->cpu_seconds);
 
-#if !defined(__SANITIZE_ADDRESS__) /* which reserves more than any limit */
+#if !defined(__SANITIZE_ADDRESS__) /* AddressSanitizer reserves more than any limit */
 	if (cell->memory_bytes)
 		bad |= limit(RLIMIT_AS, cell->memory_bytes);
 #endif
@@ -143,7 +143,7 @@ static int take_limits(const struct cell *cell, struct husk_error *err)
 
 /* ---- stage: ids ---- */
 
-/* Root of a namespace in which only the cell's own ids exist. Not from a chroot: that the kernel refuses. */
+/* Becomes root of a namespace that contains only the cell's own ids. Not from a chroot: the kernel refuses that. */
 static int take_ids(struct birth *birth, struct husk_error *err)
 {
 	char byte = 0;
@@ -157,7 +157,7 @@ static int take_ids(struct birth *birth, struct husk_error *err)
 	return 0;
 }
 
-/* By the parent, who is root of the host. */
+/* Run by the parent, which is root of the host. */
 static int give_ids(pid_t child, uint32_t base, struct husk_error *err)
 {
 	static const char *const maps[] = { "uid_map", "gid_map" };
@@ -174,7 +174,7 @@ static int give_ids(pid_t child, uint32_t base, struct husk_error *err)
 
 /* ---- stage: capabilities ---- */
 
-/* Over files of the cell's own ids only, like all that comes from its user namespace. */
+/* These apply only to files of the cell's own ids, as all rights in a user namespace. */
 #define KEPT (1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER | 1u << CAP_FSETID)
 
 static int drop_capabilities(struct husk_error *err)
@@ -183,7 +183,7 @@ static int drop_capabilities(struct husk_error *err)
 	struct __user_cap_data_struct kept[2] = { { .effective = KEPT, .permitted = KEPT } };
 	unsigned long capability = 0;
 
-	/* Until there is no such number: the kernel may know more of them than our headers do. */
+	/* Until a number is unknown: the kernel may have more capabilities than the headers. */
 	for (;; capability++) {
 		if (capability < 32 && (KEPT & 1u << capability))
 			continue;
@@ -200,7 +200,7 @@ static int drop_capabilities(struct husk_error *err)
 
 /* ---- stage: system calls ---- */
 
-/* Files, memory and time. What is not listed fails with ENOSYS, which every C library has a way around. */
+/* Files, memory and time. Other calls fail with ENOSYS, which every C library can handle. */
 static const struct jail_rule file_rules[] = {
 	JAIL_ALLOW(read),       JAIL_ALLOW(write),
 	JAIL_ALLOW(readv),      JAIL_ALLOW(writev),
@@ -220,7 +220,7 @@ static const struct jail_rule file_rules[] = {
 	JAIL_ALLOW(rename),     JAIL_ALLOW(renameat),
 	JAIL_ALLOW(renameat2),  JAIL_ALLOW(link),
 	JAIL_ALLOW(linkat),     JAIL_ALLOW(symlink),
-	JAIL_ALLOW(symlinkat),  JAIL_ALLOW(mknod), /* FIFOs; the user namespace makes no devices */
+	JAIL_ALLOW(symlinkat),  JAIL_ALLOW(mknod), /* for FIFOs; a user namespace cannot make devices */
 	JAIL_ALLOW(mknodat),    JAIL_ALLOW(chmod),
 	JAIL_ALLOW(fchmod),     JAIL_ALLOW(fchmodat),
 	JAIL_ALLOW(chown),      JAIL_ALLOW(lchown),
@@ -271,7 +271,7 @@ static const struct jail_rule process_rules[] = {
 	JAIL_END,
 };
 
-/* A program that is loaded has code to map. */
+/* Loading a program requires executable mappings. */
 static const struct jail_rule execute_rules[] = {
 	JAIL_ALLOW(execve), JAIL_ALLOW(mmap), JAIL_ALLOW(mprotect), JAIL_IOCTL(TIOCGWINSZ), JAIL_END,
 };
@@ -302,8 +302,8 @@ static int exit_status(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Namespaces that belong to the cell's own user namespace, so that its root may mount in them. The process that is left
- * behind waits, and everything ends with it. */
+/* Makes namespaces that belong to the cell's own user namespace, so that its root may mount in them. The outer process
+ * waits, and all processes of the cell end with it. */
 static int install(struct birth *birth)
 {
 	struct husk_error err = { 0 };
@@ -347,7 +347,7 @@ static void be_inside(void *data)
 	umask(022);
 	if (take_files(cell, &err) == 0 && take_ids(birth, &err) == 0) {
 		keep_standard(birth);
-		/* After the change of ids, which takes it away. */
+		/* After the change of ids, which clears this setting. */
 		if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 			_exit(SETUP_FAILED);
 		if (cell->installs && take_limits(cell, &err) == 0)
@@ -391,7 +391,7 @@ int cell_run(const struct cell *cell, int (*inside)(void *data), void *data, str
 	int result = pid < 0 ? husk_fail_errno(err, "cannot make namespaces (are we root?)") : 0;
 	fd_close(&birth.to_parent[1]);
 	fd_close(&birth.to_child[0]);
-	/* When it asks, it is time; when it ends before, waiting for it tells why. */
+	/* The child asks when it is ready for its ids. If it ends before, the wait reports why. */
 	if (pid > 0 && read_full(birth.to_parent[0], &byte, 1) == 1) {
 		result = give_ids(pid, cell->uid_base, err);
 		if (result < 0)

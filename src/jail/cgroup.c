@@ -1,6 +1,6 @@
 /*
  * Control groups: husk/<scope>/<id>, in cgroup v2, in the v1 hierarchies, or in both. The supervisor creates and reads a
- * sandbox's group, the engine's children enter the group between fork and exec, and whoever cleans up after a sandbox
+ * sandbox's group, the engine's children enter the group between fork and exec, and the clean-up after a sandbox
  * destroys it.
  *
  * A controller that the host lacks is left out (cgroup_describe reports it). A controller that refuses a limit is an error.
@@ -15,17 +15,17 @@
 #include "jail/pressure.h"
 
 #define MIB (1024ull * 1024ull)
-/* gVisor's sentry and its stubs, before the guest has touched a page. */
+/* Memory of gVisor's sentry and its stubs, before the guest uses any. */
 #define ENGINE_MEMORY (32 * MIB)
 #define TREES_MAX 8
 #define CPU_PERIOD_US 100000ull
-#define TASKS_MIN 64ull  /* well above what an engine needs for itself */
-#define AT_WORK_SHARE 50 /* a guest that uses less than this part of a CPU does nothing */
+#define TASKS_MIN 64ull  /* well above the needs of an engine */
+#define AT_WORK_SHARE 50 /* a guest that uses less than this part of a CPU counts as idle */
 
 enum controller { CPU, CPUACCT, MEMORY, PIDS, CONTROLLERS };
 static const char *const controller_names[CONTROLLERS] = { "cpu", "cpuacct", "memory", "pids" };
 
-/* One mounted hierarchy, and which of our controllers live there. */
+/* One mounted hierarchy, and which of the needed controllers it has. */
 struct tree {
 	char *mount;
 	bool unified;
@@ -44,14 +44,14 @@ struct cgroup {
 	bool v2[CONTROLLERS];
 	const char *unified; /* the path in the v2 tree, with or without controllers; NULL: no such tree */
 	struct pressure *pressure;
-	uint64_t memory_soft; /* where pressure begins; 0: nowhere */
+	uint64_t memory_soft; /* where pressure begins; 0: never */
 	uint64_t tasks_soft;  /* likewise */
 	uint64_t pids;        /* the guest's limit; 0: none */
-	int64_t looked_us;    /* when cgroup_crowd looked last, and the CPU time until then */
+	int64_t looked_us;    /* time of the last cgroup_crowd, and the CPU time until then */
 	uint64_t looked_cpu_us;
 };
 
-/* ---- what the host has ---- */
+/* ---- hierarchies of the host ---- */
 
 static bool word_in(const char *list, const char *word, const char *separators)
 {
@@ -115,7 +115,7 @@ static int forest_add_line(struct forest *forest, char *line)
 		for (size_t c = 0; c < CONTROLLERS; c++)
 			used |= tree.has[c] = word_in(options, controller_names[c], ",");
 	}
-	/* The same hierarchy is often mounted twice: the first one seen is enough. */
+	/* The same hierarchy is often mounted twice: the first mount is used. */
 	for (size_t i = 0; i < forest->count; i++)
 		if (forest->trees[i].unified == tree.unified &&
 		    memcmp(forest->trees[i].has, tree.has, sizeof(tree.has)) == 0)
@@ -146,7 +146,7 @@ static int forest_find(struct forest *forest, struct husk_error *err)
 	return 0;
 }
 
-/* The v1 tree of a controller where there is one, else the v2 tree: a controller is bound to one of them only. */
+/* The v1 tree of a controller if there is one, else the v2 tree: a controller is in only one of them. */
 static const struct tree *forest_home(const struct forest *forest, enum controller controller)
 {
 	const struct tree *found = NULL;
@@ -230,7 +230,7 @@ static bool value_exists(const char *directory, const char *file)
 	return path && access(path, F_OK) == 0;
 }
 
-/* One by one: a single controller that cannot be handed down must not hold back the others. */
+/* One by one: if one controller cannot be delegated, the others still can. */
 static void tree_delegate(const struct tree *tree, const char *directory)
 {
 	static const char *const wanted[] = { "+cpu", "+memory", "+pids" };
@@ -259,7 +259,7 @@ static int tree_make_once(const struct tree *tree, const char *scope, const char
 	return 0;
 }
 
-/* The last sandbox of a scope to end takes the parents with it, perhaps just now: then they are made again. */
+/* The last sandbox of a scope removes the parents when it ends, possibly at this moment: then they are made again. */
 static int tree_make(const struct tree *tree, const char *scope, const char *id, struct husk_error *err)
 {
 	for (int attempt = 0;; attempt++) {
@@ -326,8 +326,8 @@ void cgroup_free(struct cgroup *group)
 
 int cgroup_enter(struct cgroup *group)
 {
-	/* Only open, write and close, and no allocation: another thread may hold the allocator's lock in this copy of
-	 * the process. The paths are short, so a fixed buffer does. */
+	/* Only open, write and close, and no allocation: in this copy of the process another thread may have held the
+	 * allocator's lock. The paths are short, so a fixed buffer is enough. */
 	for (size_t i = 0; i < group->count; i++) {
 		char path[2048];
 		size_t length = strlen(group->paths[i]);
@@ -352,7 +352,7 @@ int cgroup_enter(struct cgroup *group)
 
 /* ---- limits ---- */
 
-/* Writes a limit where the kernel has that file; a kernel without swap accounting, say, has not. */
+/* Writes a limit if the kernel has that file; a kernel without swap accounting, for example, does not have it. */
 static int limit_write(const char *directory, const char *file, struct husk_error *err, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
 static int limit_write(const char *directory, const char *file, struct husk_error *err, const char *format, ...)
@@ -375,7 +375,7 @@ static int limit_cpu(const struct cgroup *group, uint32_t milli, struct husk_err
 
 	if (!home)
 		return 0;
-	/* Below a millisecond of quota the kernel refuses. */
+	/* The kernel refuses a quota below one millisecond. */
 	quota = MAX(quota, 1000ull);
 	if (group->v2[CPU]) {
 		if (milli == 0)
@@ -399,7 +399,7 @@ static int limit_memory(const struct cgroup *group, uint64_t hard, struct husk_e
 	if (!home)
 		return 0;
 	if (group->v2[MEMORY]) {
-		/* The sandbox is one thing: with its kernel gone the rest of it is of no use. */
+		/* The sandbox ends as a whole: without its kernel, its other processes are useless. */
 		if (limit_write(home, "memory.oom.group", err, "1") < 0 ||
 		    limit_write(home, "memory.swap.max", err, "0") < 0)
 			return -1;
@@ -407,7 +407,8 @@ static int limit_memory(const struct cgroup *group, uint64_t hard, struct husk_e
 			return limit_write(home, "memory.max", err, "max");
 		return limit_write(home, "memory.max", err, "%llu", (unsigned long long)hard);
 	}
-	/* Memory alone may never pass memory and swap together, not even between two writes: lift that one first. */
+	/* The limit of memory may never exceed that of memory and swap, not even between two writes: the latter is
+	 * lifted first. */
 	if (limit_write(home, "memory.memsw.limit_in_bytes", err, "-1") < 0)
 		return -1;
 	if (hard == 0)
@@ -423,7 +424,8 @@ static int limit_pids(const struct cgroup *group, uint32_t pids, struct husk_err
 		return 0;
 	if (pids == 0)
 		return limit_write(group->home[PIDS], "pids.max", err, "max");
-	/* An engine that may not start a thread dies, so this is far above what pressure lets a guest come to. */
+	/* An engine that cannot start a thread dies, so this limit is far above the number of tasks at which pressure
+	 * is signalled. */
 	return limit_write(group->home[PIDS], "pids.max", err, "%llu", pids * 32ull + 4096);
 }
 
@@ -432,7 +434,7 @@ int cgroup_set_limits(struct cgroup *group, const struct cgroup_limits *limits, 
 	uint64_t soft = 0, hard = 0;
 
 	if (limits->memory_bytes) {
-		/* What several processes can take while the largest is being killed, on a host that is slow to do so. */
+		/* What several processes can allocate while the largest is being killed, on a slow host. */
 		uint64_t reserve = MAX(512 * MIB, limits->memory_bytes / 4);
 
 		if (__builtin_add_overflow(limits->memory_bytes, reserve, &hard) || hard > INT64_MAX)
@@ -448,8 +450,8 @@ int cgroup_set_limits(struct cgroup *group, const struct cgroup_limits *limits, 
 		if (!group->pressure)
 			return -1;
 	}
-	/* A process of the guest costs the host two tasks, and the threads that run it; one that is dead and not waited for,
-	 * none. So a guest close to its limit has more than this. */
+	/* A process of the guest costs the host two tasks and the threads that run it; a zombie costs none. So a guest
+	 * close to its limit has more tasks than this. */
 	group->memory_soft = soft;
 	group->pids = limits->pids;
 	group->tasks_soft = limits->pids ? MAX(limits->pids * 3ull / 2, TASKS_MIN) : 0;
@@ -475,7 +477,7 @@ uint64_t cgroup_crowd(struct cgroup *group)
 	bool at_work = (use.cpu_us - group->looked_cpu_us) * AT_WORK_SHARE >= (uint64_t)(now - group->looked_us);
 	group->looked_us = now;
 	group->looked_cpu_us = use.cpu_us;
-	/* The guest's kernel counts a few late. */
+	/* The guest's kernel may count a few too late. */
 	return at_work ? group->pids + group->pids / 16 + 16 : 0;
 }
 
@@ -492,7 +494,7 @@ void cgroup_pressure_clear(struct cgroup *group)
 
 /* ---- reading ---- */
 
-/* The number after `key` in a file of "key value" lines; 0 when file or key is not there. */
+/* The number after `key` in a file of "key value" lines; 0 if the file or the key is missing. */
 static uint64_t keyed_value(const char *directory, const char *file, const char *key)
 {
 	cleanup_free char *text = directory ? value_read(directory, file, NULL) : NULL;
@@ -531,7 +533,7 @@ int cgroup_read(struct cgroup *group, struct cgroup_use *out, struct husk_error 
 
 /* ---- the end ---- */
 
-/* Signals what is inside; the number of processes seen, or -1 when the group is not there. */
+/* Kills the processes inside. Returns the number of processes seen, or -1 if the group does not exist. */
 static int path_kill(const char *path)
 {
 	cleanup_free char *text = value_read(path, "cgroup.procs", NULL);
@@ -545,7 +547,7 @@ static int path_kill(const char *path)
 	for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
 		int64_t pid;
 
-		/* 0 stands for a process outside our pid namespace. */
+		/* 0 is shown for a process outside the caller's pid namespace. */
 		if (str_to_int64(line, 2, INT32_MAX, &pid) < 0 || pid == getpid())
 			continue;
 		kill((pid_t)pid, SIGKILL);
@@ -589,7 +591,7 @@ int cgroup_destroy(const char *scope, const char *id, struct husk_error *err)
 			failed = -1;
 			continue;
 		}
-		/* Only when they are empty: the kernel refuses otherwise. */
+		/* The kernel removes only empty groups. */
 		if (rmdir(middle) == 0)
 			rmdir(husk);
 	}

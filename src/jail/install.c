@@ -10,7 +10,7 @@
 
 int jail_filter_install(const struct jail_program *program, struct husk_error *err)
 {
-	/* The kernel wants it of whoever installs a filter without privileges; it is what we want of everyone. */
+	/* The kernel requires this for a filter without privileges; Husk wants it for every process. */
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot set no_new_privs");
 	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program->code) < 0)

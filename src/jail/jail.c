@@ -31,7 +31,7 @@
 static const char *const start_steps[] = { "join its control group", "take its descriptors", "be executed" };
 enum start_step { STEP_CGROUP, STEP_DESCRIPTORS, STEP_EXEC };
 
-/* What the parent is told when the program cannot be started; nothing when it can. */
+/* Sent to the parent if the program cannot be started; otherwise nothing is sent. */
 struct start_report {
 	enum start_step step;
 	int number; /* errno */
@@ -52,7 +52,7 @@ static _Noreturn void give_up(const struct birth *birth, enum start_step step)
 
 /*
  * Stage: descriptors. The given ones become 3, 4, 5 …, the log 1 and 2, /dev/null 0; all others are closed. Must not
- * trust O_CLOEXEC: a library the parent uses may have forgotten it.
+ * rely on O_CLOEXEC: a library of the parent may not set it.
  */
 static int keep_only(struct birth *birth)
 {
@@ -60,7 +60,7 @@ static int keep_only(struct birth *birth)
 	const int count = (int)start->fd_count, clear = FIRST_FD + JAIL_FDS_MAX + 2;
 	int copies[JAIL_FDS_MAX], log, report;
 
-	/* Clear of their final places first, so that none is overwritten on the way there. */
+	/* Moved above their final numbers first, so that none is overwritten. */
 	for (int i = 0; i < count; i++)
 		if ((copies[i] = fcntl(start->fds[i], F_DUPFD_CLOEXEC, clear)) < 0)
 			return -1;
@@ -80,12 +80,12 @@ static int keep_only(struct birth *birth)
 	return open("/dev/null", O_RDWR) == 0 ? 0 : -1;
 }
 
-/* The child: pid 1 of a new pid namespace already. Stages: session, cgroup, descriptors, environment. */
+/* The child, already pid 1 of a new pid namespace. Stages: session, cgroup, descriptors, environment. */
 static void be_born(void *data)
 {
 	struct birth *birth = data;
 	const struct jail_start *start = birth->start;
-	/* Nothing but what tests ask of each process of ours (fd_close). */
+	/* Only the variable that tests set for every process of Husk (fd_close). */
 	const char *const environment[] = { getenv("HUSK_STRICT") ? "HUSK_STRICT=1" : NULL, NULL };
 
 	signals_reset();
@@ -107,7 +107,7 @@ pid_t jail_clone(unsigned long flags, void (*child)(void *data), void *data, int
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	/* The pidfd comes back in the place of the parent's thread id, the third argument on every architecture. */
+	/* The pidfd is returned in the argument of the parent's thread id, the third one on every architecture. */
 	pid = (pid_t)syscall(SYS_clone, flags | CLONE_PIDFD | SIGCHLD, NULL, pidfd, NULL, NULL);
 	if (pid == 0) {
 		child(data);
@@ -124,7 +124,7 @@ static int start_wait(int report_fd, const char *program, struct husk_error *err
 	struct start_report report;
 	ssize_t got = read_full(report_fd, &report, sizeof(report));
 
-	/* The exec closed it. */
+	/* exec has closed it. */
 	if (got == 0)
 		return 0;
 	if (got != (ssize_t)sizeof(report) || (size_t)report.step >= ARRAY_SIZE(start_steps))
@@ -174,9 +174,10 @@ static int limit(int resource, const char *what, uint64_t value, struct husk_err
 }
 
 /*
- * Stage: limits. What the cgroup does not bound: descriptors, threads of this uid, the size of a file, and no core
- * dumps, which would put a guest's memory on the host's disk. Must come while we are root: a hard limit may be raised
- * by nobody else. Memory only where the jail says so: a monitor maps its guest's, more than once.
+ * Stage: limits. For resources that the cgroup does not limit: descriptors, threads of this uid, and the size of a
+ * file. Core dumps are disabled, because they would put a guest's memory on the host's disk. Must run as root, because
+ * only root may raise a hard limit. Memory is limited only if the jail sets a limit: a monitor maps its guest's memory,
+ * more than once.
  */
 int jail_limit(const struct jail *jail, struct husk_error *err)
 {
@@ -184,7 +185,7 @@ int jail_limit(const struct jail *jail, struct husk_error *err)
 	    limit(RLIMIT_NPROC, "threads", jail->threads, err) < 0 ||
 	    limit(RLIMIT_MEMLOCK, "locked memory", 0, err) < 0 || limit(RLIMIT_MSGQUEUE, "message queues", 0, err) < 0)
 		return -1;
-#if !defined(__SANITIZE_ADDRESS__) /* whose shadow alone is larger than any limit */
+#if !defined(__SANITIZE_ADDRESS__) /* whose shadow memory alone exceeds any limit */
 	if (jail->memory && limit(RLIMIT_DATA, "private memory", jail->memory, err) < 0)
 		return -1;
 #endif
@@ -192,8 +193,7 @@ int jail_limit(const struct jail *jail, struct husk_error *err)
 }
 
 /*
- * Stage: network. A namespace with nothing in it, or the sandbox's own when one is given. Must never stay in the
- * host's, whatever the reason.
+ * Stage: network. An empty namespace, or the sandbox's own if one is given. Must never stay in the host's namespace.
  */
 int jail_leave_network(const struct jail *jail, struct husk_error *err)
 {
@@ -205,9 +205,9 @@ int jail_leave_network(const struct jail *jail, struct husk_error *err)
 }
 
 /*
- * Stage: the rest of the host. Its shared memory and queues, its host name, its view of cgroups, the session's
- * terminal. The pid namespace was the parent's to make: whoever is not its first process was started in another way
- * than jail_start, and could see the host's processes.
+ * Stage: the rest of the host: its shared memory and queues, its host name, its view of cgroups, the session's
+ * terminal. The parent makes the pid namespace. A process that is not the first in it was not started by jail_start,
+ * and could see the host's processes.
  */
 int jail_leave_host(struct husk_error *err)
 {
@@ -219,7 +219,7 @@ int jail_leave_host(struct husk_error *err)
 	return 0;
 }
 
-/* What is to be the root, mounted over some directory. */
+/* Mounts the new root over some directory. */
 static int mount_root(const struct jail *jail, const char *somewhere, struct husk_error *err)
 {
 	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC, read_only = jail->root_read_only ? MS_RDONLY : 0;
@@ -235,24 +235,24 @@ static int mount_root(const struct jail *jail, const char *somewhere, struct hus
 }
 
 /*
- * Stage: files. A mount namespace whose root is an empty, read-only tmpfs with room for no inode but its own, or the one
- * directory that the jail names; the host's tree is unmounted from it, so that no path leads anywhere else. Must not leave a
- * way back: the old root is detached before this returns, and descriptors of directories are the caller's not to have.
+ * Stage: files. A mount namespace whose root is an empty, read-only tmpfs without room for another inode, or the one
+ * directory that the jail names. The host's tree is unmounted, so no path leads anywhere else. Must not leave a way
+ * back: the old root is detached before this returns, and the caller must hold no descriptors of directories.
  */
 int jail_leave_files(const struct jail *jail, struct husk_error *err)
 {
-	static const char somewhere[] = "/proc"; /* any directory that is always there */
+	static const char somewhere[] = "/proc"; /* any directory that always exists */
 
 	if (unshare(CLONE_NEWNS) < 0)
 		return husk_fail_errno(err, "cannot make a mount namespace");
-	/* Nothing of what follows may reach the host. */
+	/* The following mounts must not reach the host. */
 	if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
 		return husk_fail_errno(err, "cannot make the mounts private");
 	if (mount_root(jail, somewhere, err) < 0)
 		return -1;
 	if (chdir(somewhere) < 0)
 		return husk_fail_errno(err, "cannot enter the new root");
-	/* Onto itself: the old root ends up on top of the new one, and goes from there. */
+	/* pivot_root onto itself: the old root is then on top of the new one, and is unmounted from there. */
 	if (syscall(SYS_pivot_root, ".", ".") < 0)
 		return husk_fail_errno(err, "cannot take the new root");
 	if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
@@ -266,20 +266,21 @@ static bool keeps(const struct jail *jail, unsigned long capability)
 }
 
 /*
- * Stage: privileges. Empties every set that could give a capability back later: ambient, bounding but for those it keeps,
- * and root's own magic (securebits). Must come before the change of uid, which takes the right to do this away.
+ * Stage: privileges. Empties every set that could return a capability later: ambient, bounding except the kept ones,
+ * and root's special rights (securebits). Must run before the change of uid, which removes the right to do this.
  */
 int jail_drop_privileges(const struct jail *jail, struct husk_error *err)
 {
 	const unsigned long bits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP_LOCKED |
 				   SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE |
 				   SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED |
-				   /* Across the change of uid; what is not kept goes right after it. */
+				   /* Kept across the change of uid; those that are not wanted are dropped right after
+				    * it. */
 				   (jail->capabilities ? SECBIT_KEEP_CAPS : 0);
 
 	if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot clear the ambient capabilities");
-	/* Until there is no such number: the kernel may know more of them than our headers do. */
+	/* Until a number is unknown: the kernel may have more capabilities than the headers. */
 	unsigned long capability = 0;
 	while (keeps(jail, capability) || prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
 		capability++;
@@ -291,8 +292,8 @@ int jail_drop_privileges(const struct jail *jail, struct husk_error *err)
 }
 
 /*
- * Stage: identity. The sandbox's own uid and gid, no groups, no capabilities but those it keeps, nothing that an exec
- * could add, no tracing by a process of the same uid. Must be the last stage: afterwards none of the others would be possible.
+ * Stage: identity. The sandbox's own uid and gid, no groups, no capabilities except the kept ones, no gain by exec, no
+ * tracing by a process of the same uid. Must be the last stage: afterwards none of the others would be possible.
  */
 int jail_become(const struct jail *jail, struct husk_error *err)
 {
@@ -326,7 +327,7 @@ static bool has_other_capabilities(const struct jail *jail)
 	       data[1].effective != high || data[1].permitted != high || data[1].inheritable;
 }
 
-/* An empty root shows by what is not there. One with files may have a "proc" of its own: it shows by how it is mounted. */
+/* An empty root has no "proc". A root with files may have its own "proc", so its mount is checked instead. */
 static bool sees_host(const struct jail *jail)
 {
 	const unsigned long wanted = ST_NOSUID | ST_NODEV | ST_NOEXEC | (jail->root_read_only ? ST_RDONLY : 0);
@@ -338,7 +339,7 @@ static bool sees_host(const struct jail *jail)
 }
 
 /*
- * Stage: proof. Asks the kernel whether it all holds, by trying what must not work. Must change nothing where it does.
+ * Stage: proof. Tries what must not work, to check that the jail holds. Must change nothing if it does.
  */
 int jail_check(const struct jail *jail, struct husk_error *err)
 {

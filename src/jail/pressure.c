@@ -1,13 +1,13 @@
 /*
  * Memory pressure of one control group, as a descriptor to poll. cgroup.c starts it, in the supervisor.
  *
- * The kernel's own notifications do not fit: v1's usage threshold counts page cache, which a guest's disk layer fills
- * without any harm, and v2's memory.high slows down the very processes that should now free memory. So a small thread
- * looks at the usage, and how soon it looks again follows from how far the limit is: memory cannot grow faster than a
- * few GiB a second, so an idle sandbox is looked at about once a second (one read of a few bytes) and one close to its
- * limit every 20 ms. memory.stat, the dear one, is read only when usage with page cache is past the limit.
+ * The kernel's own notifications are not suitable. v1's usage threshold counts page cache, which a guest's disk layer
+ * fills without harm. v2's memory.high slows down the very processes that should free memory. So a small thread checks
+ * the usage. The interval depends on the distance to the limit, because memory cannot grow faster than a few GiB per
+ * second: an idle sandbox is checked about once a second (one read of a few bytes), one close to its limit every 20 ms.
+ * memory.stat is expensive, so it is read only if usage with page cache exceeds the limit.
  *
- * It must never signal for page cache alone: whoever listens kills a process of the guest.
+ * It must never signal for page cache alone, because the listener kills a process of the guest.
  */
 #include "jail/pressure.h"
 
@@ -19,26 +19,26 @@
 
 #define SAMPLE_MIN_MS 20
 #define SAMPLE_MAX_MS 1000
-/* Faster than a guest can touch fresh pages on any machine this was tried on. */
+/* Faster than a guest can touch fresh pages on any tested machine. */
 #define GROWTH_BYTES_PER_MS (2ull << 20)
-/* After a clear: what the listener has just ended needs a moment to give its pages back. */
+/* After a clear: a process that was just killed needs a moment to free its pages. */
 #define GRACE_MS 50
-/* Tasks are no reason by themselves: the listener asks the guest's kernel, which is not to be kept busy with it. */
+/* Tasks alone prove nothing: the listener asks the guest's kernel, which should not be asked too often. */
 #define TASKS_AGAIN_MS 1000
 #define STACK_SIZE (128u << 10)
 
 struct pressure {
 	pthread_t thread;
 	pthread_mutex_t lock;
-	uint64_t limit;  /* of memory; under the lock; 0: none */
+	uint64_t limit;  /* memory limit; under the lock; 0: none */
 	uint64_t most;   /* tasks; under the lock; 0: none */
 	bool signalled;  /* under the lock: `event` is readable */
-	bool cleared;    /* under the lock: it has been, since the last look */
-	int64_t told_ms; /* the thread's: when there were too many tasks last */
+	bool cleared;    /* under the lock: cleared since the last look */
+	int64_t told_ms; /* used by the thread only: when there were too many tasks last */
 	int usage, stat; /* the kernel's files, kept open */
-	int tasks;       /* likewise; -1: not watched */
+	int tasks;       /* kept open too; -1: not watched */
 	int event;       /* what the caller polls */
-	int wake;        /* limit changed, cleared, or `ending` */
+	int wake;        /* wakes the thread: limit changed, cleared, or `ending` */
 	bool ending;     /* under the lock */
 	bool v2;
 };
@@ -62,7 +62,7 @@ uint64_t pressure_in_use(const char *memory_stat, bool v2)
 	return pressure_keyed(memory_stat, "total_rss") + pressure_keyed(memory_stat, "total_shmem");
 }
 
-/* Memory that counts. A file that cannot be read any more belongs to a group that is gone: nothing in use. */
+/* Memory in use that counts. If the file cannot be read, the group no longer exists: 0. */
 static uint64_t pressure_sample(struct pressure *pressure, uint64_t limit)
 {
 	char text[8192];
@@ -93,7 +93,7 @@ static bool too_many_tasks(struct pressure *pressure, uint64_t most)
 	return strtoull(text, NULL, 10) >= most;
 }
 
-/* Is it time to tell of the tasks? */
+/* True if it is time to signal for the tasks. */
 static bool tasks_due(struct pressure *pressure, uint64_t most)
 {
 	int64_t now = time_monotonic_ms();
@@ -104,7 +104,7 @@ static bool tasks_due(struct pressure *pressure, uint64_t most)
 	return true;
 }
 
-/* One look; how long to wait before the next, or -1: until woken. */
+/* Checks once. Returns how long to wait until the next check; -1: until woken. */
 static int pressure_look(struct pressure *pressure, uint64_t limit, uint64_t most)
 {
 	uint64_t used = pressure_sample(pressure, limit), one = 1;
@@ -150,7 +150,7 @@ static void pressure_poke(struct pressure *pressure)
 {
 	uint64_t one = 1;
 
-	/* Can only fail when the counter is full, and then the thread is awake anyway. */
+	/* Fails only if the counter is full, and then the thread is awake anyway. */
 	(void)!write(pressure->wake, &one, sizeof(one));
 }
 

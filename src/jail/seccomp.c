@@ -1,7 +1,7 @@
 /*
- * Compiles tables of allowed system calls to seccomp filters. Called when Husk is built (scripts/filters.c), so that no
- * program pays for it at start; install.c installs the result. A rule that cannot be expressed is an error, never a wider
- * rule.
+ * Compiles tables of allowed system calls to seccomp filters. Runs when Husk is built (scripts/filters.c), so that no
+ * program compiles them at start; install.c installs the result. A rule that cannot be expressed is an error, never a
+ * wider rule.
  */
 #include "jail/seccomp.h"
 
@@ -10,19 +10,19 @@ const struct jail_rule jail_libc_rules[] = {
 	JAIL_ALLOW(exit),
 	JAIL_ALLOW(exit_group),
 	JAIL_ALLOW(rt_sigreturn),
-	JAIL_ALLOW(rt_sigprocmask), /* around the start and the end of a thread */
+	JAIL_ALLOW(rt_sigprocmask), /* at the start and the end of a thread */
 	JAIL_ALLOW(restart_syscall),
-	/* Growing the heap and giving it back; a large block is a mapping of its own. */
+	/* Growing and shrinking the heap; a large block is a mapping of its own. */
 	JAIL_ALLOW(brk),
 	JAIL_MMAP,
 	JAIL_MPROTECT,
 	JAIL_ALLOW(munmap),
 	JAIL_MADVISE(MADV_DONTNEED),   /* the stack of a thread that ends */
-	JAIL_ALLOW(sched_getaffinity), /* how many heaps are enough, once eight threads have one */
-	/* Where the clock is not readable from user space, as on hosts with an unstable TSC. */
+	JAIL_ALLOW(sched_getaffinity), /* malloc sizes its arenas once eight threads have one */
+	/* For hosts where user space cannot read the clock, such as those with an unstable TSC. */
 	JAIL_ALLOW(clock_gettime),
 #if defined(__SANITIZE_ADDRESS__)
-	/* What the sanitizer's run-time does beside; such a build is for tests only. */
+	/* Additional calls of the sanitizer's run-time; such a build is for tests only. */
 	JAIL_ALLOW(sigaltstack),
 	JAIL_ALLOW(madvise),
 	JAIL_ALLOW(gettid),
@@ -53,7 +53,7 @@ static int add_rule(scmp_filter_ctx context, const struct jail_rule *rule)
 	uint32_t action = rule->refused ? SCMP_ACT_ERRNO((uint32_t)rule->refused) : SCMP_ACT_ALLOW;
 	int result = seccomp_rule_add_exact_array(context, action, rule->call, rule->argument ? 1 : 0, &condition);
 
-	/* Two files may need the same call: that is no conflict. */
+	/* Two files may list the same call: not a conflict. */
 	return result == -EEXIST ? 0 : result;
 }
 
@@ -70,7 +70,7 @@ static int add_rules(scmp_filter_ctx context, const struct jail_filter *filter, 
 	return 0;
 }
 
-/* The library gives the finished code to a descriptor only. */
+/* The library writes the compiled code only to a descriptor. */
 static int export_code(scmp_filter_ctx context, struct jail_program *program, struct husk_error *err)
 {
 	cleanup_close int fd = memfd_create("husk-filter", MFD_CLOEXEC);
@@ -104,9 +104,9 @@ int jail_filter_compile(const struct jail_filter *filter, struct jail_program **
 		return husk_fail_memory(err);
 	}
 	program->name = filter->name;
-	/* Another architecture's calls (32-bit on x86) have other numbers: never. */
+	/* Calls of another architecture (32-bit on x86) have other numbers: always killed. */
 	result = seccomp_attr_set(context, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
-	/* A tree instead of a chain: KVM_RUN passes through it at every exit of the guest. */
+	/* A tree instead of a chain, because KVM_RUN passes the filter at every exit of the guest. */
 	if (result == 0)
 		result = seccomp_attr_set(context, SCMP_FLTATR_CTL_OPTIMIZE, 2);
 	if (result < 0)

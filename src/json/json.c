@@ -6,7 +6,7 @@
 
 #include "json/json.h"
 
-/* Length of the valid UTF-8 sequence at `bytes`, 0 when there is none. */
+/* Length of the valid UTF-8 sequence at `bytes`; 0 if there is none. */
 static size_t utf8_sequence(const char *bytes, size_t size)
 {
 	for (size_t length = 1; length <= 4 && length <= size; length++)
@@ -371,7 +371,8 @@ json_t *json_stats(const struct husk_stats *stats)
 
 /* ---- lists ---- */
 
-/* A NULL-terminated list as an array: `item` makes the document of one. A macro, since the items differ in their types. */
+/* A NULL-terminated list as an array: `item` makes the document of one element. A macro, because the element types
+ * differ. */
 #define array_of(list, item)                                                                                           \
 	({                                                                                                             \
 		json_t *array_ = json_array();                                                                         \

@@ -1,7 +1,7 @@
 /*
- * The JSON shapes of what husk.h gives, so that the command line and the server show the same thing with the same keys.
- * Bytes that a guest produced are repaired to UTF-8 here and nowhere else. Every function gives a new document that the
- * caller drops, or NULL when memory ran out.
+ * The JSON form of the structures of husk.h, so that the command line and the server print the same keys. Bytes from a
+ * guest are repaired to UTF-8 here and nowhere else. Every function returns a new document, which the caller frees, or
+ * NULL without memory.
  */
 #ifndef HUSK_JSON_H
 #define HUSK_JSON_H
@@ -10,15 +10,15 @@
 #include "husk.h"
 #include "json/owned.h"
 
-/* A string from bytes nobody vouches for: what is not UTF-8 becomes U+FFFD. */
+/* A string from untrusted bytes: invalid UTF-8 becomes U+FFFD. */
 json_t *json_text(const char *bytes, size_t size);
 json_t *json_text0(const char *text); /* NULL: null */
 json_t *json_texts(char *const *list);
 json_t *json_time(int64_t wall_ms); /* RFC 3339; 0: null */
 json_t *json_base64(const char *bytes, size_t size);
-/* The other way: base64 with its padding and nothing else, added to `out`. INVALID names `field`. */
+/* Decodes base64 with padding, without other characters, and appends to `out`. INVALID names `field`. */
 int base64_decode(const char *field, const char *text, size_t size, struct buf *out, struct husk_error *err);
-/* Adds `key` as text, and `key`_base64 with the exact bytes when they were not UTF-8. */
+/* Adds `key` as text. If the bytes are not UTF-8, also adds `key`_base64 with the exact bytes. */
 int json_set_bytes(json_t *object, const char *key, const char *bytes, size_t size);
 json_t *json_sandbox(const struct husk_sandbox *sandbox);
 json_t *json_sandbox_list(struct husk_sandbox *const *list);
@@ -26,14 +26,14 @@ json_t *json_snapshot(const struct husk_snapshot *snapshot);
 json_t *json_snapshots(struct husk_snapshot *const *list);
 json_t *json_checkpoint(const struct husk_checkpoint *checkpoint);
 json_t *json_checkpoints(struct husk_checkpoint *const *list);
-/* With one sentence for each thing that was not taken back, in "not_undone". */
+/* "not_undone" has one sentence for each effect that was not undone. */
 json_t *json_rewound(const struct husk_rewound *rewound);
 json_t *json_promoted(const struct husk_promoted *promoted);
-/* Families of sandboxes and snapshots (json_tree.c), an array of {"id", …, "children"}: that of one (`of`, an id or a name; NULL:
- * every one that has a member that lives or is kept, and with `all` the others too). */
+/* Families of sandboxes and snapshots (json_tree.c) as an array of {"id", …, "children"}. `of`: only the family of this
+ * id or name. NULL: every family with a live or kept member; with `all`, the others too. */
 int json_tree(struct husk *husk, const char *of, bool all, json_t **out, struct husk_error *err);
 json_t *json_file(const struct husk_file *file);
-/* Each a file, and what became of it in "change". */
+/* Each element is a file, with the kind of change in "change". */
 json_t *json_changes(struct husk_change *const *list);
 json_t *json_volume(const struct husk_volume *volume);
 json_t *json_volumes(struct husk_volume *const *list);
@@ -52,9 +52,9 @@ json_t *json_code_contexts(const struct husk_code_context *list, size_t count);
 
 json_t *json_egress(const struct husk_egress *egress);
 json_t *json_egress_event(const struct husk_egress_event *event);
-/* What a sandbox was denied since then, each thing once, as events with a line for people in "text": "blocked: a.example
- * is not allowed; it takes --allow a.example". `errors`: the end of what the program wrote to stderr (NULL: unknown),
- * which is how a missing network is recognized where there is none. An empty array: nothing. NULL: out of memory. */
+/* Connections denied to a sandbox since then, each once, as events with a readable line in "text": "blocked: a.example
+ * is not allowed; it takes --allow a.example". `errors`: the end of the program's stderr (NULL: unknown); in a sandbox
+ * without network it is the only sign of a failed connection. NULL: out of memory. */
 json_t *json_denied(struct husk *husk, const char *sandbox, int64_t since_ms, const char *errors, size_t size);
 json_t *json_egress_traffic(const struct husk_egress_traffic *list, size_t count);
 

@@ -1,6 +1,6 @@
 /*
- * The JSON form of egress policies, events and traffic. Names come from the guest. These structures hold no secret values,
- * so no document can.
+ * The JSON form of egress policies, events and traffic. Names come from the guest. These structures contain no secret
+ * values, so a document contains none either.
  */
 #include "json/json.h"
 
@@ -50,14 +50,15 @@ json_t *json_egress_event(const struct husk_egress_event *event)
 			 (json_int_t)event->count);
 }
 
-/* ---- what a program that failed was denied ---- */
+/* ---- connections denied to a failed program ---- */
 
 #define LOOK_BACK 100u
 #define DENIED_MAX 20u
-/* The leash tells alike verdicts once in this time: a command that tries again at once is denied without a new event. */
+/* The leash reports equal verdicts once in this interval: a command that tries again at once is denied without a new
+ * event. */
 #define ALIKE_MS 10000
 
-/* What programs write to stderr when there is no network at all: nothing is tried then that could be logged. */
+/* Messages that programs write to stderr without a network: no connection is tried then, so nothing is logged. */
 static const char *const no_network[] = {
 	"Could not resolve host",      "Temporary failure in name resolution",
 	"Temporary failure resolving", "Network is unreachable",
@@ -82,7 +83,7 @@ static bool looks_offline(const char *errors, size_t size)
 	return false;
 }
 
-/* Takes the event; adds the line for people. */
+/* Takes ownership of the event and adds the readable line. */
 static int add_denied(json_t *array, json_t *event, const char *text)
 {
 	if (!event || json_object_set_new(event, "text", json_text0(text)) < 0) {
@@ -109,7 +110,7 @@ static int add_denials(json_t *array, const struct husk_egress_event *list, size
 	return 0;
 }
 
-/* A sandbox without a network has no log: its program's own words are all there is. */
+/* A sandbox without a network has no log: the program's stderr is the only source. */
 static int add_offline(json_t *array, struct husk *husk, const char *sandbox)
 {
 	struct husk_sandbox *seen = NULL;
@@ -137,7 +138,7 @@ json_t *json_denied(struct husk *husk, const char *sandbox, int64_t since_ms, co
 	size_t count = 0;
 	int bad = array ? 0 : -1;
 
-	/* It is a help to the reader: a sandbox that is gone has no more to say. */
+	/* The log is only an aid for the reader: if the sandbox is gone, it is left out. */
 	if (husk_egress_log(husk, sandbox, LOOK_BACK, &list, &count, NULL) < 0)
 		return bad ? NULL : steal_pointer(array);
 	bad = bad || add_denials(array, list, count, since_ms);

@@ -1,6 +1,6 @@
 /*
- * The JSON form of checkpoints, and of what a rewind could not take back: as numbers, and in words that a person or a model
- * can read. Names of hosts come from the guest.
+ * The JSON form of checkpoints, and of the effects that a rewind could not undo: as numbers, and in sentences for a
+ * person or a model. Names of hosts come from the guest.
  */
 #include "json/json.h"
 

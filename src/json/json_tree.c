@@ -1,15 +1,15 @@
 /*
- * Families of sandboxes and snapshots as JSON, each member below what it came from. Made of the two lists that libhusk gives, so
- * it is the same for an instance and for a server. What has ended or was removed stays in its place while something came from
- * it. Used by the command line and the server.
+ * Families of sandboxes and snapshots as JSON, each member below its parent. Built from the two lists of libhusk, so it
+ * is the same for an instance and for a server. A member that has ended or was removed is kept while it has children.
+ * Used by the command line and the server.
  */
 #include "json/json.h"
 
-#define DEPTH_MAX 500 /* generations that are told; readers of JSON take little more */
+#define DEPTH_MAX 500 /* generations shown; JSON parsers accept little more */
 
 struct node {
-	const char *id, *parent;              /* of the lists; parent NULL: from a template */
-	const struct husk_sandbox *sandbox;   /* one of the two, or none: it was removed */
+	const char *id, *parent;              /* from the lists; parent NULL: made from a template */
+	const struct husk_sandbox *sandbox;   /* one of the two; both NULL: removed */
 	const struct husk_snapshot *snapshot; /* … */
 	struct node *up, *first, *last, *next;
 	bool shown;
@@ -18,11 +18,11 @@ struct node {
 struct family {
 	struct husk_sandbox **sandboxes;
 	struct husk_snapshot **snapshots;
-	struct node *nodes; /* `known` ones by id; then those that are only named as a parent */
+	struct node *nodes; /* first the `known` ones, by id; then those that are only named as a parent */
 	size_t known, count;
 };
 
-/* ---- who belongs to whom ---- */
+/* ---- parents and children ---- */
 
 static int by_id(const void *one, const void *other)
 {
@@ -41,7 +41,7 @@ static int64_t born(const struct node *node)
 	return node->sandbox ? node->sandbox->created_ms : node->snapshot ? node->snapshot->created_ms : 0;
 }
 
-/* Below its parent, the oldest first. */
+/* Links a child below its parent, the oldest first. */
 static void join(struct node *parent, struct node *child)
 {
 	struct node **place = &parent->first;
@@ -65,7 +65,8 @@ static int gather(struct family *family, struct husk_error *err)
 		count++;
 	for (size_t i = 0; family->snapshots[i]; i++)
 		count++;
-	family->nodes = calloc(2 * count + 1, sizeof(*family->nodes)); /* each may name a parent that is gone */
+	family->nodes =
+		calloc(2 * count + 1, sizeof(*family->nodes)); /* each may name a parent that no longer exists */
 	if (!family->nodes)
 		return husk_fail_memory(err);
 	for (size_t i = 0; family->sandboxes[i]; i++)
@@ -86,7 +87,7 @@ static int by_parent(const void *one, const void *other)
 	return strcmp((*a)->parent, (*b)->parent);
 }
 
-/* Adds one node for each parent that is gone, however many name it. */
+/* Adds one node for each missing parent, even if several children name it. */
 static void connect_orphans(struct family *family, struct node **orphans, size_t count)
 {
 	struct node *gone = NULL;
@@ -122,7 +123,7 @@ static int connect_all(struct family *family, struct husk_error *err)
 	return 0;
 }
 
-/* What lives, or is kept, and what it came from. */
+/* True for a live sandbox or a kept snapshot. */
 static bool is_there(const struct node *node)
 {
 	return node->snapshot || (node->sandbox && node->sandbox->state != HUSK_ENDED);
@@ -133,7 +134,7 @@ static void show(const struct family *family, bool all)
 	for (size_t i = 0; i < family->count; i++) {
 		bool wanted = all || is_there(&family->nodes[i]);
 
-		/* Whoever is shown has shown those above already. */
+		/* If a node is shown, its ancestors are shown already. */
 		for (struct node *node = &family->nodes[i]; wanted && node && !node->shown; node = node->up)
 			node->shown = true;
 	}
@@ -184,7 +185,7 @@ static int by_birth(const void *one, const void *other)
 	return a < b ? -1 : a > b;
 }
 
-/* Those without a parent; or the one above `asked` alone. */
+/* The nodes without a parent; or only the root of `asked`. */
 static json_t *roots_json(const struct family *family, const struct node *asked)
 {
 	cleanup_free const struct node **roots = calloc(family->count + 1, sizeof(struct node *));
@@ -204,7 +205,7 @@ static json_t *roots_json(const struct family *family, const struct node *asked)
 	return array;
 }
 
-/* The id of what was asked for; NOT_FOUND in libhusk's words. */
+/* The id of the wanted member; NOT_FOUND with libhusk's message. */
 static int resolve(struct husk *husk, const struct family *family, const char *name, char **out, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;

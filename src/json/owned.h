@@ -1,6 +1,6 @@
 /*
- * Cleanup attributes for what husk.h returns and the caller frees: a variable that is declared with one frees itself at the end
- * of its block.
+ * Cleanup attributes for values that husk.h returns and the caller frees: a variable declared with one is freed at the
+ * end of its block.
  *
  *     cleanup_volume struct husk_volume *volume = NULL;
  *     cleanup_volumes struct husk_volume **list = NULL;      a NULL-terminated list

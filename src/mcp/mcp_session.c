@@ -1,8 +1,8 @@
 /*
- * Decides which sandbox a call is about. Everything that lasts from call to call is metadata of the sandboxes in the
- * catalog. So a program that is killed and started again finds its sandboxes, and a program that never comes back leaves
- * them to their TTL. Called by the tools, and by the transports at the end of a session. A sandbox that the caller may not
- * use must never be returned, and one that was not created over MCP must never be ended.
+ * Decides which sandbox a call uses. All state between calls is metadata of the sandboxes in the catalog. So a program
+ * that is killed and started again finds its sandboxes; if it never starts again, their TTL ends them. Called by the
+ * tools, and by the transports at the end of a session. A sandbox that the caller may not use must never be returned,
+ * and one that was not created over MCP must never be ended.
  */
 #include "mcp/tools.h"
 
@@ -16,7 +16,7 @@ const char *session_mark(const struct husk_sandbox *sandbox, const char *key)
 	return NULL;
 }
 
-/* Made over MCP, and not a copy that somebody else took of such a one. */
+/* Made over MCP, and not a fork of such a sandbox that was made elsewhere. */
 static bool is_ours(const struct husk_sandbox *sandbox)
 {
 	bool forked = sandbox->parent && str_starts(sandbox->parent, "sb-");
@@ -50,7 +50,8 @@ static int64_t own_ttl(const struct husk_sandbox *sandbox)
 	return text && str_to_int64(text, 1, INT64_C(365) * 86400, &ttl) == 0 ? ttl : 0;
 }
 
-/* A sandbox of ours lives from its last use, and through the call. Others have the time their makers gave them. */
+/* A sandbox made over MCP lives for its TTL after the last use, and at least through the call. Other sandboxes keep the
+ * TTL that they were created with. */
 static int renew(struct husk *husk, const struct husk_sandbox *sandbox, int64_t ms, struct husk_error *err)
 {
 	int64_t ttl = is_ours(sandbox) ? own_ttl(sandbox) : 0, wanted = MAX(ttl, ms / 1000 + 60);
@@ -69,7 +70,7 @@ static int fail_ended(const struct husk_sandbox *sandbox, struct husk_error *err
 			 sandbox->id, sandbox->end_reason ? sandbox->end_reason : "removed");
 }
 
-/* One that lives and that the session may use; `field` is the argument that names it. */
+/* A live sandbox that the session may use; `field` is the argument that names it. */
 static int find_named(struct tool_call *call, const char *field, const char *name, struct husk_sandbox **out,
 		      struct husk_error *err)
 {
@@ -118,7 +119,7 @@ int session_default(struct tool_call *call, struct husk_sandbox **out, struct hu
 		return 0;
 	if (husk_list(call->session->husk, &filter, &list, err) < 0)
 		return -1;
-	/* Newest first: the one that lives, else the last that did. */
+	/* Newest first: the live one, otherwise the last one. */
 	for (size_t i = 0; list[i]; i++)
 		if (is_ours(list[i]) && (!found || (found->state == HUSK_ENDED && list[i]->state != HUSK_ENDED)))
 			found = list[i];
@@ -130,7 +131,7 @@ static int make_default(struct tool_call *call, const struct husk_sandbox *befor
 	struct husk_create_options options = call->session->defaults;
 	cleanup_sandbox struct husk_sandbox *made = NULL;
 	bool shared = call->shared && call->session->id;
-	/* Two calls at once must not make two: what comes after the same past is the same sandbox. */
+	/* Two concurrent calls must not create two sandboxes: with the same key, both get the same one. */
 	cleanup_free char *key =
 		shared ? str_format("mcp:%s:%s", call->session->id, before ? before->id : "first") : NULL;
 

@@ -112,7 +112,7 @@ int mcp_message_read(json_t *document, struct mcp_message *message, struct husk_
 
 static json_t *id_or_null(const json_t *id)
 {
-	return id ? json_incref((json_t *)id) : json_null(); /* counting is all that is done to it */
+	return id ? json_incref((json_t *)id) : json_null(); /* only its reference count changes */
 }
 
 json_t *mcp_error(const json_t *id, enum mcp_error code, const char *text, json_t *data)

@@ -8,7 +8,7 @@
 #define META_SERVER "io.modelcontextprotocol/serverInfo"
 #define META_CAPABILITIES "io.modelcontextprotocol/clientCapabilities"
 #define META_SUBSCRIPTION "io.modelcontextprotocol/subscriptionId"
-#define LIST_TTL_MS 300000 /* how long clients may keep what does not change while we run */
+#define LIST_TTL_MS 300000 /* how long clients may cache lists that do not change while the server runs */
 
 static const char instructions[] =
 	"Husk gives you sandboxes: throwaway Linux machines of your own, each with its own kernel, files and "
@@ -34,7 +34,7 @@ static json_t *server_info(void)
 	return json_pack("{s:s, s:s, s:s}", "name", "husk", "title", "Husk sandboxes", "version", HUSK_VERSION);
 }
 
-/* What every result of the modern era has. Takes `result`. */
+/* Adds the members that every result of the modern era has. Takes ownership of `result`. */
 static json_t *dress(const struct mcp_message *message, json_t *result)
 {
 	if (!message->version || !result)
@@ -47,7 +47,7 @@ static json_t *dress(const struct mcp_message *message, json_t *result)
 	return result;
 }
 
-/* … and those that may be kept. */
+/* … and those of a result that clients may cache. */
 static json_t *cacheable(const struct mcp_message *message, json_t *result)
 {
 	if (message->version && result &&
@@ -103,7 +103,7 @@ static json_t *call_tool(struct mcp_session *session, struct mcp_call *call, con
 			: NULL;
 }
 
-/* ---- subscriptions/listen: nothing we have changes while we run, so nothing of it is ever sent ---- */
+/* ---- subscriptions/listen: the lists never change while the server runs, so no change is ever sent ---- */
 
 bool mcp_is_listen(const struct mcp_message *message)
 {

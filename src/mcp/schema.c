@@ -6,7 +6,7 @@
 
 #include "mcp/schema.h"
 
-/* Where in the arguments we are, for the error: "env.PATH"; "" at the top. */
+/* The position in the arguments, for the error: "env.PATH"; "" at the top. */
 struct place {
 	const struct place *parent;
 	const char *name;
@@ -50,7 +50,7 @@ static bool has_type(const json_t *value, const char *type)
 		return json_is_boolean(value);
 	if (str_equal(type, "number"))
 		return json_is_number(value);
-	/* 60.0 is a whole number too: some languages know no other */
+	/* 60.0 is a whole number too: some languages have no other numbers */
 	if (str_equal(type, "integer"))
 		return json_is_integer(value) ||
 		       (json_is_real(value) && json_real_value(value) == floor(json_real_value(value)));

@@ -1,7 +1,7 @@
 /*
- * run_code: runs a snippet in an interpreter that keeps its state. Results keep their kind: text as text, pictures as
- * images, other data by MIME type. Cancelling interrupts the code, and restarts the interpreter when the code does not
- * stop. A client that was only disconnected leaves the code running.
+ * run_code: runs code in an interpreter that keeps its state. Results keep their type: text as text, pictures as
+ * images, other data by MIME type. Cancelling interrupts the code, and restarts the interpreter if the code does not
+ * stop. If a client only disconnects, the code continues.
  */
 #include <signal.h>
 
@@ -10,15 +10,15 @@
 #define TIMEOUT_MS 120000
 #define CANCEL_MS 3000
 #define IMAGES_MAX 8
-#define IMAGE_BYTES_MAX (6u << 20)   /* of base64, of one */
-#define BUNDLE_BYTES_MAX (64u << 10) /* of everything in a result that is not an image */
+#define IMAGE_BYTES_MAX (6u << 20)   /* in base64, per image */
+#define BUNDLE_BYTES_MAX (64u << 10) /* of all parts of a result that are not images */
 #define RESULTS_MAX 64
 
 struct run {
 	struct tool_call *call;
 	struct clip output[2];
 	struct tool_progress progress;
-	int64_t started_ms;                      /* wall clock, for what was blocked meanwhile */
+	int64_t started_ms;                      /* wall clock, to find connections blocked since then */
 	json_t *results, *text, *error, *images; /* images: [{type, data}] */
 	size_t left_out;                         /* results that were too many or too large */
 	bool broken;                             /* out of memory */
@@ -34,7 +34,7 @@ static void run_free(struct run *run)
 	json_decref(run->images);
 }
 
-/* ---- what the code says ---- */
+/* ---- events of the code ---- */
 
 static bool is_picture(const char *type)
 {
@@ -42,7 +42,7 @@ static bool is_picture(const char *type)
 	       str_equal(type, "image/webp");
 }
 
-/* Moves one representation to where it belongs; true when it was kept. */
+/* Moves one representation to its list; returns true if it was kept. */
 static bool sort_out(struct run *run, json_t *kept, const char *type, json_t *value)
 {
 	size_t size = json_string_length(value);
@@ -100,7 +100,7 @@ static void on_event(void *data, const struct husk_code_event *event)
 	}
 }
 
-/* How libhusk waits for the code: as the call waits, with a word of progress now and then. */
+/* How libhusk waits for the code: as the call waits, with progress reports. */
 static int wait_for_code(void *data, int fd, int timeout_ms)
 {
 	struct run *run = data;
@@ -125,8 +125,8 @@ static void ignore_event(void *data, const struct husk_code_event *event)
 	(void)data, (void)event;
 }
 
-/* Interrupts the context. What does not stop then is ended by libhusk, as after any other timeout: something else is
- * asked of the context, which it cannot do in time. */
+/* Interrupts the context. If the code does not stop, libhusk ends it, as after any timeout: a second request is made
+ * that the busy context cannot answer in time. */
 static void stop_code(struct tool_call *call, const struct husk_code_options *options)
 {
 	struct husk *husk = call->session->husk;

@@ -1,7 +1,7 @@
 /*
  * egress_log, and the note about blocked connections in the result of a failed program. A model that knows what was
  * blocked, and which rule would allow it, can ask for that rule instead of trying again. Only the operator changes a
- * policy; nothing here does.
+ * policy; this file does not.
  */
 #include <inttypes.h>
 

@@ -1,6 +1,6 @@
 /*
- * read_file, write_file and list_files. Paths are the sandbox's and are resolved there, by the agent; nothing here
- * opens a file of the host. What is read is bounded before it is asked for, since a model's memory is small.
+ * read_file, write_file and list_files. Paths are in the sandbox, and the agent resolves them; this file opens no file
+ * of the host. The size of a read is bounded in advance, because a model's context is small.
  */
 #include "mcp/tools.h"
 
@@ -36,7 +36,7 @@ static void reading_free(struct reading *reading)
 	buf_free(&reading->bytes);
 }
 
-/* By the first bytes, not by the name: a name is only a claim. */
+/* Decided by the first bytes, because a file's name may be wrong. */
 static const char *picture_type(const char *bytes, size_t size)
 {
 	if (size >= 8 && memcmp(bytes, "\x89PNG\r\n\x1a\n", 8) == 0)
@@ -100,7 +100,7 @@ static int give_binary(struct tool_call *call, const struct husk_file *file, str
 	return give_file(call, file, "binary", json_null(), offset + size, err);
 }
 
-/* How much of it is whole characters: a piece may end inside one. 0: it is not text. */
+/* How many bytes are whole characters: a piece may end inside one. 0: not text. */
 static size_t text_size(const char *bytes, size_t size)
 {
 	for (size_t cut = 0; cut <= 3 && cut <= size; cut++)

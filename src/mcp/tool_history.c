@@ -5,7 +5,7 @@
  */
 #include "mcp/tools.h"
 
-#define CHANGES_MAX 500u /* that a model is shown */
+#define CHANGES_MAX 500u /* shown to a model */
 
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 {
@@ -24,7 +24,7 @@ int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 			 err);
 }
 
-/* The text for the model: where it is, and line by line what stays done. */
+/* The text for the model: the checkpoint, and a line for each effect that was not undone. */
 static int say_rewound(struct tool_call *call, const struct husk_rewound *rewound, json_t *document,
 		       struct husk_error *err)
 {

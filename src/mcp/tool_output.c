@@ -1,6 +1,6 @@
 /*
- * A program's output as a tool returns it: long output is shortened in the middle, where a model misses it least, and
- * progress is reported while the program runs. The output is the guest's: it is bounded and never interpreted.
+ * A program's output as a tool returns it. Long output is shortened in the middle, where the loss matters least, and
+ * progress is reported while the program runs. The output comes from the guest: it is bounded and never interpreted.
  */
 #include "mcp/tools.h"
 
@@ -25,7 +25,7 @@ int clip_add(struct clip *clip, const char *bytes, size_t size, struct husk_erro
 	return size && buf_append(&clip->tail, bytes, size) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* Where a character begins, at or after `at`. */
+/* The start of the first character at or after `at`. */
 static size_t character_start(const struct buf *b, size_t at)
 {
 	for (size_t i = 0; i < 3 && at < b->size && (b->data[at] & 0xc0) == 0x80; i++)
@@ -33,7 +33,7 @@ static size_t character_start(const struct buf *b, size_t at)
 	return at;
 }
 
-/* Bytes at the end that begin a character whose rest is not there. */
+/* Bytes at the end that are the start of an incomplete character. */
 static size_t unfinished(const struct buf *b)
 {
 	for (size_t back = 1; back <= 3 && back <= b->size; back++) {
@@ -98,7 +98,7 @@ void tool_progress_tick(struct tool_call *call, struct tool_progress *progress)
 
 	if (!call->token || now - progress->told_ms < PROGRESS_MS)
 		return;
-	/* Nothing new is still worth a word now and then: clients take silence for death. */
+	/* Progress is reported even without new output: clients treat silence as a failure. */
 	if (progress->bytes == progress->told_bytes && now - progress->told_ms < 5 * PROGRESS_MS)
 		return;
 	progress->told_ms = now;

@@ -1,7 +1,7 @@
 /*
  * run_command: runs a shell command in the sandbox and reports progress, or starts the command in the background. A
- * cancelled command is killed with its children. A command whose client was only disconnected continues, and the client can
- * come back to it (mcp_resume): the agent keeps the output, so nothing is stored here.
+ * cancelled command is killed with its children. If a client only disconnects, its command continues, and the client
+ * can come back to it (mcp_resume): the agent keeps the output, so nothing is stored here.
  */
 #include <inttypes.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include "mcp/tools.h"
 
 #define TIMEOUT_MS 120000
-#define TURNS_PER_CHECK 64u /* a process that never stops talking leaves no pause in which the client is looked after */
+#define TURNS_PER_CHECK 64u /* a process that writes without pause must not prevent the check for a cancelled call */
 
 struct running {
 	struct husk_process *process;
@@ -19,7 +19,7 @@ struct running {
 	bool input_open;
 	struct clip output[2]; /* [0] is stdout */
 	struct tool_progress progress;
-	int64_t started_ms; /* wall clock, for what was blocked meanwhile */
+	int64_t started_ms; /* wall clock, to find connections blocked since then */
 	unsigned turns;
 };
 
@@ -30,7 +30,8 @@ static void running_free(struct running *running)
 	clip_free(&running->output[1]);
 }
 
-/* As much input as goes without waiting. One that ended or closed its stdin wants no more: its exit tells. */
+/* Writes as much input as possible without waiting. A process that ended or closed its stdin takes no more; its exit is
+ * reported. */
 static void feed(struct running *running)
 {
 	if (running->input_size) {
@@ -52,7 +53,7 @@ static int abandon(struct tool_call *call, struct running *running, struct husk_
 	return husk_fail(err, HUSK_GONE, "the client went away");
 }
 
-/* Until the next event; -1: there will be none. */
+/* Waits for the next event; -1: there will be none. */
 static int next_event(struct tool_call *call, struct running *running, struct husk_process_event *event,
 		      struct husk_error *err)
 {
@@ -62,7 +63,7 @@ static int next_event(struct tool_call *call, struct running *running, struct hu
 		if (++running->turns % TURNS_PER_CHECK == 0 && waiter->wait(waiter->data, -1, 0) < 0)
 			return abandon(call, running, err);
 		bool pending = husk_process_pending(running->process);
-		feed(running); /* after what has come was taken in: room that came with it is not told again */
+		feed(running); /* after the received frames were read: room that they announced is not announced again */
 		tool_progress_tick(call, &running->progress);
 		if (pending)
 			return husk_process_next(running->process, event, err);
@@ -215,7 +216,7 @@ static int resume(struct tool_call *call, int64_t pid, struct husk_error *err)
 		call->call->started(call->call->data, call->sandbox, pid);
 	if (follow(call, &running, &exit, err) < 0)
 		return -1;
-	/* What the supervisor no longer has was at the beginning: told as left out. */
+	/* Output that is no longer kept was at the beginning: it counts as left out. */
 	running.output[0].total += (uint64_t)MAX(lost.dropped_stdout, 0);
 	running.output[1].total += (uint64_t)MAX(lost.dropped_stderr, 0);
 	return give_result(call, &running, &exit, err);

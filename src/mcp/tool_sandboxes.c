@@ -8,7 +8,7 @@
 
 /* ---- create ---- */
 
-/* Another's snapshot holds another's secrets: it is not there for who may not use it. */
+/* A snapshot may contain its owner's secrets: for a caller who may not use it, it does not exist. */
 static int check_snapshot(struct tool_call *call, const char *name, struct husk_error *err)
 {
 	cleanup_snapshots struct husk_snapshot **list = NULL;
@@ -32,7 +32,7 @@ static void fill_options(struct tool_call *call, struct husk_create_options *opt
 	const json_t *cpus = json_object_get(call->arguments, "cpus");
 	int64_t memory_mb = tool_int(call, "memory_mb", 0);
 
-	options->name = NULL; /* a name is for one of them */
+	options->name = NULL; /* a name can belong to one sandbox only */
 	options->ttl_seconds = tool_int(call, "ttl_seconds", options->ttl_seconds);
 	if (tool_string(call, "template") || tool_string(call, "snapshot")) {
 		options->template_name = tool_string(call, "template");
@@ -80,7 +80,7 @@ int tool_create_sandbox(struct tool_call *call, struct husk_error *err)
 			return -1;
 		options.environment = environment;
 	}
-	/* The first of a session is the one it uses when a call names none. */
+	/* The first sandbox of a session becomes the default for calls that name none. */
 	bool as_default = call->shared && call->session->id && !call->session->fixed && !keep &&
 			  (!own || own->state == HUSK_ENDED);
 	if (session_create(call, &options, keep, as_default, NULL, &made, err) < 0)

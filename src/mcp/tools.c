@@ -1,7 +1,7 @@
 /*
  * The table of tools, and how a call is handled: the arguments are checked against the definition that clients see, the
- * tool runs, and its result, or an error that a model can act on, is returned. Called by protocol.c. The definitions are in
- * tools.json, which the assembler includes; make runs at the top of the tree, so that the path is right.
+ * tool runs, and its result is returned, or an error that a model can act on. Called by protocol.c. The definitions are
+ * in tools.json, which the assembler includes; make runs at the top of the tree, so the path is right.
  */
 #include <pthread.h>
 
@@ -42,7 +42,7 @@ static const struct tool tools[] = {
 
 /* ---- definitions ---- */
 
-/* Parsed once; read only from then on, and by any thread. */
+/* Parsed once; read-only afterwards, by any thread. */
 static json_t *definitions;
 static pthread_once_t definitions_once = PTHREAD_ONCE_INIT;
 
@@ -82,7 +82,7 @@ json_t *tools_list(void)
 	json_array_foreach(definitions, i, definition)
 	{
 		const struct tool *tool = tool_find(json_string_value(json_object_get(definition, "name")));
-		/* A copy: reference counts of what is shared are not to be changed by several threads. */
+		/* A copy, because several threads must not change the reference counts of shared values. */
 		if (tool && json_array_append_new(list, json_deep_copy(definition)) < 0)
 			return NULL;
 	}
@@ -118,7 +118,7 @@ int64_t tool_int(const struct tool_call *call, const char *name, int64_t fallbac
 {
 	const json_t *value = json_object_get(call->arguments, name);
 
-	return value ? (int64_t)json_number_value(value) : fallback; /* within what its schema allows */
+	return value ? (int64_t)json_number_value(value) : fallback; /* the schema has checked its range */
 }
 
 bool tool_bool(const struct tool_call *call, const char *name)
@@ -191,7 +191,7 @@ int tool_give(struct tool_call *call, json_t *structured, struct husk_error *err
 	return 0;
 }
 
-/* What a model can do about it, where the message itself does not say. */
+/* Advice for the model, if the message itself has none. */
 static const char *advice(const struct husk_error *failure)
 {
 	if (strstr(failure->message, "; "))
@@ -214,7 +214,7 @@ static const char *advice(const struct husk_error *failure)
 	}
 }
 
-/* Everything there is in one piece, for clients that show the model nothing else. */
+/* Adds the note as text, because some clients show only the text to the model. */
 static int say_note(struct tool_call *call, struct husk_error *err)
 {
 	return call->note ? tool_sayf(call, err, "note: %s", call->note) : 0;
@@ -280,7 +280,7 @@ json_t *tools_call(struct mcp_session *session, struct mcp_call *call, const str
 	cleanup_json json_t *arguments = tools_arguments(name, given, &failure);
 	state.arguments = arguments;
 	int status = arguments ? tool->run(&state, &failure) : -1;
-	/* Without an answer: nobody wants one, or whoever comes back for it finds the command still running. */
+	/* No answer: the call was cancelled, or a client that comes back finds the command still running. */
 	if (atomic_load(&call->cancelled) ||
 	    (status < 0 && failure.code == HUSK_GONE && call->wait(call->data, -1, 0) < 0))
 		return NULL;

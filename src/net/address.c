@@ -1,6 +1,7 @@
 /*
- * Chooses the addresses of the links to guests; see address.h. Called by supervisors before a machine is prepared, and by
- * `husk doctor`. The range stays with the instance: a sandbox that hibernates today must find its resolver when it wakes.
+ * Chooses the addresses of the links to guests; see address.h. Called by supervisors before a machine is prepared, and
+ * by `husk doctor`. The range of an instance never changes: a sandbox that hibernates must find its resolver when it
+ * wakes.
  */
 #include "net/address.h"
 
@@ -69,7 +70,7 @@ int address_link(const struct address_pool *pool, uint32_t slot, struct address_
 
 struct search {
 	uint32_t first, last; /* of the pool */
-	char *text;           /* of a route that overlaps; "" so far */
+	char *text;           /* text of a route that overlaps; "" if none so far */
 };
 
 static void look_at_route(void *data, const struct nlmsghdr *answer)
@@ -119,7 +120,7 @@ static int remember(const char *path, const char *range, struct husk_error *err)
 	return file_write_atomic(path, range, strlen(range), 0600, err);
 }
 
-/* A range of the caller's own: taken as it is, or refused. */
+/* The range that the caller has given: used unchanged, or refused. */
 static int take_given(const char *range, const char *path, const char *known, struct address_pool *out,
 		      struct husk_error *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Certificates: of the sandbox's own authority, and of the hosts that the leash stands in for. secrets.c creates an
- * authority; the leash opens it and issues certificates. Keys are P-256: generated in under a millisecond, and supported by
- * every client.
+ * Certificates of the sandbox's own authority, and of the hosts for which the leash terminates TLS. secrets.c creates
+ * an authority; the leash opens it and issues certificates. Keys are P-256: generated in under a millisecond, and
+ * supported by every client.
  */
 #include "net/authority.h"
 
@@ -17,7 +17,7 @@
 struct authority {
 	X509 *certificate;
 	EVP_PKEY *key;
-	EVP_PKEY *leaf_key; /* one for all the hosts this process stands in for */
+	EVP_PKEY *leaf_key; /* one key for all host certificates of this process */
 };
 
 int authority_fail(struct husk_error *err, const char *what)
@@ -44,7 +44,7 @@ static int add_extension(X509 *certificate, X509 *issuer, int kind, const char *
 	return added ? 0 : -1;
 }
 
-/* Everything that the two kinds of certificate have in common; unsigned. */
+/* The unsigned part that both kinds of certificate have in common. */
 static X509 *draft(EVP_PKEY *key, const char *name, X509 *issuer, long days)
 {
 	X509 *certificate = X509_new();
@@ -81,7 +81,7 @@ static X509 *draft_authority(EVP_PKEY *key)
 	return NULL;
 }
 
-/* What was written to `bio`, as a string the caller frees. */
+/* The text written to `bio`; the caller frees it. */
 static char *bio_text(BIO *bio)
 {
 	char *data;
@@ -149,7 +149,7 @@ void authority_free(struct authority *authority)
 
 static X509 *draft_leaf(struct authority *authority, const char *name)
 {
-	/* A common name holds 64 characters; clients look at the alternative name alone. */
+	/* A common name has at most 64 characters; clients check only the alternative name. */
 	cleanup_free char *common = strndup(name, 64), *alternative = str_format("DNS:%s", name);
 	X509 *leaf =
 		common && alternative ? draft(authority->leaf_key, common, authority->certificate, LEAF_DAYS) : NULL;

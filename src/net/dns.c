@@ -1,6 +1,6 @@
 /*
- * Reads and writes DNS messages. Called by leash_dns.c and the fuzzer only. Answers to the guest are built from addresses
- * that were checked one by one. Only for other record types is a resolver's message passed on.
+ * Parses and builds DNS messages. Called by leash_dns.c and the fuzzer only. Answers to the guest are built from
+ * addresses that were checked one by one. Only for other record types is a resolver's message passed on.
  */
 #include "net/dns.h"
 
@@ -43,8 +43,8 @@ static uint8_t *put32(uint8_t *at, uint32_t value)
 
 /* ---- names in messages ---- */
 
-/* Reads the name at *offset, following pointers (only ever backwards), and moves *offset past it. `name` gets it with dots;
- * "" when a label holds anything but what host names have. -1: it is malformed. */
+/* Reads the name at *offset, follows pointers (only backwards), and moves *offset past it. `name` is the name with
+ * dots; "" if a label has characters that host names do not have. -1: malformed. */
 static int read_name(const uint8_t *data, size_t size, size_t *offset, bool pointers, char *name)
 {
 	char text[256];
@@ -63,7 +63,7 @@ static int read_name(const uint8_t *data, size_t size, size_t *offset, bool poin
 			size_t target = get16(data + at) & 0x3fffu;
 			if (!jumped)
 				*offset = at + 2;
-			if (target >= lowest) /* each jump goes further back, so there is an end */
+			if (target >= lowest) /* each jump goes further back, so the loop ends */
 				return -1;
 			jumped = true;
 			at = lowest = target;
@@ -104,7 +104,7 @@ struct record {
 	char name[POLICY_NAME_MAX + 1];
 	uint16_t type, class;
 	uint32_t ttl;
-	size_t data, size; /* where its data stands */
+	size_t data, size; /* position of its data */
 };
 
 static int read_record(const uint8_t *data, size_t size, size_t *offset, struct record *out)
@@ -124,7 +124,7 @@ static int read_record(const uint8_t *data, size_t size, size_t *offset, struct 
 
 /* ---- queries ---- */
 
-/* The OPT record, if there is one, says how long an answer may be. */
+/* Reads the OPT record, if there is one: it has the maximum size of an answer. */
 static int read_additional(const uint8_t *data, size_t size, size_t offset, unsigned count, struct dns_query *out)
 {
 	struct record record;
@@ -199,7 +199,7 @@ size_t dns_build_query(uint8_t *out, uint16_t id, const char *name, uint16_t typ
 
 /* ---- answers from a resolver ---- */
 
-/* One pass over the answers: follows an alias of `name`, or takes its addresses. 1: `name` changed. */
+/* One pass over the answers: follows an alias of `name`, or takes its addresses. 1: `name` has changed. */
 static int follow(const uint8_t *data, size_t size, size_t offset, unsigned count, char *name, struct dns_answer *out)
 {
 	struct record record;
@@ -290,7 +290,7 @@ size_t dns_build_answer(uint8_t *out, const struct dns_query *query, int rcode, 
 void dns_readdress(uint8_t *answer, size_t size, const struct dns_query *query)
 {
 	put16(answer, query->id);
-	/* Same name, no pointers in it: so it is as long as the guest's. */
+	/* The same name without pointers, so it is as long as the guest's. */
 	if (size >= HEADER_SIZE + query->question_size)
 		memcpy(answer + HEADER_SIZE, query->question, query->question_size);
 }

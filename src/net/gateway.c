@@ -1,8 +1,8 @@
 /*
- * Creates the link between a guest and its gateway namespace; see gateway.h. Called by the supervisor while it prepares a
- * machine. The work runs on its own thread, because a thread can change its network namespace alone: the supervisor itself
- * must stay in the host's namespace, where the leash's connections go out. A gateway that cannot be set up completely is
- * removed.
+ * Creates the link between a guest and its gateway namespace; see gateway.h. Called by the supervisor while it prepares
+ * a machine. The work runs on its own thread, because a single thread can change its network namespace. The supervisor
+ * itself must stay in the host's namespace, from which the leash connects. A gateway that cannot be set up completely
+ * is removed.
  */
 #include "net/gateway.h"
 
@@ -25,18 +25,18 @@
 
 #define GATEWAY_DEVICE "w0"
 #define GUEST_DEVICE "g0"
-#define LINK_UP 6 /* IF_OPER_UP of <linux/if.h>, which does not go together with <net/if.h> */
+#define LINK_UP 6 /* IF_OPER_UP of <linux/if.h>, which conflicts with <net/if.h> */
 #define LINK_PATIENCE_MS 10000
 #define TUN_DEVICE "/dev/net/tun"
 #define TAP_HEADER 12           /* bytes before each frame: struct virtio_net_hdr_v1 */
-#define SOCKET_BUFFER (4 << 20) /* a burst of the other side while the engine's thread waits for a CPU */
+#define SOCKET_BUFFER (4 << 20) /* for a burst while the engine's thread waits for a CPU */
 
 const uint8_t gateway_mac[6] = { 0x02, 'h', 'u', 's', 'k', 1 };
 const uint8_t gateway_guest_mac[6] = { 0x02, 'h', 'u', 's', 'k', 2 };
 
 /* ---- namespaces ---- */
 
-/* The calling thread goes into a fresh one. Its descriptor. */
+/* Moves the calling thread into a new network namespace. Returns its descriptor. */
 static int enter_new_space(struct husk_error *err)
 {
 	if (unshare(CLONE_NEWNET) < 0)
@@ -45,12 +45,12 @@ static int enter_new_space(struct husk_error *err)
 	return fd < 0 ? husk_fail_errno(err, "cannot open a network namespace") : fd;
 }
 
-/* A new namespace takes the host's settings: a host that forwards would make gateways that do. */
+/* A new namespace inherits the host's settings: on a host with forwarding enabled, a gateway would forward too. */
 static int set_options(struct husk_error *err)
 {
 	static const struct {
 		const char *path, *value;
-		bool optional; /* a kernel without IPv6 has nothing to turn off */
+		bool optional; /* a kernel without IPv6 does not have this setting */
 	} options[] = {
 		{ "/proc/sys/net/ipv6/conf/all/disable_ipv6", "1", true },
 		{ "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1", true },
@@ -60,7 +60,7 @@ static int set_options(struct husk_error *err)
 		{ "/proc/sys/net/ipv4/conf/all/route_localnet", "0", false },
 		{ "/proc/sys/net/ipv4/conf/default/route_localnet", "0", false },
 		{ "/proc/sys/net/ipv4/conf/all/send_redirects", "0", false },
-		/* Each refusal is told at once: an agent that tries ten addresses must not hang on the seventh. */
+		/* Each refusal is reported at once: a program that tries ten addresses must not hang on the seventh. */
 		{ "/proc/sys/net/ipv4/icmp_ratelimit", "0", false },
 	};
 
@@ -84,7 +84,7 @@ static void put_device(struct netlink_message *message, const char *name, const 
 	netlink_put(message, IFLA_MTU, &mtu, sizeof(mtu));
 }
 
-/* The pair: one end here, one in `guest_space`. */
+/* The veth pair: one end here, one in `guest_space`. */
 static int add_pair(int netlink, int guest_space, struct husk_error *err)
 {
 	struct ifinfomsg plain = { .ifi_family = AF_UNSPEC };
@@ -104,7 +104,8 @@ static int add_pair(int netlink, int guest_space, struct husk_error *err)
 	return netlink_talk(netlink, &message, "cannot make a veth pair", err);
 }
 
-/* The other kind of wire: one interface here, whose far end is a descriptor. It goes with the last copy of that. */
+/* The other kind of link: one interface here, whose far end is a descriptor. The interface is removed with the last
+ * copy of the descriptor. */
 static int add_tap(int netlink, struct husk_error *err)
 {
 	cleanup_close int fd = open(TUN_DEVICE, O_RDWR | O_CLOEXEC);
@@ -148,9 +149,9 @@ static void look_at_state(void *data, const struct nlmsghdr *answer)
 }
 
 /*
- * Of a pair the end that was brought up first sends nothing before a worker of the kernel has noticed that the other one
- * is there, too; on a busy host that takes so long that a guest's first answers would be lost. Asking hurries it on kernels
- * from 6.8 on.
+ * The end of a pair that comes up first sends nothing until a kernel worker has noticed the other end. On a busy host
+ * that takes so long that a guest's first answers would be lost. Asking for the state speeds it up on kernels from 6.8
+ * on.
  */
 static int wait_for_link(int netlink, const char *device, struct husk_error *err)
 {
@@ -180,7 +181,7 @@ static int add_address(int netlink, int index, struct in_addr address, uint8_t p
 	return netlink_talk(netlink, &message, "cannot give the gateway its address", err);
 }
 
-/* Both ends know each other from the start: no ARP crosses the wire. */
+/* Both ends have fixed neighbour entries: no ARP crosses the link. */
 static int add_neighbour(int netlink, int index, const struct gateway *gateway, struct husk_error *err)
 {
 	struct ndmsg head = { .ndm_family = AF_INET, .ndm_ifindex = index, .ndm_state = NUD_PERMANENT };
@@ -192,7 +193,7 @@ static int add_neighbour(int netlink, int index, const struct gateway *gateway, 
 	return netlink_talk(netlink, &message, "cannot tell the gateway of its guest", err);
 }
 
-/* To a guest that still uses an address of a machine it was copied from, too. */
+/* Also for a guest that still uses the address of the machine it was copied from. */
 static int add_way_back(int netlink, int index, const struct address_link *link, struct husk_error *err)
 {
 	struct rtmsg head = { .rtm_family = AF_INET,
@@ -210,7 +211,7 @@ static int add_way_back(int netlink, int index, const struct address_link *link,
 	return netlink_talk(netlink, &message, "cannot route to the guest", err);
 }
 
-/* Whatever a guest sends to is delivered here, to the leash. In the main table, where the pool of guests comes first. */
+/* Delivers every destination of a guest here, to the leash. In the main table, where the pool of guests comes first. */
 static int add_catch_all(int netlink, int loopback, struct husk_error *err)
 {
 	struct rtmsg head = { .rtm_family = AF_INET,
@@ -225,14 +226,14 @@ static int add_catch_all(int netlink, int loopback, struct husk_error *err)
 	return netlink_talk(netlink, &message, "cannot route the gateway", err);
 }
 
-/* The wire is there; now what stands at this end of it. */
+/* The link exists; now its gateway end is set up. */
 static int fill_gateway(int netlink, const struct gateway *gateway, struct husk_error *err)
 {
 	int device = (int)if_nametoindex(GATEWAY_DEVICE), loopback = (int)if_nametoindex("lo");
 
 	if (device == 0 || loopback == 0)
 		return husk_fail_errno(err, "cannot find the interfaces of a gateway");
-	/* The rules first: there is no moment in which anything could arrive without them. */
+	/* Rules first, so that no packet can ever arrive without them. */
 	if (rules_load(GATEWAY_DEVICE, &gateway->link, err) < 0 || set_up(netlink, "lo", err) < 0 ||
 	    set_up(netlink, GATEWAY_DEVICE, err) < 0 ||
 	    add_address(netlink, device, gateway->link.gateway, ADDRESS_PREFIX, err) < 0 ||
@@ -281,7 +282,7 @@ static int make_pair(struct gateway *out, struct husk_error *err)
 	return out->port < 0 ? -1 : wait_for_link(netlink, GATEWAY_DEVICE, err);
 }
 
-/* A virtual machine has no namespace of the host: the wire ends in its monitor. */
+/* A virtual machine has no namespace on the host: the link ends in its monitor. */
 static int make_tap(struct gateway *out, struct husk_error *err)
 {
 	cleanup_close int netlink = -1;
@@ -312,7 +313,7 @@ static void *make(void *argument)
 	return NULL;
 }
 
-/* A virtual machine takes another address when it goes on as another sandbox, and its interface's is as much its own. */
+/* A virtual machine that continues as another sandbox gets a new address, so its interface has its own MAC. */
 static void choose_mac(struct gateway *gateway, enum gateway_kind kind)
 {
 	memcpy(gateway->guest_mac, gateway_guest_mac, sizeof(gateway->guest_mac));

@@ -13,7 +13,7 @@
 #define EXTENSION_NAME 0
 #define EXTENSION_ENCRYPTED 0xfe0d
 
-/* What is left to read. Every take checks; after the first failure all fail. */
+/* The bytes left to read. Every take checks the size; after the first failure all fail. */
 struct view {
 	const uint8_t *data;
 	size_t size;
@@ -43,7 +43,7 @@ static uint32_t take_number(struct view *from, size_t bytes)
 	return value;
 }
 
-/* A vector whose length stands before it in `bytes` bytes. */
+/* A vector, preceded by its length in `bytes` bytes. */
 static struct view take_vector(struct view *from, size_t bytes)
 {
 	uint32_t size = take_number(from, bytes);
@@ -51,7 +51,7 @@ static struct view take_vector(struct view *from, size_t bytes)
 	return take(from, size);
 }
 
-/* Puts the handshake bytes of the records one after another. */
+/* Joins the handshake bytes of the records. */
 static enum hello_result join_records(struct view records, struct buf *out)
 {
 	while (records.size > 0) {
@@ -69,7 +69,7 @@ static enum hello_result join_records(struct view records, struct buf *out)
 			return HELLO_BAD;
 		if (here < size)
 			return HELLO_MORE;
-		/* Whole already? Then what follows is none of ours. */
+		/* Complete already? Then the following bytes do not belong to the hello. */
 		if (out->size >= 4) {
 			const uint8_t *head = (const uint8_t *)out->data;
 
@@ -88,7 +88,7 @@ static int read_name(struct view extension, struct hello *out)
 
 	if (extension.bad || list.bad || name.bad || extension.size || list.size || type != 0)
 		return -1;
-	/* The final dot is not allowed here, and what a server makes of it is anybody's guess. */
+	/* A final dot is not allowed here, and servers treat it differently. */
 	if (name.size == 0 || name.data[name.size - 1] == '.')
 		return -1;
 	return policy_name_normalise((const char *)name.data, name.size, out->name);
@@ -117,7 +117,7 @@ static int read_extensions(struct view extensions, struct hello *out)
 
 static int read_hello(struct view message, struct hello *out)
 {
-	take(&message, 4);        /* type and length, seen by the caller */
+	take(&message, 4);        /* type and length, checked by the caller */
 	take(&message, 2 + 32);   /* version, random */
 	take_vector(&message, 1); /* session */
 	take_vector(&message, 2); /* ciphers */

@@ -1,9 +1,9 @@
 /*
- * The supervisor's side of the leash: starts the process, gives it policies, listens to it on a thread of its own, and
- * starts it anew when it dies. leash_record.c keeps what it reports.
+ * The supervisor's side of the leash: starts the process, gives it policies, reads its messages on a thread of its own,
+ * and starts it again when it dies. leash_record.c keeps its reports.
  *
- * Whatever goes wrong here must leave the guest with less reach, never with more: without the process there is no socket
- * in the gateway namespace and nothing gets out.
+ * A failure here must leave the guest with less reach, never with more: without the process there is no socket in the
+ * gateway namespace, and nothing gets out.
  *
  * Example: a guest with the policy {"mode":"allow","allow":["example.com"]} runs `curl https://example.com`.
  *
@@ -13,8 +13,8 @@
  *     leash      connects, and carries bytes both ways      leash_relay.c; leash_report.c counts them
  *     supervisor gets the event and the counters            this file; leash_record.c keeps them
  *
- * `curl https://1.2.3.4` gets as far as the hello: no rule allows it, so the connection is refused, and the event names the
- * rule that would have allowed it.
+ * `curl https://1.2.3.4` gets as far as the hello. No rule allows it, so the connection is refused, and the event names
+ * the rule that would have allowed it.
  */
 #include "net/leash.h"
 
@@ -39,7 +39,7 @@
 #define FLUSH_MS 500
 #define RETRY_MIN_MS 50
 #define RETRY_MAX_MS 5000
-#define STABLE_MS 60000 /* a process that lived this long earns a quick restart again */
+#define STABLE_MS 60000 /* after this time a process that dies is restarted quickly again */
 #define MESSAGE_MAX (1u << 20)
 #define RESOLV_CONF "/etc/resolv.conf"
 #define AUTHORITIES "/etc/ssl/certs/ca-certificates.crt"
@@ -48,7 +48,7 @@ struct leash {
 	struct leash_spec spec;
 	char *program;
 	pthread_t listener;
-	int wake; /* eventfd: the listener is to look again */
+	int wake; /* eventfd: wakes the listener */
 
 	pthread_mutex_t lock; /* guards everything below */
 	pthread_cond_t changed;
@@ -57,7 +57,7 @@ struct leash {
 	pid_t pid;
 	int64_t started_ms;
 	uint32_t restarts;
-	unsigned generation;    /* of the process: how often one was started */
+	unsigned generation;    /* how many processes were started */
 	char *policy, *secrets; /* in force, for the next process; NULL: none yet */
 	uint64_t serial, applied, flush_serial, flushed;
 	char failure[512]; /* of the last policy; "": none */
@@ -110,7 +110,7 @@ static int start_process(struct leash *leash, struct husk_error *err)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
 		return husk_fail_errno(err, "cannot make a socket for the leash");
 	cleanup_close int ours = ends[0], theirs = ends[1];
-	/* A policy of full length is one packet. */
+	/* A policy of maximum size must fit one packet. */
 	if (setsockopt(ours, SOL_SOCKET, SO_SNDBUFFORCE, &room, sizeof(room)) < 0)
 		return husk_fail_errno(err, "cannot make room for the leash's policy");
 	pid_t pid = launch(leash, theirs, err);
@@ -119,7 +119,7 @@ static int start_process(struct leash *leash, struct husk_error *err)
 	leash->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	if (leash->pidfd < 0) {
 		husk_fail_errno(err, "cannot watch the leash");
-		kill(pid, SIGKILL); /* not waited for yet, so the number is still its own */
+		kill(pid, SIGKILL); /* not reaped yet, so the pid is still its own */
 		waitpid(pid, NULL, 0);
 		return -1;
 	}
@@ -131,7 +131,7 @@ static int start_process(struct leash *leash, struct husk_error *err)
 	return 0;
 }
 
-/* Makes sure that it is gone; lock held. */
+/* Makes sure that the process has ended; lock held. */
 static void end_process(struct leash *leash)
 {
 	siginfo_t ended;
@@ -147,7 +147,7 @@ static void end_process(struct leash *leash)
 	leash->pid = 0;
 }
 
-/* ---- what it is told ---- */
+/* ---- messages to the process ---- */
 
 static char *policy_message(struct leash *leash, uint64_t serial, const char *policy, const char *secrets,
 			    struct husk_error *err)
@@ -168,7 +168,7 @@ static char *policy_message(struct leash *leash, uint64_t serial, const char *po
 	return text;
 }
 
-/* Lock held. -1: the process is not there to hear it. */
+/* Lock held. -1: there is no process to receive it. */
 static int tell(struct leash *leash, const char *text)
 {
 	if (leash->control < 0)
@@ -176,7 +176,7 @@ static int tell(struct leash *leash, const char *text)
 	return send(leash->control, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? -1 : 0;
 }
 
-/* Gives a new process what held for the one before it; lock held. */
+/* Gives a new process the settings of the previous one; lock held. */
 static void tell_again(struct leash *leash)
 {
 	struct husk_error err = { 0 };
@@ -189,7 +189,7 @@ static void tell_again(struct leash *leash)
 	str_wipe(text);
 }
 
-/* ---- what it tells ---- */
+/* ---- messages from the process ---- */
 
 static struct leash_event event_view(json_t *event, json_int_t count)
 {
@@ -249,7 +249,7 @@ static void take_message(struct leash *leash, const char *text, size_t size)
 
 /* ---- the listener ---- */
 
-/* Waits, but not longer than the leash is wanted. */
+/* Waits, but returns early if the leash is stopped. */
 static void rest(struct leash *leash, int64_t ms)
 {
 	struct pollfd wait = { .fd = leash->wake, .events = POLLIN };
@@ -257,7 +257,7 @@ static void rest(struct leash *leash, int64_t ms)
 	poll(&wait, 1, (int)ms);
 }
 
-/* The process is gone: another one, after a pause that grows while they keep dying. */
+/* The process has ended: starts another one, after a pause that grows while processes keep dying. */
 static void restart(struct leash *leash, int64_t *pause_ms)
 {
 	struct husk_error err = { 0 };
@@ -383,19 +383,19 @@ void leash_stop(struct leash *leash)
 	leash_free(leash);
 }
 
-/* Waits for a change; lock held. False: the time is over. */
+/* Waits for a change; lock held. False: timeout. */
 static bool wait_change(struct leash *leash, int64_t end_ms)
 {
 	return !leash->stopping && cond_wait_until(&leash->changed, &leash->lock, end_ms) != ETIMEDOUT;
 }
 
-/* Lock held. A process that dies while it comes up is given another try by the listener. */
+/* Lock held. If a process dies during its start, the listener starts another. */
 static int await_ready(struct leash *leash, struct husk_error *err)
 {
 	int64_t end = time_monotonic_ms() + READY_MS;
 
 	while (!leash->ready) {
-		/* What it could not do once it will not do the next time. */
+		/* A failure that the process reported will happen again. */
 		if (*leash->failure)
 			return husk_fail(err, HUSK_UNAVAILABLE, "the leash does not come up: %s", leash->failure);
 		if (!wait_change(leash, end))
@@ -404,7 +404,7 @@ static int await_ready(struct leash *leash, struct husk_error *err)
 	return 0;
 }
 
-/* Sends it and waits for the answer; lock held. 1: the process died over it. */
+/* Sends the policy and waits for the answer; lock held. 1: the process died. */
 static int apply(struct leash *leash, const char *policy, const char *secrets, struct husk_error *err)
 {
 	int64_t end = time_monotonic_ms() + APPLY_MS;
@@ -475,7 +475,7 @@ int leash_set(struct leash *leash, const struct policy *policy, const char *secr
 	return result;
 }
 
-/* Has the process report what it has counted so far; lock held. A process that does not answer soon is not waited for. */
+/* Asks the process to report its counters; lock held. The wait for the answer is short. */
 static void flush(struct leash *leash)
 {
 	int64_t end = time_monotonic_ms() + FLUSH_MS;

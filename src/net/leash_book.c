@@ -5,7 +5,7 @@
  */
 #include "net/leash_proxy.h"
 
-/* A connection that follows its lookup must find the address still open when the time is short or just over. */
+/* A connection follows its lookup, so an address stays open a little longer than its TTL. */
 #define GRACE_MS 30000
 
 static bool is_live(const struct book_entry *entry, int64_t now)
@@ -80,7 +80,7 @@ size_t book_addresses(struct book *book, const char *name, uint32_t *addresses, 
 	for (size_t i = 0; i < BOOK_MAX && count < max; i++) {
 		const struct book_entry *entry = &book->entries[i];
 
-		/* The grace is for connections, not for answers. */
+		/* The extra time is for connections, not for answers. */
 		if (!is_live(entry, now + GRACE_MS) || strcmp(entry->name, name) != 0)
 			continue;
 		addresses[count++] = entry->address;

@@ -1,7 +1,7 @@
 /*
  * The guest's DNS resolver. It answers for names that the policy allows, asks the host's resolvers with its own questions,
  * and records every address that it returns: a rule with a name opens those addresses and no others. Answers with private
- * addresses are refused, whoever sent them, so that a name cannot lead where its address may not go.
+ * addresses are refused from every resolver, so that a name cannot lead where its address may not go.
  *
  * Each question runs on its own thread. The number of threads is bounded; further questions are dropped.
  */
@@ -13,7 +13,7 @@
 #define LOOKUPS_MAX 64
 #define TRY_MS 2000
 #define ROUNDS 2
-#define TTL_MIN 10u /* an address must be open long enough to be connected to */
+#define TTL_MIN 10u /* an address must stay open long enough for a connection */
 #define TTL_MAX 3600u
 #define TCP_IDLE_MS 10000
 
@@ -31,7 +31,7 @@ static ssize_t exchange_datagram(int fd, const uint8_t *query, size_t size, uint
 
 		if (got < 0 && errno != EAGAIN)
 			return -1;
-		/* Something that is not the answer may be a forgery: go on waiting for the real one. */
+		/* A message that is not the answer may be forged: wait for the real one. */
 		if (got > 0 && dns_answer_parse(out, (size_t)got, id, name, type, answer) == 0)
 			return got;
 	}
@@ -88,7 +88,7 @@ static int open_socket(const struct resolver *resolver, int kind)
 	return fd;
 }
 
-/* One resolver, over UDP, and over TCP when the answer is too long for that. */
+/* Asks one resolver over UDP, and over TCP if the answer is too long. */
 static ssize_t ask_one(const struct resolver *resolver, const char *name, uint16_t type, uint8_t *out,
 		       struct dns_answer *answer)
 {
@@ -112,7 +112,7 @@ static ssize_t ask_one(const struct resolver *resolver, const char *name, uint16
 	return got >= 0 && dns_answer_parse(out, (size_t)got, id, name, type, answer) == 0 ? got : -1;
 }
 
-/* The first answer that decides something; a resolver that fails or will not is passed over. */
+/* The first conclusive answer; a resolver that fails or refuses is skipped. */
 static ssize_t ask(const struct terms *terms, const char *name, uint16_t type, uint8_t *out, struct dns_answer *answer)
 {
 	for (int round = 0; round < ROUNDS; round++)
@@ -148,8 +148,8 @@ static size_t refuse(struct lookup *lookup, const char *reason, const char *rule
 	return dns_build_answer(lookup->answer, &lookup->query, DNS_REFUSED, NULL, 0, 0, reason);
 }
 
-/* Asks for the addresses of a name, keeps those that may be reached through it, and notes them. *hidden: one that may not,
- * or 0. -1: nobody answers. */
+/* Asks for the addresses of a name, keeps the reachable ones, and records them. *hidden: an address that may not be
+ * reached, or 0. -1: no resolver answers. */
 static int look_up(struct proxy *proxy, const struct terms *terms, const char *name, uint8_t *scratch,
 		   struct dns_answer *answer, uint32_t *hidden)
 {
@@ -211,7 +211,7 @@ static size_t answer_address(struct lookup *lookup)
 	return refuse(lookup, reason, text);
 }
 
-/* Records that open nothing are passed on as the resolver has them. */
+/* Records without addresses are passed on as the resolver sent them. */
 static size_t answer_other(struct lookup *lookup)
 {
 	struct dns_answer answer;
@@ -223,7 +223,7 @@ static size_t answer_other(struct lookup *lookup)
 	return (size_t)got;
 }
 
-/* The answer's size; 0: none is due. */
+/* Returns the answer's size; 0: no answer. */
 static size_t answer_query(struct lookup *lookup, const uint8_t *data, size_t size)
 {
 	struct dns_query *query = &lookup->query;
@@ -241,7 +241,8 @@ static size_t answer_query(struct lookup *lookup, const uint8_t *data, size_t si
 	}
 	if (query->type >= DNS_TRANSFERS || query->type == DNS_OPT)
 		return plain_answer(lookup, DNS_NOTIMP);
-	/* IPv6 does not get out, and what a service record says (keys that hide names, other ports) is not ours to open. */
+	/* IPv6 is not supported. Service records are refused, because their content (keys that hide names, other ports)
+	 * must not be opened. */
 	if (query->type == DNS_AAAA || query->type == DNS_SVCB || query->type == DNS_HTTPS)
 		return plain_answer(lookup, DNS_NOERROR);
 	return query->type == DNS_A ? answer_address(lookup) : answer_other(lookup);

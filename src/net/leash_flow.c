@@ -1,8 +1,8 @@
 /*
- * One TCP connection of the guest: finds the destination, reads which host the first bytes name, asks the policy, and hands
- * an allowed connection to its carrier. Each connection has its own thread, from flow_start to its end.
+ * One TCP connection of the guest: finds the destination, reads which host the first bytes name, asks the policy, and
+ * passes an allowed connection to its carrier. Each connection has its own thread, from flow_start to its end.
  *
- * The first bytes are only peeked at, so the carrier still finds them all. Nothing is sent anywhere before the verdict.
+ * The first bytes are only peeked at, so the carrier still finds them all. Nothing is sent before the verdict.
  */
 #include <arpa/inet.h>
 #include <poll.h>
@@ -11,8 +11,8 @@
 #include "net/leash_http.h"
 #include "net/leash_proxy.h"
 
-#define SNIFF_HOPEFUL_MS 30000 /* for the first bytes of what may be allowed */
-#define SNIFF_HOPELESS_MS 1000 /* of what can only be refused: long enough to refuse it in its own language */
+#define SNIFF_HOPEFUL_MS 30000 /* to wait for the first bytes if the connection may be allowed */
+#define SNIFF_HOPELESS_MS 1000 /* … if it can only be refused: long enough to refuse it in its own protocol */
 #define DRAIN_MAX (256u << 10)
 
 static const char *const kind_names[] = { [FLOW_TCP] = "tcp", [FLOW_TLS] = "tls", [FLOW_HTTP] = "http" };
@@ -54,7 +54,7 @@ void flow_linger(struct flow *flow)
 
 	if (shutdown(flow->guest, SHUT_WR) < 0)
 		return;
-	/* Closing with unread bytes would send a reset, which may overtake what was said. */
+	/* Closing with unread bytes would send a reset, which may overtake the refusal. */
 	while (drained < DRAIN_MAX && flow_wait(flow->guest, POLLIN, (int)MAX(0, end - time_monotonic_ms()))) {
 		ssize_t got = recv(flow->guest, rest, sizeof(rest), MSG_DONTWAIT);
 
@@ -66,7 +66,7 @@ void flow_linger(struct flow *flow)
 
 /* ---- the verdict ---- */
 
-/* The rule one would write for this name or address and port. */
+/* The rule that would allow this name or address and port. */
 static void suggest(const struct flow *flow, const char *name, char *rule)
 {
 	if (*name && (flow->port == 80 || flow->port == 443))
@@ -119,7 +119,7 @@ bool flow_allows(struct flow *flow, const struct terms *terms, const char *name,
 
 bool flow_check(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule)
 {
-	/* The guest may know the address from before this process lived, or keep it longer than it should. */
+	/* The guest may know the address from before this process started, or cache it too long. */
 	if (*name && terms->policy->mode == POLICY_ALLOW && policy_allows_name(terms->policy, name, flow->port) &&
 	    !book_has(&flow->proxy->book, name, flow->address))
 		dns_learn(flow->proxy, terms, name);
@@ -227,7 +227,7 @@ static void carry(struct flow *flow, const char *host)
 
 enum sniff { SNIFF_TLS, SNIFF_HTTP, SNIFF_OTHER };
 
-/* Peeks until the bytes say what they are. Waits for one byte more than there are by means of the socket's low-water mark. */
+/* Peeks until the bytes show their protocol. The socket's low-water mark makes the wait end at one byte more. */
 static enum sniff sniff(struct flow *flow, int timeout_ms, struct hello *hello, enum hello_result *result)
 {
 	cleanup_free char *data = malloc(HELLO_MAX);
@@ -243,7 +243,7 @@ static enum sniff sniff(struct flow *flow, int timeout_ms, struct hello *hello, 
 		if (!flow_wait(flow->guest, POLLIN, (int)MAX(0, end - time_monotonic_ms())))
 			break;
 		ssize_t got = recv(flow->guest, data, HELLO_MAX, MSG_PEEK | MSG_DONTWAIT);
-		if (got <= (ssize_t)have) /* the end of the stream, or an error: nothing more will come */
+		if (got <= (ssize_t)have) /* end of the stream, or an error: no more bytes will arrive */
 			break;
 		have = (size_t)got;
 		if (data[0] == 22) {
@@ -277,7 +277,7 @@ static void deny_tls(struct flow *flow, const char *name, const char *reason, co
 	flow_refuse_tls(flow);
 }
 
-/* `direct`: the address is allowed whatever is said on the connection. */
+/* `direct`: the address is allowed, with any content. */
 static void decide_tls(struct flow *flow, const struct terms *terms, bool direct, const struct hello *hello,
 		       enum hello_result result)
 {
@@ -410,7 +410,7 @@ static void *flow_run(void *argument)
 	return NULL;
 }
 
-/* Where the guest wanted to go is where the kernel says this end is: that is what tproxy keeps. */
+/* tproxy keeps the guest's destination as the local address of the socket. */
 static int read_addresses(struct flow *flow)
 {
 	struct sockaddr_in here = { 0 };
@@ -426,7 +426,7 @@ static int read_addresses(struct flow *flow)
 	return 0;
 }
 
-/* Only the main thread adds flows, so what it finds can only get better. */
+/* Only the main thread adds flows, so the count can only go down meanwhile. */
 static bool has_room(struct proxy *proxy, uint32_t most)
 {
 	pthread_mutex_lock(&proxy->lock);

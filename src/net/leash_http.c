@@ -1,12 +1,12 @@
 /*
- * The HTTP/1 parser of the leash. For requests it is strict on purpose: line ends are CRLF, one Host, one way to say how
- * long the body is, no chunk extensions, no trailers. A request that a server might split elsewhere than we do would let a
- * second one through unseen:
+ * The HTTP/1 parser of the leash. For requests it is strict on purpose: line ends are CRLF, one Host, one way to give
+ * the length of the body, no chunk extensions, no trailers. If a server could split a request differently than this
+ * parser, a second request would pass unchecked:
  *
  *     GET / HTTP/1.1 | Host: allowed.test | Content-Length: 47 | | GET /stolen HTTP/1.1 | Host: forbidden.test | |
  *
- * To a server that ignores the body of a GET these are two requests. So the body of a request may not begin with a request
- * line, and leash_web.c lets a request with a body be the last one on its connection.
+ * To a server that ignores the body of a GET these are two requests. So the body of a request may not begin with a
+ * request line, and leash_web.c makes a request with a body the last one on its connection.
  */
 #include "net/leash_http.h"
 
@@ -36,7 +36,7 @@ int http_looks(const char *data, size_t size)
 
 /* ---- the head, line by line ---- */
 
-/* The size of the head with the empty line that ends it; 0: not whole yet. -1: it is too long, or holds what must not be. */
+/* The size of the head including its empty line; 0: incomplete. -1: too long, or with forbidden bytes. */
 static ssize_t head_size(const char *data, size_t size, const char **why)
 {
 	for (size_t i = 0; i < MIN(size, HTTP_HEAD_MAX); i++) {
@@ -61,7 +61,7 @@ static ssize_t head_size(const char *data, size_t size, const char **why)
 
 static struct http_text take_line(const char **at)
 {
-	const char *end = strchr(*at, '\r'); /* head_size has seen that there is one */
+	const char *end = strchr(*at, '\r'); /* head_size has made sure that there is one */
 	struct http_text line = { *at, (size_t)(end - *at) };
 
 	*at = end + 2;
@@ -97,7 +97,7 @@ static const char *parse_field(struct http_text line, struct http_request *out)
 	return NULL;
 }
 
-/* ---- what the headers say ---- */
+/* ---- headers ---- */
 
 /* "example.com:8080" into a name and a port. */
 static const char *parse_authority(struct http_text text, char *host, uint16_t *port)
@@ -146,7 +146,7 @@ static bool is_disguised(struct http_text name)
 	return false;
 }
 
-/* The headers that decide where it goes and where it ends. */
+/* Reads the headers that decide about the destination and the end of the request. */
 static const char *read_fields(struct http_request *out)
 {
 	const char *why = NULL;
@@ -183,7 +183,8 @@ static const char *read_fields(struct http_request *out)
 	return NULL;
 }
 
-/* "GET /path HTTP/1.1". A full URL must name the same host as the Host header: which of them a server obeys differs. */
+/* "GET /path HTTP/1.1". A full URL must name the same host as the Host header: servers differ in which of the two they
+ * use. */
 static const char *read_line(struct http_request *request)
 {
 	const struct http_text line = request->line;
@@ -247,7 +248,7 @@ ssize_t http_request_parse(const char *data, size_t size, struct http_request *o
 
 /* ---- answers ---- */
 
-/* A line of the head without its end, which may be a plain line feed; false: it is not whole. */
+/* A line of the head without its end, which may be a plain line feed; false: incomplete. */
 static bool answer_line(const char **at, const char *end, struct http_text *line)
 {
 	const char *found = memchr(*at, '\n', (size_t)(end - *at));
@@ -275,7 +276,7 @@ static bool read_status(struct http_text line, struct http_response *out)
 	return true;
 }
 
-/* A header of an answer. Whatever is said twice or oddly leaves the end of the connection as the end of the body. */
+/* A header of an answer. If a header is repeated or malformed, the body lasts until the connection ends. */
 static void read_answer_field(struct http_text line, struct http_response *out, bool *sized, bool *coded)
 {
 	const char *colon = memchr(line.data, ':', line.size);
@@ -327,7 +328,7 @@ ssize_t http_response_parse(const char *data, size_t size, bool bodiless, struct
 
 /* ---- how a request's body begins ---- */
 
-/* The line ends here: was it "METHOD target HTTP/1.1", or the "GET target" of HTTP/0.9? */
+/* At the end of the line: was it "METHOD target HTTP/1.1", or the "GET target" of HTTP/0.9? */
 static bool is_request_line(const struct http_opening *opening)
 {
 	if (opening->word == 1)
@@ -345,7 +346,7 @@ static void next_word(struct http_opening *opening)
 	opening->gap = false;
 }
 
-/* Servers differ in which blanks they take, and skip those before a request: here all of them count. */
+/* Servers differ in which blanks they accept, and skip those before a request: all of them count here. */
 static bool opens_request(struct http_opening *opening, const char *data, size_t size)
 {
 	for (size_t i = 0; i < size && !opening->settled; i++) {
@@ -425,7 +426,7 @@ static int read_chunk_line(struct http_body *body)
 	return body->trailer_size > HTTP_HEAD_MAX ? -1 : 0;
 }
 
-/* One byte of a line; a whole line, without its CRLF, is acted on. */
+/* Takes one byte of a line; acts on a complete line, without its CRLF. */
 static int feed_line(struct http_body *body, char c)
 {
 	bool returned = body->line_size && body->line[body->line_size - 1] == '\r';
@@ -442,7 +443,7 @@ static int feed_line(struct http_body *body, char c)
 	    ((unsigned char)c < 0x20 && c != '\r' && c != '\t'))
 		return -1;
 	if (full)
-		body->line_size--; /* nobody reads that far */
+		body->line_size--; /* bytes beyond this are not used */
 	body->line[body->line_size++] = c;
 	return 0;
 }

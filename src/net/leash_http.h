@@ -1,7 +1,8 @@
 /*
- * HTTP/1, read as far as a filter must: which host a request names, where its head and its body end, and where the answer
- * ends. Requests come from a hostile guest, and another parser reads them after us: what two parsers could read
- * differently is refused. Answers come from servers of all kinds: what cannot be followed lasts until the connection ends.
+ * The part of HTTP/1 that a filter needs: which host a request names, where its head and its body end, and where the
+ * answer ends. Requests come from a hostile guest, and another parser reads them later: a request that two parsers
+ * could read differently is refused. Answers come from all kinds of servers: an answer that cannot be parsed lasts
+ * until the connection ends.
  */
 #ifndef HUSK_LEASH_HTTP_H
 #define HUSK_LEASH_HTTP_H
@@ -45,17 +46,17 @@ struct http_response {
 
 /* Do these first bytes look like HTTP/1? 1: yes, 0: too few to say, -1: no. */
 int http_looks(const char *data, size_t size);
-/* The head's size once it is whole, 0 while it is not, -1 with *why when it is refused. Texts point into `data`. */
+/* Returns the head's size once it is complete, 0 before, -1 with *why if it is refused. Texts point into `data`. */
 ssize_t http_request_parse(const char *data, size_t size, struct http_request *out, const char **why);
-/* The size of a response's head; 0 while it is not whole; -1 when it is none. `bodiless`: it answers a HEAD request. */
+/* The size of a response's head; 0: incomplete; -1: not a response. `bodiless`: the answer to a HEAD request. */
 ssize_t http_response_parse(const char *data, size_t size, bool bodiless, struct http_response *out);
-bool http_is(struct http_text text, const char *word); /* whatever the case */
+bool http_is(struct http_text text, const char *word); /* case-insensitive */
 
-/* The first line of a request's body, as far as it was read. */
+/* The first line of a request's body, as far as received. */
 struct http_opening {
-	bool settled; /* it is no request line */
+	bool settled; /* it is not a request line */
 	bool gap;     /* a blank was read since the last word */
-	bool simple;  /* "GET /path": a whole request of HTTP/0.9 */
+	bool simple;  /* "GET /path": a complete request of HTTP/0.9 */
 	unsigned word;
 	size_t size; /* of the word */
 	char text[9];
@@ -64,7 +65,7 @@ struct http_opening {
 /* Follows a body to its end. */
 struct http_body {
 	enum http_framing framing;
-	uint64_t left; /* of the length, or of the chunk */
+	uint64_t left; /* bytes left of the length, or of the chunk */
 	enum { CHUNK_SIZE, CHUNK_DATA, CHUNK_END, CHUNK_TRAILER, CHUNK_DONE } state;
 	bool strict; /* of a request */
 	char line[256];
@@ -75,8 +76,8 @@ struct http_body {
 void http_body_start(struct http_body *body, const struct http_request *request);
 void http_body_start_answer(struct http_body *body, const struct http_response *response);
 bool http_body_done(const struct http_body *body);
-/* How many of these bytes belong to the body. -1 when it is not framed as it must be, and when a request's body begins with
- * a request line: a server that ignores the body would read a second request there, which nobody has judged. */
+/* How many of these bytes belong to the body. -1 if its framing is invalid, or if a request's body begins with a
+ * request line: a server that ignores the body would read an unchecked second request there. */
 ssize_t http_body_feed(struct http_body *body, const char *data, size_t size);
 
 #endif

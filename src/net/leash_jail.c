@@ -1,9 +1,9 @@
 /*
- * How the leash gets its sockets and then gives up everything else. It starts as root in the host's namespaces; after
- * jail_drop it is a uid of its own with no capability, an empty root, and a handful of system calls. A guest that takes it
- * over can open connections from the host, which is what the leash is for, and reach nothing else of the host.
+ * How the leash opens its sockets and then gives up all other rights. It starts as root in the host's namespaces. After
+ * jail_drop it has a uid of its own, no capability, an empty root, and a short list of system calls. A guest that takes
+ * it over can open connections from the host, which is the leash's purpose, but can reach nothing else of the host.
  *
- * No privilege may be needed after jail_drop, and none is ever taken back.
+ * No privilege may be needed after jail_drop, and none can be regained.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -51,7 +51,7 @@ static int open_inside(struct proxy *proxy)
 	proxy->udp = open_socket(SOCK_DGRAM, any, LEASH_UDP_PORT, true);
 	proxy->dns = open_socket(SOCK_DGRAM, proxy->resolver, 53, false);
 	proxy->dns_tcp = open_socket(SOCK_STREAM, proxy->resolver, 53, false);
-	/* Sends what it is given, whatever source it names; the only one to get it is the guest. */
+	/* Sends packets with any source address; only the guest can receive them. */
 	proxy->raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
 	return proxy->tcp < 0 || proxy->udp < 0 || proxy->dns < 0 || proxy->dns_tcp < 0 || proxy->raw < 0 ? -1 : 0;
 }
@@ -74,7 +74,7 @@ int jail_open_sockets(struct proxy *proxy, int gateway_space, struct husk_error 
 
 static int empty_root(struct husk_error *err)
 {
-	/* On a place that every host has; what was there is out of sight in a moment anyway. */
+	/* Mounted over a directory that every host has; it is no longer visible afterwards anyway. */
 	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
 	    mount("none", "/proc", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,mode=555") < 0 ||
 	    chdir("/proc") < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 ||
@@ -85,8 +85,7 @@ static int empty_root(struct husk_error *err)
 
 /* ---- stage 3: a uid of its own ---- */
 
-/* Down to `value`; what the host allows less of stays as it is, since raising it is not always ours to do. */
-/* Never above what we were given: raising it takes a capability that not every root has. */
+/* Lowers a limit to `value`. Never raises it: that requires a capability that not every root has. */
 static int limit(int resource, rlim_t value)
 {
 	struct rlimit both;
@@ -100,7 +99,7 @@ static int limit(int resource, rlim_t value)
 
 static int drop_ids(uint32_t uid, struct husk_error *err)
 {
-	signal(SIGXFSZ, SIG_IGN); /* from here on a log line is lost, and nothing else */
+	signal(SIGXFSZ, SIG_IGN); /* reaching the limit loses a log line, and nothing else */
 	if (limit(RLIMIT_NOFILE, FILES_MAX) < 0 || limit(RLIMIT_NPROC, THREADS_MAX) < 0 || limit(RLIMIT_CORE, 0) < 0 ||
 	    limit(RLIMIT_FSIZE, 0) < 0)
 		return husk_fail_errno(err, "cannot set the leash's limits");
@@ -183,7 +182,7 @@ static int add_special(scmp_filter_ctx filter)
 			filter, SCMP_ACT_ALLOW, SCMP_SYS(socket), 2,
 			SCMP_A0(SCMP_CMP_EQ, (scmp_datum_t)families[i / ARRAY_SIZE(kinds)]),
 			SCMP_A1(SCMP_CMP_MASKED_EQ, kind_bits, (scmp_datum_t)kinds[i % ARRAY_SIZE(kinds)]));
-	/* A thread, never a process; clone3 cannot be looked into, so the C library is told that there is none. */
+	/* A thread, never a process. A filter cannot see the flags of clone3, so it fails as not implemented. */
 	bad |= seccomp_rule_add(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
 				SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
 	bad |= seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0);

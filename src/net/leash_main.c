@@ -1,11 +1,11 @@
 /*
- * `husk leash`: the process between a guest and the world. Its supervisor starts it with the control socket on descriptor 0
- * and the gateway namespace on 1 (leash.h says what is spoken there). This file is its start and its main loop: it takes
- * policies from the supervisor and hands connections and lookups of the guest to threads.
+ * `husk leash`: the process between a guest and the network. Its supervisor starts it with the control socket on
+ * descriptor 0 and the gateway namespace on 1 (leash.h describes the messages). This file has its start and its main
+ * loop: it receives policies from the supervisor and passes connections and lookups of the guest to threads.
  *
  *   husk leash --resolver ADDRESS --uid N --authorities FILE
  *
- * Until the first policy it does not look at the guest at all, and it ends when its supervisor is gone.
+ * Before the first policy it reads nothing from the guest. It ends when its supervisor has ended.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #define FLUSH_MS 1000
 #define MESSAGE_MAX (1u << 20)
 #define FULL_US 10000
-#define ACCEPTS_MAX 64 /* in one turn, so that the supervisor is heard between them */
+#define ACCEPTS_MAX 64 /* per turn, so that messages of the supervisor are read in between */
 
 struct arguments {
 	struct in_addr resolver;
@@ -65,7 +65,7 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 	return uid && out->resolver.s_addr && out->authorities ? 0 : -1;
 }
 
-/* ---- what threads are for ---- */
+/* ---- threads ---- */
 
 int proxy_thread(void *(*function)(void *argument), void *argument)
 {
@@ -83,9 +83,10 @@ int proxy_thread(void *(*function)(void *argument), void *argument)
 	return error ? -1 : 0;
 }
 
-/* ---- is it the host's? ---- */
+/* ---- addresses of the host ---- */
 
-/* How the kernel would send there: RTN_LOCAL is to itself. -1: no answer. One question at a time on the one socket. */
+/* The kernel's type of route to an address: RTN_LOCAL is the host itself. -1: no answer. One question at a time on the
+ * one socket. */
 static int route_type(struct proxy *proxy, uint32_t address)
 {
 	struct rtmsg route = { .rtm_family = AF_INET, .rtm_dst_len = 32 };
@@ -119,7 +120,7 @@ enum policy_place proxy_place(struct proxy *proxy, uint32_t address)
 	switch (route_type(proxy, address)) {
 	case RTN_LOCAL:
 	case -1:
-		return PLACE_HOST; /* not knowing is no permission */
+		return PLACE_HOST; /* unknown counts as forbidden */
 	case RTN_BROADCAST:
 	case RTN_ANYCAST:
 	case RTN_MULTICAST:
@@ -158,7 +159,7 @@ static void take_policy(struct proxy *proxy, const char *text)
 	report_send(proxy, "{\"applied\":%llu}", (unsigned long long)serial);
 }
 
-/* An answer that does not get through is no reason to end: should the supervisor be gone, the socket says so. */
+/* An answer that cannot be sent is not a reason to end: if the supervisor is gone, the socket shows it. */
 static void take_message(struct proxy *proxy, const char *text)
 {
 	json_t *root = json_loads(text, 0, NULL);
@@ -175,7 +176,7 @@ static void take_message(struct proxy *proxy, const char *text)
 	}
 }
 
-/* One packet. -1: the supervisor is gone. */
+/* Receives one packet. -1: the supervisor is gone. */
 static int receive(struct proxy *proxy)
 {
 	ssize_t size = recv(proxy->control, NULL, 0, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
@@ -191,7 +192,7 @@ static int receive(struct proxy *proxy)
 
 	if (whole)
 		take_message(proxy, text);
-	OPENSSL_cleanse(text, (size_t)size); /* there may be secrets in it */
+	OPENSSL_cleanse(text, (size_t)size); /* may contain secrets */
 	free(text);
 	return whole ? 0 : -1;
 }
@@ -204,7 +205,7 @@ static void accept_all(struct proxy *proxy, int listening, void (*serve)(struct 
 		int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 		if (fd < 0) {
-			/* None left, mostly. Out of descriptors it would be tried again at once, for nothing. */
+			/* Usually none is left. Without descriptors, another try at once would fail too. */
 			if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
 				usleep(FULL_US);
 			return;
@@ -245,7 +246,7 @@ static int run(struct proxy *proxy)
 
 /* ---- the start ---- */
 
-/* The control socket moves away from 0, so that nothing takes it for standard input. */
+/* Moves the control socket away from 0, so that no code takes it for standard input. */
 static int take_descriptors(struct proxy *proxy, int *gateway_space)
 {
 	cleanup_close int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -267,7 +268,7 @@ static int set_up(struct proxy *proxy, const struct arguments *arguments, struct
 	signal(SIGPIPE, SIG_IGN);
 	if (prctl(PR_SET_NAME, "husk-leash") < 0 || take_descriptors(proxy, &gateway_space) < 0)
 		return husk_fail_errno(err, "cannot take over the leash's descriptors");
-	/* Without them only secrets do not work, and that is said when one is used. */
+	/* Without these certificates only secrets fail, and the use of a secret reports it. */
 	proxy->authorities = open(arguments->authorities, O_RDONLY | O_CLOEXEC);
 	if (jail_open_sockets(proxy, gateway_space, err) < 0 || report_open(proxy, err) < 0)
 		return -1;
@@ -294,6 +295,6 @@ int leash_main(int argc, char **argv)
 	}
 	if (report_send(proxy, "{\"ready\":true}") < 0)
 		return 1;
-	/* Threads may be under way, and their memory goes with the process: no tidy return. */
+	/* Threads may still run and use this memory, so the process ends without cleaning up. */
 	_exit(run(proxy) < 0 ? 1 : 0);
 }

@@ -1,10 +1,10 @@
 /*
- * What the files of the leash process share (`husk leash`; leash.h is the supervisor's side). One process, one sandbox:
- * leash_main.c is its main loop, leash_jail.c how it gives up its privileges, leash_flow.c what is decided about a TCP
- * connection, leash_relay.c and leash_web.c how its bytes are carried, leash_dns.c the resolver, leash_udp.c datagrams,
- * leash_report.c what the supervisor is told.
+ * Declarations that the files of the leash process share (`husk leash`; leash.h is the supervisor's side). One process
+ * serves one sandbox. leash_main.c is its main loop, leash_jail.c gives up its privileges, leash_flow.c decides about
+ * TCP connections, leash_relay.c and leash_web.c carry their bytes, leash_dns.c is the resolver, leash_udp.c carries
+ * datagrams, leash_report.c reports to the supervisor.
  *
- * Every connection has a thread of its own with blocking, straight-line code. All of them run without privileges.
+ * Every connection has its own thread with simple blocking code. All threads run without privileges.
  */
 #ifndef HUSK_LEASH_PROXY_H
 #define HUSK_LEASH_PROXY_H
@@ -21,9 +21,9 @@
 
 #define RESOLVERS_MAX 4
 #define CONNECT_TIMEOUT_MS 15000
-#define LINGER_MS 1000 /* for a refusal to be read */
+#define LINGER_MS 1000 /* time for the client to read a refusal */
 
-/* ---- leash_terms.c: what holds at the moment: never changed, replaced whole ---- */
+/* ---- leash_terms.c: the terms in force; never changed, only replaced ---- */
 
 struct terms {
 	atomic_int references;
@@ -33,14 +33,14 @@ struct terms {
 		socklen_t size;
 	} resolvers[RESOLVERS_MAX];
 	size_t resolver_count;
-	char **values;       /* of the policy's secrets, by their index; NULL: none */
-	char **placeholders; /* what the guest has in their place */
+	char **values;       /* values of the policy's secrets, by index; NULL: none */
+	char **placeholders; /* the placeholders that the guest has instead */
 	struct authority *authority;
 };
 
-/* From a message of the supervisor's; NULL with err, which never holds a value. */
+/* Parses a message of the supervisor; NULL with err, which never contains a value. */
 struct terms *terms_read(const char *message, uint64_t *serial, uint64_t *used, struct husk_error *err);
-void terms_drop(struct terms *terms); /* one reference; NULL is fine */
+void terms_drop(struct terms *terms); /* one reference; NULL is allowed */
 
 /* ---- leash_book.c: the addresses the resolver gave ---- */
 
@@ -54,14 +54,14 @@ struct book {
 	pthread_mutex_t lock;
 	struct book_entry entries[BOOK_MAX];
 };
-/* This name stands for this address, for the guest, for so long. */
+/* Records that the guest got this address for this name, for `ttl` seconds. */
 void book_add(struct book *book, const char *name, uint32_t address, uint32_t ttl);
 bool book_has(struct book *book, const char *name, uint32_t address);
-/* Some name that stands for the address, the newest, into name[POLICY_NAME_MAX + 1]; false: none. */
+/* The newest name for the address, into name[POLICY_NAME_MAX + 1]; false: none. */
 bool book_name(struct book *book, uint32_t address, char *name);
-/* What is known of a name: how many addresses, and how many seconds more. 0: ask. */
+/* The recorded addresses of a name: how many, and for how many more seconds. 0: ask a resolver. */
 size_t book_addresses(struct book *book, const char *name, uint32_t *addresses, size_t max, uint32_t *ttl);
-/* Does the address stand for a host that a secret belongs to? */
+/* True if the address belongs to a host of a secret. */
 bool book_has_secret(struct book *book, const struct policy *policy, uint32_t address, uint16_t port);
 
 /* ---- leash_main.c, leash_terms.c: the process ---- */
@@ -77,10 +77,10 @@ struct proxy {
 	struct in_addr resolver;
 
 	pthread_mutex_t lock; /* guards terms and the list of flows */
-	struct terms *terms;  /* NULL: none yet, and nothing is let through */
+	struct terms *terms;  /* NULL: none yet, and nothing is allowed */
 	struct flow *flows;
 	uint32_t flow_count;
-	atomic_uint lookups; /* DNS questions under way */
+	atomic_uint lookups; /* DNS questions in progress */
 
 	struct book book;
 	struct reporter *reporter;
@@ -88,12 +88,12 @@ struct proxy {
 	struct ssl_ctx_st *client; /* for hosts with secrets; made when first needed, under tls_lock */
 };
 
-struct terms *proxy_terms(struct proxy *proxy); /* a reference to those that hold; terms_drop */
-/* Puts others in force and cuts the flows they would not allow. Takes the reference. */
+struct terms *proxy_terms(struct proxy *proxy); /* a reference to the terms in force; terms_drop */
+/* Puts new terms in force and cuts the flows that they do not allow. Takes the reference. */
 void proxy_apply(struct proxy *proxy, struct terms *terms);
-/* Where the address stands, with the host's own addresses as they are now. */
+/* The kind of the address, with the host's own addresses at this moment. */
 enum policy_place proxy_place(struct proxy *proxy, uint32_t address);
-/* A thread of its own, detached; it owns `argument`. */
+/* Starts a detached thread, which owns `argument`. */
 int proxy_thread(void *(*function)(void *argument), void *argument);
 
 /* ---- leash_jail.c: the stages, in this order ---- */
@@ -104,27 +104,27 @@ int jail_drop(uint32_t uid, struct husk_error *err); /* an empty root, the uid, 
 /* ---- leash_report.c ---- */
 
 int report_open(struct proxy *proxy, struct husk_error *err);
-/* Something was let through, refused or failed. `rule`: what would allow it, or "". */
+/* A connection or lookup was allowed, refused or failed. `rule`: the rule that would allow it, or "". */
 struct verdict {
 	const char *verdict, *kind, *host;
 	uint16_t port;
 	const char *reason, *rule;
 };
 void report_event(struct proxy *proxy, const struct verdict *verdict);
-/* A message that must arrive: waits a little for the supervisor. */
+/* Sends a message that must arrive: waits a little for the supervisor. */
 int report_send(struct proxy *proxy, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* What was counted since the last time. `all`: also what is held back to be reported together. */
+/* Reports the counts since the last time. `all`: also those that are held back to be reported together. */
 void report_flush(struct proxy *proxy, bool all);
-/* With nothing left to flush: the descriptor that becomes readable once there is again. Else -1. */
+/* If nothing is left to flush: the descriptor that becomes readable when there is something again. Otherwise -1. */
 int report_rest(struct proxy *proxy);
-void report_used(struct proxy *proxy, uint64_t used); /* bytes that earlier lives of the sandbox's leash carried */
+void report_used(struct proxy *proxy, uint64_t used); /* bytes that earlier leash processes of the sandbox carried */
 
 struct tally *tally_get(struct proxy *proxy, const char *host, uint16_t port); /* counts a connection; tally_put */
 void tally_put(struct proxy *proxy, struct tally *tally);
-/* Counts bytes, and waits where the rate asks for it. False: the byte limit is reached, and nothing more may pass. */
+/* Counts bytes, and waits if the rate requires it. False: the byte limit is reached, and no more may pass. */
 bool tally_count(struct proxy *proxy, struct tally *tally, const struct policy *policy, uint64_t sent,
 		 uint64_t received);
-/* How many bytes to take at once, so that the wait for the rate is short; at most `most`. */
+/* How many bytes to move at once, so that waits for the rate are short; at most `most`. */
 size_t tally_chunk(const struct policy *policy, size_t most);
 bool report_exhausted(struct proxy *proxy, const struct policy *policy); /* the byte limit is reached */
 
@@ -136,38 +136,38 @@ struct flow {
 	struct proxy *proxy;
 	struct flow *next, *previous;
 	int guest, remote; /* the two ends; remote -1: not connected */
-	uint32_t address;  /* where the guest wanted to go */
+	uint32_t address;  /* the guest's destination */
 	uint16_t port;
 	char address_text[INET_ADDRSTRLEN];
 	enum policy_place place;
 	enum flow_kind kind;
-	char host[POLICY_NAME_MAX + 1]; /* the name that let it through; "": its address did */
-	bool permitted;                 /* carrying: to be cut when other rules say so */
-	bool secret;                    /* it may carry secrets: cut whenever the terms change */
+	char host[POLICY_NAME_MAX + 1]; /* the name that the rule allowed; "": the address was allowed */
+	bool permitted;                 /* in progress: cut if new rules do not allow it */
+	bool secret;                    /* may carry secrets: cut whenever the terms change */
 	atomic_bool reset;              /* end it with a reset towards the guest */
 	struct tally *tally;
 };
 
-/* Takes over an accepted connection. */
+/* Takes ownership of an accepted connection. */
 void flow_start(struct proxy *proxy, int guest);
-/* Connects to where the guest wanted to go. The failure is reported. */
+/* Connects to the guest's destination. A failure is reported. */
 int flow_connect(struct flow *flow);
-/* Breaks the connection to there off, with a reset. */
+/* Ends the connection to the destination with a reset. */
 void flow_disconnect(struct flow *flow);
-/* May this name be spoken to over this flow, by these rules? Else the reason and the rule that would allow it; both may be
- * up to 512 bytes. */
+/* True if these rules allow this name over this flow. Otherwise sets the reason and the rule that would allow it; both
+ * may be up to 512 bytes. */
 bool flow_allows(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule);
 #define FLOW_TEXT 512
-/* The same, after asking the resolver when the address is not known for an allowed name. May take seconds. */
+/* The same, but asks the resolver if the address is not recorded for an allowed name. May take seconds. */
 bool flow_check(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule);
-/* Reports a refusal in the flow's name. */
+/* Reports a refusal of the flow. */
 void flow_denied(struct flow *flow, const char *host, const char *reason, const char *rule);
 void flow_failed(struct flow *flow, const char *reason);
-/* Says no in the language of TLS, to a client that has sent its hello. */
+/* Refuses with a TLS alert, for a client that has sent its hello. */
 void flow_refuse_tls(struct flow *flow);
-/* Nothing more to say: gives the guest time to read what was said. */
+/* Gives the guest time to read the last bytes. */
 void flow_linger(struct flow *flow);
-/* The flow is allowed: reports and counts it. False when other rules came meanwhile that do not allow it. */
+/* The flow is allowed: reports and counts it. False if new rules came meanwhile that do not allow it. */
 bool flow_permit(struct flow *flow, const char *host);
 void flow_again(struct flow *flow);  /* reports one more request to the host that the flow is permitted for */
 void flow_revoke(struct flow *flow); /* it is refused after all */
@@ -176,16 +176,16 @@ bool flow_wait(int fd, short events, int timeout_ms);
 
 /* ---- leash_relay.c, leash_web.c ---- */
 
-/* Carries bytes both ways until both sides are done. */
+/* Carries bytes in both directions until both sides have ended. */
 void relay_run(struct flow *flow);
 /* Carries HTTP requests one by one, each checked. */
 void web_run(struct flow *flow);
-/* Ends TLS here with a certificate of the sandbox's authority, and carries requests with their secrets. */
+/* Terminates TLS here with a certificate of the sandbox's authority, and carries requests with their secrets. */
 void web_run_tls(struct flow *flow, const struct terms *terms, const char *name);
 
 /* ---- leash_dns.c, leash_udp.c ---- */
 
-/* Looks an allowed name up, unless its addresses are known, and notes them. */
+/* Looks an allowed name up, unless its addresses are known, and records them. */
 void dns_learn(struct proxy *proxy, const struct terms *terms, const char *name);
 void dns_serve_datagram(struct proxy *proxy);           /* one question is waiting on proxy->dns */
 void dns_serve_connection(struct proxy *proxy, int fd); /* takes it */

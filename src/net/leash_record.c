@@ -1,6 +1,6 @@
 /*
- * The log and the counters of a leash, for leash.c, which holds its lock around every call. Both are bounded, whatever
- * arrives. The file that they are read back from is not trusted.
+ * The log and the counters of a leash, for leash.c, which holds its lock around every call. Both are bounded. The file
+ * that they are read back from is not trusted.
  */
 #include "net/leash_record.h"
 
@@ -20,14 +20,14 @@ struct leash_record {
 	size_t count;
 };
 
-/* ---- what comes in ---- */
+/* ---- events and traffic ---- */
 
 static json_int_t time_of(json_t *event)
 {
 	return json_integer_value(json_object_get(event, "at_ms"));
 }
 
-/* The same line told again: more of what was told alike is counted later, under the time of the first. */
+/* True if both report the same event: a later report adds its count to the first one. */
 static bool same_line(json_t *one, json_t *other)
 {
 	static const char *const keys[] = { "at_ms", "port", "verdict", "kind", "host", "reason" };
@@ -38,7 +38,7 @@ static bool same_line(json_t *one, json_t *other)
 	return true;
 }
 
-/* In the order of time, whatever order they are told in, and each line once, with the sum of its counts. */
+/* Sorted by time, even if reports arrive in another order. Equal events are one entry with the sum of the counts. */
 void leash_record_event(struct leash_record *record, json_t *event, json_int_t count)
 {
 	static const char *const texts[] = { "verdict", "kind", "host", "reason", "rule" };
@@ -107,7 +107,7 @@ void leash_record_traffic(struct leash_record *record, json_t *list)
 	}
 }
 
-/* ---- what is asked ---- */
+/* ---- reading the record ---- */
 
 static size_t used(const struct leash_record *record)
 {

@@ -1,6 +1,6 @@
 /*
- * What is kept of what a leash saw: the newest events and the bytes per destination. It lives in the supervisor, so it
- * outlives the leash process, and as text in the sandbox's directory while the sandbox hibernates.
+ * The record of a leash: its newest events and the bytes per destination. It is kept in the supervisor, so it outlives
+ * the leash process. While the sandbox hibernates, it is a text in the sandbox's directory.
  */
 #ifndef HUSK_LEASH_RECORD_H
 #define HUSK_LEASH_RECORD_H
@@ -11,10 +11,9 @@
 
 struct leash_record;
 
-struct leash_record *leash_record_new(
-	const char *saved); /* NULL without memory; a text it cannot read counts as none */
+struct leash_record *leash_record_new(const char *saved); /* NULL without memory; an unreadable text is ignored */
 void leash_record_free(struct leash_record *record);
-/* Of the process's messages; both bounded. The process is the less trusted side: anything odd is left out. */
+/* From messages of the process; both bounded. The process is less trusted: malformed parts are ignored. */
 void leash_record_event(struct leash_record *record, json_t *event, json_int_t count);
 void leash_record_traffic(struct leash_record *record, json_t *list);
 uint64_t leash_record_bytes(const struct leash_record *record); /* both ways */

@@ -7,15 +7,15 @@
 
 #include "net/leash_proxy.h"
 
-#define PIPE_SIZE (512 << 10) /* asked for; a smaller one does as well */
-#define MOVES_MAX 64          /* before looking at the terms again */
+#define PIPE_SIZE (512 << 10) /* requested; a smaller pipe works too */
+#define MOVES_MAX 64          /* moves before the terms are checked again */
 
 struct direction {
 	int from, to;
 	int pipe[2];
 	size_t held;  /* bytes in the pipe */
-	bool over;    /* nothing more comes from `from` */
-	bool told;    /* and `to` knows */
+	bool over;    /* `from` has ended */
+	bool told;    /* … and `to` was informed */
 	bool sending; /* from the guest */
 };
 
@@ -33,7 +33,8 @@ static void direction_close(struct direction *d)
 	fd_close(&d->pipe[1]);
 }
 
-/* Moves what can be moved now. 1: something moved, 0: nothing can, -1: the connection is broken or out of bytes. */
+/* Moves as much as possible now. 1: bytes were moved; 0: none can be; -1: the connection is broken, or the byte limit
+ * is reached. */
 static int move(struct flow *flow, const struct policy *policy, struct direction *d)
 {
 	const unsigned flags = SPLICE_F_MOVE | SPLICE_F_NONBLOCK;
@@ -71,8 +72,8 @@ static int move(struct flow *flow, const struct policy *policy, struct direction
 	return moved;
 }
 
-/* Waits until one of the directions can go on. A side that hangs up while we do not read from it is seen when it is
- * written to; until then its hang-up would only wake us in vain. */
+/* Waits until one direction can continue. A hang-up of a side that is not being read is noticed by the next write;
+ * until then it would only wake this thread for nothing. */
 static int wait_for_more(const struct direction *up, const struct direction *down)
 {
 	struct pollfd ends[2] = { { .fd = up->from }, { .fd = up->to } };
@@ -90,7 +91,7 @@ static int wait_for_more(const struct direction *up, const struct direction *dow
 			ends[i].fd = -1;
 	if (poll(ends, 2, -1) < 0)
 		return errno == EINTR ? 0 : -1;
-	/* Broken without anything to move: the error is final. */
+	/* Broken with nothing to move: the error is final. */
 	for (size_t i = 0; i < 2; i++)
 		if (ends[i].revents & POLLNVAL)
 			return -1;
@@ -102,7 +103,7 @@ static int pump(struct flow *flow, struct direction *up, struct direction *down)
 	int result = 0;
 
 	while (result == 0 && !(up->told && down->told)) {
-		/* By the terms of the moment, so that a new rate or byte limit holds for what is under way too. */
+		/* Uses the current terms, so that a new rate or byte limit applies to open connections too. */
 		struct terms *terms = proxy_terms(flow->proxy);
 		int sent = 1, received = 1;
 

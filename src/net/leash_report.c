@@ -10,8 +10,8 @@
 
 #include "net/leash_proxy.h"
 
-#define ALIKE_MS 10000 /* verdicts alike are told once in this time */
-#define ALIKE_MAX 128  /* of them remembered */
+#define ALIKE_MS 10000 /* equal verdicts are reported once in this interval */
+#define ALIKE_MAX 128  /* how many are remembered */
 #define EVENTS_A_SECOND 40
 #define SEND_WAIT_MS 2000
 #define CHUNK_MIN 512u
@@ -26,7 +26,7 @@ struct tally {
 	atomic_uint_fast64_t sent, received, connections, denied;
 };
 
-/* What one report takes of a tally. */
+/* The part of a tally that one report contains. */
 struct taken {
 	uint64_t sent, received, connections, denied;
 	bool told;
@@ -35,8 +35,8 @@ struct taken {
 struct alike {
 	uint64_t hash; /* 0: free */
 	int64_t told_ms;
-	uint64_t held; /* not told yet */
-	char *event;   /* JSON without the count, for telling what was held */
+	uint64_t held; /* not reported yet */
+	char *event;   /* JSON without the count, to report the held ones */
 };
 
 struct reporter {
@@ -48,9 +48,9 @@ struct reporter {
 	int64_t second_ms;
 	unsigned in_second;
 	atomic_uint_fast64_t used; /* bytes, over the sandbox's life */
-	int64_t paid_us;           /* up to when the bytes carried are paid for, by the rate */
+	int64_t paid_us;           /* until when the rate allows the bytes carried so far */
 	bool told_exhausted;
-	int alarm; /* eventfd: rings for the main loop, which sleeps while there is nothing to report */
+	int alarm; /* eventfd: wakes the main loop, which sleeps if there is nothing to report */
 	bool asleep;
 };
 
@@ -108,7 +108,7 @@ static int send_event(struct proxy *proxy, const char *event, uint64_t count)
 	return text ? send_text(proxy, text, 0) : -1;
 }
 
-/* There will be something to report; lock held. */
+/* Marks that there is something to report; lock held. */
 static void stir(struct reporter *r)
 {
 	const uint64_t one = 1;
@@ -141,7 +141,7 @@ static char *verdict_json(const struct verdict *verdict)
 	return text;
 }
 
-/* The place of verdicts alike; the one told longest ago makes room. Lock held. */
+/* The slot of equal verdicts; the one reported longest ago is replaced. Lock held. */
 static struct alike *find_alike(struct reporter *r, uint64_t hash)
 {
 	struct alike *oldest = &r->alike[0];
@@ -288,7 +288,7 @@ void report_used(struct proxy *proxy, uint64_t used)
 {
 	uint_fast64_t own = atomic_load(&proxy->reporter->used);
 
-	/* What the supervisor knows may lag behind what we carried ourselves. */
+	/* The supervisor's count may be older than this process's own. */
 	while (own < used && !atomic_compare_exchange_weak(&proxy->reporter->used, &own, used))
 		;
 	pthread_mutex_lock(&proxy->reporter->lock);
@@ -298,7 +298,7 @@ void report_used(struct proxy *proxy, uint64_t used)
 
 /* ---- once a second, and when asked ---- */
 
-/* Adds what the tally has; takes it off again only when it is certain to have been told. */
+/* Adds the counts of the tally. They are subtracted only after the report was sent. */
 static bool add_tally(json_t *list, struct tally *tally, struct taken *taken)
 {
 	*taken = (struct taken){ atomic_load(&tally->sent), atomic_load(&tally->received),
@@ -344,7 +344,7 @@ static void flush_tallies(struct proxy *proxy)
 	json_decref(list);
 }
 
-/* Counts that may still change or were not told, and events held back. Lock held. */
+/* True if counts may still change or were not reported, or events are held back. Lock held. */
 static bool has_more(struct reporter *r)
 {
 	for (size_t i = 0; i <= LEASH_DESTINATIONS_MAX; i++) {

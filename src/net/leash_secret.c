@@ -9,7 +9,7 @@
 
 #include "net/leash_web.h"
 
-#define MASK_MIN 8 /* a shorter value would be found in anything */
+#define MASK_MIN 8 /* a shorter value would match too often */
 #define BASIC "Basic "
 #define BASIC_MAX 8192u
 
@@ -120,7 +120,7 @@ int mask_open(struct mask *mask, const struct terms *terms, const char *name, ui
 		return -1;
 	for (int i = policy_secret_for(terms->policy, name, port, 0); i >= 0;
 	     i = policy_secret_for(terms->policy, name, port, (size_t)i + 1)) {
-		/* Of a header's "Bearer TOKEN" the second word is what a host would repeat. */
+		/* Of a header's "Bearer TOKEN", a host would repeat the second word. */
 		const char *word = terms->policy->secrets[i].header ? strrchr(terms->values[i], ' ') : NULL;
 
 		if (strlen(terms->values[i]) >= MASK_MIN)
@@ -142,7 +142,7 @@ static void hide(char *data, size_t size, const char *value)
 	}
 }
 
-/* How many bytes at the end may be the beginning of a value. */
+/* How many bytes at the end may be the start of a value. */
 static size_t begun(const struct buf *tail, const char *value)
 {
 	size_t most = MIN(strlen(value) - 1, tail->size);

@@ -89,7 +89,7 @@ void stream_free(struct stream *stream)
 
 /* ---- handshakes ---- */
 
-/* `result` of a failed handshake in words. */
+/* The `result` of a failed handshake, in words. */
 static int handshake_fail(struct stream *stream, struct husk_error *err)
 {
 	long verdict = SSL_get_verify_result(stream->ssl);
@@ -154,11 +154,11 @@ static int load_authorities(int fd, X509_STORE *store, struct husk_error *err)
 		X509_free(certificate);
 	}
 	BIO_free(bio);
-	ERR_clear_error(); /* the end of the file is an error to PEM */
+	ERR_clear_error(); /* PEM reports the end of the file as an error */
 	return count ? 0 : husk_fail(err, HUSK_UNAVAILABLE, "the host's certificate authorities cannot be read");
 }
 
-/* One for the process, made when the first secret is used: reading some hundred certificates takes milliseconds. */
+/* One per process, made when the first secret is used: reading some hundred certificates takes milliseconds. */
 static SSL_CTX *client_context(struct proxy *proxy, struct husk_error *err)
 {
 	pthread_mutex_lock(&proxy->tls_lock);
@@ -170,7 +170,7 @@ static SSL_CTX *client_context(struct proxy *proxy, struct husk_error *err)
 			authority_fail(err, "cannot set up TLS");
 		} else if (load_authorities(proxy->authorities, SSL_CTX_get_cert_store(context), err) == 0) {
 			SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
-			/* Many a server just hangs up; what it sent is no worse for that. */
+			/* Many servers close without a TLS close message; their data is still valid. */
 			SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
 			proxy->client = steal_pointer(context);
 		}
@@ -217,7 +217,7 @@ int stream_accept_tls(struct stream *stream, struct authority *authority, const 
 		return -1;
 	SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
 	int result = stream_wrap(stream, context, err);
-	SSL_CTX_free(context); /* the connection holds on to it */
+	SSL_CTX_free(context); /* the connection keeps a reference */
 	if (result < 0)
 		return -1;
 	SSL_set_accept_state(stream->ssl);

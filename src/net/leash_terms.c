@@ -152,7 +152,7 @@ void proxy_apply(struct proxy *proxy, struct terms *terms)
 	for (struct flow *flow = proxy->flows; flow; flow = flow->next) {
 		if (!flow->permitted || (!flow->secret && flow_allows(flow, terms, flow->host, reason, rule)))
 			continue;
-		/* Its thread finds both ends closed and clears up; the descriptors stay its own. */
+		/* The flow's thread finds both ends closed and cleans up; it still owns the descriptors. */
 		flow->reset = true;
 		shutdown(flow->guest, SHUT_RDWR);
 		if (flow->remote >= 0)

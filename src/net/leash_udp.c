@@ -22,8 +22,8 @@ struct pair {
 	int fd; /* -1: free */
 	uint32_t address;
 	uint16_t port;
-	struct sockaddr_in guest; /* which of its addresses, too: a copied machine has those of its past */
-	struct terms *terms;      /* those it was last judged by */
+	struct sockaddr_in guest; /* includes the address: a copied machine may use an earlier one */
+	struct terms *terms;      /* the terms of the last check */
 	struct tally *tally;
 	int64_t used_ms;
 };
@@ -36,7 +36,7 @@ struct relay {
 
 /* ---- the verdict ---- */
 
-/* Names and what hides them do not get past the resolver by datagram, unless the address was listed by hand. */
+/* Blocks DNS by datagram to other servers, encrypted or not, unless the address is listed explicitly. */
 static bool is_resolver_port(uint16_t port)
 {
 	return port == 53 || port == 853 || port == 5353;
@@ -80,7 +80,7 @@ static void pair_close(struct proxy *proxy, struct pair *pair)
 	*pair = (struct pair){ .fd = -1 };
 }
 
-/* The pair with these ends, or a free place, or the one that has been quiet longest. */
+/* The pair with these ends, or a free slot, or the pair that has been idle longest. */
 static struct pair *pair_find(struct relay *relay, const struct sockaddr_in *guest, uint32_t address, uint16_t port,
 			      bool *found)
 {
@@ -124,7 +124,7 @@ static int pair_open(struct proxy *proxy, struct pair *pair, const struct sockad
 	return 0;
 }
 
-/* Other terms since it was judged: it is judged again. */
+/* Checks the pair again if the terms have changed. */
 static bool pair_holds(struct proxy *proxy, struct pair *pair)
 {
 	struct terms *now = proxy_terms(proxy);
@@ -144,7 +144,7 @@ static bool pair_holds(struct proxy *proxy, struct pair *pair)
 
 /* ---- from the guest ---- */
 
-/* One datagram and where it was meant to go. */
+/* Receives one datagram and its destination. */
 static ssize_t receive(struct relay *relay, struct sockaddr_in *from, struct sockaddr_in *to)
 {
 	char control[CMSG_SPACE(sizeof(struct sockaddr_in)) * 2];
@@ -229,7 +229,8 @@ static void to_guest(struct relay *relay, struct pair *pair)
 	} packet = { 0 };
 	ssize_t got = recv(pair->fd, relay->data, DATAGRAM_MAX, MSG_DONTWAIT);
 
-	/* An error (nobody listens there) was taken off by the read. What does not fit a packet cannot go: no fragments. */
+	/* The read has removed a pending error (no listener there). A datagram larger than a packet cannot be sent:
+	 * fragments are not supported. */
 	if (got < 0 || (size_t)got > MTU - sizeof(packet.ip) - sizeof(packet.udp))
 		return;
 	memcpy(packet.data, relay->data, (size_t)got);

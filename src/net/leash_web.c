@@ -1,17 +1,18 @@
 /*
- * Carries HTTP requests of the guest one by one, each checked before a byte of it goes out: on a connection that is kept
- * alive the next request may name another host. Used for plain HTTP, and for TLS to hosts that secrets belong to, where
- * TLS ends here. Answers are followed to their end, and pass unchanged but for one header.
+ * Carries HTTP requests of the guest one by one. Each is checked before any of its bytes is sent, because on a
+ * persistent connection the next request may name another host. Used for plain HTTP, and for TLS to the hosts of
+ * secrets, where TLS ends here. Answers are followed to their end, and pass unchanged except for one header.
  *
- * The host must never see a request that was not checked, whatever it makes of the bytes. So:
- * - a request is written anew from its parsed head, and the host reads what was checked;
- * - the next request goes out when the answer to the one before it has ended, and an answer that nobody asked for ends
- *   the connection;
- * - a request with a body is the last one on its connection: it goes out with "Connection: close", so that a host which
- *   ignores the body does not take it for the next request; and http.c refuses a body that begins with a request line;
- * - a body that is cut short ends in a reset, never as if it were whole;
- * - only a WebSocket may take a connection over, on its first request: anything else that does (h2c) could then name
- *   hosts unseen.
+ * The host must never see a request that was not checked, even if it parses the bytes differently. So:
+ * - a request is written again from its parsed head, and the host reads exactly what was checked;
+ * - the next request is sent after the answer to the previous one has ended, and an answer without a request ends the
+ *   connection;
+ * - a request with a body is the last one on its connection. It is sent with "Connection: close", so that a host that
+ *   ignores the body does not take it for the next request; and leash_http.c refuses a body that begins with a request
+ *   line;
+ * - a body that is cut short ends with a reset, never like a complete one;
+ * - only a WebSocket may take over a connection, on its first request: another protocol (h2c) could then name hosts
+ *   unseen.
  */
 #include "net/leash_web.h"
 
@@ -20,28 +21,32 @@
 #include "net/authority.h"
 
 #define CHUNK 32768u
-#define PENDING_MAX (128u << 10) /* of what waits to be written to one side */
+#define PENDING_MAX (128u << 10) /* limit of bytes that wait to be written to one side */
 
 struct web {
 	struct flow *flow;
 	struct stream guest, remote;
 	const char *only;          /* TLS: the one host that requests may name; NULL: plain */
-	const struct terms *terms; /* TLS: those the connection was let through by, which has its secrets */
+	const struct terms *terms; /* TLS: the terms that allowed the connection, with its secrets */
 	struct mask mask;
-	struct buf in;                                      /* from the guest, not looked at yet */
+	struct buf in;                                      /* from the guest, not parsed yet */
 	struct buf up, down;                                /* waiting to be written to the host, to the guest */
 	enum { HEAD, BODY, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
 	struct http_body body;
-	enum { IDLE, ANSWER_HEAD, ANSWER_BODY } due; /* of the host's side: what it owes to the last request */
-	struct buf answer;                           /* until its head is whole */
+	enum {
+		IDLE,
+		ANSWER_HEAD,
+		ANSWER_BODY
+	} due;             /* state of the host's side: what is still due for the last request */
+	struct buf answer; /* the head of the answer until it is complete */
 	struct http_body answer_body;
-	bool bodiless; /* the answer has no body whatever its head says */
+	bool bodiless; /* the answer has no body, even if its head announces one */
 	bool last;     /* the answer that is due ends the connection */
-	bool over;     /* nothing more of the host is wanted */
+	bool over;     /* no more bytes of the host are wanted */
 	size_t requests;
-	uint64_t early; /* bytes that came before it was known whom to count them for */
+	uint64_t early; /* bytes that arrived before their destination was known */
 	bool blocked;   /* a request waits for room towards the host */
-	bool finished;  /* the host knows that nothing more comes */
+	bool finished;  /* the host was informed that nothing more follows */
 	char chunk[CHUNK];
 };
 
@@ -68,7 +73,7 @@ static int deny(struct web *web, const char *host, const char *reason, const cha
 	return refuse(web, "403 Forbidden", reason, rule);
 }
 
-/* What cannot be read in one way only. Once the answer has begun there is no place for a word of ours. */
+/* For a request that can be read in more than one way. Once the answer has begun, no error answer can be sent. */
 static int refuse_malformed(struct web *web, const char *reason)
 {
 	flow_denied(web->flow, web->only ? web->only : web->flow->host, reason, "");
@@ -93,9 +98,9 @@ static bool is_websocket(const struct web *web, const struct http_request *reque
 	return true;
 }
 
-/* Headers that do not go on: those that write_head writes itself, those that speak of this connection only (a host that
- * obeys "Connection: content-length" reads another request than we do), offers of other protocols, and of encodings that
- * would hide a secret coming back; and those that a secret is sent as. */
+/* Headers that are not passed on: those that write_head writes itself; those about this connection only (a host that
+ * obeys "Connection: content-length" would read another request); offers of other protocols; encodings that would hide
+ * a secret in the answer; and headers that a secret replaces. */
 static bool is_dropped(const struct web *web, const struct http_field *field, bool websocket)
 {
 	static const char *const dropped[] = { "host",       "connection", "proxy-connection",
@@ -141,7 +146,7 @@ static int write_head(struct web *web, const struct http_request *request, bool 
 	return bad | buf_append_string(out, "\r\n");
 }
 
-/* May it go out? 1: yes. 0: it was refused. -1: the connection is over. */
+/* Checks a request. 1: allowed. 0: refused. -1: the connection has ended. */
 static int check_request(struct web *web, const struct http_request *request)
 {
 	struct flow *flow = web->flow;
@@ -218,7 +223,7 @@ static int take_body(struct web *web)
 	return taken > 0 || web->state != BODY;
 }
 
-/* Looks at what the guest has sent, as far as the state allows. */
+/* Parses the guest's bytes as far as the state allows. */
 static int take_input(struct web *web)
 {
 	int more = 1;
@@ -243,7 +248,7 @@ static int take_input(struct web *web)
 
 /* ---- answers ---- */
 
-/* Bytes for the guest; `last`: of this answer. */
+/* Passes bytes to the guest; `last`: of this answer. */
 static int pass(struct web *web, const char *data, size_t size, bool last)
 {
 	return web->only ? mask_feed(&web->mask, data, size, last, &web->down) : buf_append(&web->down, data, size);
@@ -256,7 +261,7 @@ static int end_answer(struct web *web)
 	return pass(web, "", 0, true);
 }
 
-/* The head goes on, with a word to the guest if it is the last on this connection. */
+/* Passes the head on, and informs the guest if the answer is the last on this connection. */
 static int pass_head(struct web *web, size_t size)
 {
 	const char *data = web->answer.data;
@@ -269,7 +274,7 @@ static int pass_head(struct web *web, size_t size)
 	       pass(web, data + first, size - first, false);
 }
 
-/* What is no answer of HTTP/1 passes until the connection ends; the guest has said its last. */
+/* An answer that is not HTTP/1 passes until the connection ends; the guest can send no more requests. */
 static int pass_unread(struct web *web)
 {
 	const struct http_response open = { .framing = BODY_OPEN };
@@ -282,7 +287,7 @@ static int pass_unread(struct web *web)
 	return result;
 }
 
-/* The head is whole: what comes after it? */
+/* The head is complete: decides what follows. */
 static int begin_answer(struct web *web, size_t size, const struct http_response *response)
 {
 	if (response->status == 101 && web->state != UPGRADING)
@@ -302,7 +307,7 @@ static int begin_answer(struct web *web, size_t size, const struct http_response
 	return result;
 }
 
-/* Adds these bytes to the head; how many of them belong to what follows it. */
+/* Adds these bytes to the head. Returns how many of them come after it. */
 static ssize_t take_answer_head(struct web *web, const char *data, size_t size)
 {
 	struct http_response response;
@@ -321,7 +326,7 @@ static ssize_t take_answer_head(struct web *web, const char *data, size_t size)
 	return (ssize_t)rest;
 }
 
-/* Bytes of its body; how many of them are left. */
+/* Takes bytes of the body. Returns how many are left. */
 static ssize_t take_answer_body(struct web *web, const char *data, size_t size)
 {
 	ssize_t taken = http_body_feed(&web->answer_body, data, size);
@@ -357,7 +362,7 @@ static int take_answer(struct web *web, const char *data, size_t size)
 	return 0;
 }
 
-/* The host has said its last. */
+/* The host has closed its side. */
 static int end_answers(struct web *web)
 {
 	int result = pass(web, web->answer.size ? web->answer.data : "", web->answer.size, true);
@@ -445,7 +450,7 @@ static bool is_done(const struct web *web)
 	       (web->guest.over && web->remote.fd < 0);
 }
 
-/* Waits for either side. What TLS wants to do first (a key update) may be the opposite of what we want. */
+/* Waits for either side. TLS may first have to do the opposite of the wanted operation (a key update). */
 static int wait_sides(struct web *web)
 {
 	bool up = wants_guest(web), down = wants_remote(web);
@@ -466,7 +471,7 @@ static int wait_sides(struct web *web)
 	return 0;
 }
 
-/* What the guest has sent goes on to the host as far as it takes it. */
+/* Passes the guest's bytes to the host, as many as it accepts. */
 static int push(struct web *web)
 {
 	do {
@@ -561,7 +566,7 @@ void web_run_tls(struct flow *flow, const struct terms *terms, const char *name)
 	web->only = name;
 	web->terms = terms;
 	web->remote.fd = flow->remote;
-	/* The host first: it must be what it says before the guest hears from us in its name. */
+	/* The host first: its certificate must be valid before the guest gets an answer in its name. */
 	if (mask_open(&web->mask, terms, name, flow->port) < 0 ||
 	    stream_connect_tls(flow->proxy, &web->remote, name, &err) < 0) {
 		snprintf(reason, sizeof(reason), "%s: %.300s", name, err.message);

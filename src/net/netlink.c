@@ -1,6 +1,6 @@
 /*
- * rtnetlink requests; see netlink.h. The kernel is the only peer. A request either holds or fails with what was being
- * done: nothing here may go on after half of a set-up.
+ * rtnetlink requests; see netlink.h. The kernel is the only peer. A request either succeeds, or fails with an error
+ * that names the step: a set-up must never continue after a failed step.
  */
 #include "net/netlink.h"
 
@@ -81,7 +81,7 @@ static int send_request(int fd, struct netlink_message *message, const char *wha
 	return 0;
 }
 
-/* The error in an NLMSG_ERROR or NLMSG_DONE, as a positive errno; 0: it is a yes. */
+/* The error in an NLMSG_ERROR or NLMSG_DONE, as a positive errno; 0: success. */
 static int answer_error(const struct nlmsghdr *head)
 {
 	int number = 0;

@@ -1,5 +1,5 @@
 /*
- * Parses, checks and writes egress policies. libhusk calls it on what a caller asks for, before anything is created;
+ * Parses, checks and writes egress policies. libhusk calls it on a caller's policy, before anything is created;
  * supervisor and leash call it on the stored policy. Matching is in policy_match.c. A policy with an unknown field must
  * never be accepted, because that field would not be enforced.
  */
@@ -50,13 +50,13 @@ int policy_name_normalise(const char *name, size_t size, char *out)
 			return -1;
 		start += length + 1;
 	}
-	/* A NUL inside would have ended the string, and the last label with it. */
+	/* A NUL byte in the name would have ended the string early. */
 	return strlen(out) == size ? 0 : -1;
 }
 
 /* ---- one rule ---- */
 
-/* Takes ":443" or ":*" off the end of `text`. */
+/* Removes ":443" or ":*" from the end of `text`. */
 static int take_port(char *text, const char *whole, const char *field, struct policy_rule *rule, struct husk_error *err)
 {
 	char *colon = strchr(text, ':');
@@ -107,7 +107,7 @@ static int parse_network(char *text, const char *whole, const char *field, struc
 	return 0;
 }
 
-/* Why it is no name, for what people write most often. */
+/* Explains the most common mistakes in a name. */
 static int refuse_name(const char *whole, const char *field, struct husk_error *err)
 {
 	for (const char *c = whole; *c; c++)
@@ -151,7 +151,7 @@ static int parse_name(const char *text, const char *whole, const char *field, st
 	return rule->name ? 0 : husk_fail_memory(err);
 }
 
-/* A rule as one writes it: "*.example.com:8443", "10.1.2.0/24". `field` names it in the error. */
+/* Parses a rule: "*.example.com:8443", "10.1.2.0/24". `field` names it in the error. */
 static int policy_rule_parse(const char *text, const char *field, struct policy_rule *out, struct husk_error *err)
 {
 	struct policy_rule rule = { 0 };
@@ -295,7 +295,7 @@ static bool is_variable(const char *name)
 	return strspn(name, letters) > 0 && name[strspn(name, more)] == '\0' && strlen(name) <= 128;
 }
 
-/* Names that say where a request ends or whom it is for are the leash's. */
+/* Only the leash may write headers about the end or the destination of a request. */
 static bool is_header(const char *name)
 {
 	static const char *const ours[] = {
@@ -398,14 +398,14 @@ static int parse_mode(json_t *root, struct policy *policy, struct husk_error *er
 			 text ? text : "?");
 }
 
-/* ---- what does not go together ---- */
+/* ---- settings that conflict ---- */
 
-/* Does a rule of the policy reach everything that this host rule stands for, over TLS? */
+/* True if a rule of the policy allows all names of this host rule, over TLS. */
 static bool host_is_allowed(const struct policy *policy, const struct policy_rule *host)
 {
 	if (policy->mode == POLICY_OPEN)
 		return true;
-	/* A wildcard is reached by a wildcard at its level or above it: ask for one name below it. */
+	/* A wildcard is allowed by a wildcard at its level or above: this checks one name below it. */
 	cleanup_free char *probe = str_format("%s%s", host->below ? "-." : "", host->name);
 
 	return probe && policy_allows_name(policy, probe, host->port ? host->port : 443);

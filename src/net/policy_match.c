@@ -1,6 +1,6 @@
 /*
- * Decides what a policy says about a name or an address. The leash asks for each lookup, connection and datagram. The
- * functions are pure: they look at their arguments only, and anything that they do not recognise is denied.
+ * Decides whether a policy allows a name or an address. The leash asks for each lookup, connection and datagram. The
+ * functions are pure: they use their arguments only, and deny everything that they do not recognise.
  */
 #include "net/policy.h"
 
@@ -9,7 +9,7 @@ struct range {
 	int bits;
 };
 
-/* Not for a guest unless somebody listed an address by hand. Documentation ranges are nobody's, and stay public. */
+/* Denied to a guest unless an address is listed explicitly. Documentation ranges have no hosts, and count as public. */
 static const struct range special[] = {
 	{ 0x00000000, 8 },  /* 0.0.0.0/8: "this host" */
 	{ 0x0a000000, 8 },  /* 10.0.0.0/8 */
@@ -20,7 +20,7 @@ static const struct range special[] = {
 	{ 0xac100000, 12 }, /* 172.16.0.0/12 */
 	{ 0xc0000000, 24 }, /* 192.0.0.0/24: protocol assignments, one cloud's metadata */
 	{ 0xc0a80000, 16 }, /* 192.168.0.0/16 */
-	{ 0xc6120000, 15 }, /* 198.18.0.0/15: benchmarks, and what local proxies hand out */
+	{ 0xc6120000, 15 }, /* 198.18.0.0/15: benchmarks, and addresses of local proxies */
 	{ 0xe0000000, 3 },  /* 224.0.0.0/3: multicast, reserved, broadcast */
 };
 
@@ -77,7 +77,7 @@ bool policy_allows_name(const struct policy *policy, const char *name, uint16_t 
 	return false;
 }
 
-/* Is this rule narrow enough to have meant an address that stands in such a place? */
+/* True if the rule is narrow enough to mean an address of this kind. */
 static bool rule_means(const struct policy_rule *rule, uint32_t address, enum policy_place place)
 {
 	const struct range *range = special_range(address);
@@ -129,7 +129,7 @@ int policy_secret_for(const struct policy *policy, const char *name, uint16_t po
 	return -1;
 }
 
-/* How closely the secret's hosts stand for the name; 0: not at all. */
+/* How closely the secret's hosts match the name; 0: no match. */
 static size_t closeness(const struct policy_secret *secret, const char *name, uint16_t port)
 {
 	size_t best = 0;

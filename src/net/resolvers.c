@@ -55,7 +55,7 @@ static int read_variable(json_t *list, const char *value, struct husk_error *err
 	return 0;
 }
 
-/* What cannot be read in the host's own file is passed over, as the C library does. */
+/* Invalid lines of the host's own file are skipped, as the C library does. */
 static void read_file(json_t *list, const char *path)
 {
 	cleanup_free char *text = file_read(path, FILE_MAX_BYTES, NULL, NULL);
@@ -87,6 +87,6 @@ json_t *resolvers_list(const char *file, struct husk_error *err)
 		read_file(list, file);
 	}
 	if (json_array_size(list) == 0)
-		add(list, "127.0.0.1"); /* where the C library looks when nothing is said */
+		add(list, "127.0.0.1"); /* the C library's default */
 	return list;
 }

@@ -1,5 +1,5 @@
 /*
- * Whom the leash asks for names: the host's own resolvers, as they are at the moment.
+ * The resolvers that the leash asks: the host's own, as currently configured.
  */
 #ifndef HUSK_RESOLVERS_H
 #define HUSK_RESOLVERS_H
@@ -9,7 +9,7 @@
 #include "base/base.h"
 
 /* $HUSK_DNS ("addr[:port]", several with commas), else the nameservers of `file` (/etc/resolv.conf), as a list of
- * "addr:port" or "[addr]:port". INVALID names the fault in HUSK_DNS. New reference; NULL with err. */
+ * "addr:port" or "[addr]:port". INVALID names the error in HUSK_DNS. New reference; NULL with err. */
 json_t *resolvers_list(const char *file, struct husk_error *err);
 
 #endif

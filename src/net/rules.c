@@ -1,11 +1,11 @@
 /*
- * The packet rules of a gateway namespace. They are the same for every policy and never change while a machine lives: they
- * bring TCP and UDP of the guest to the leash's sockets, and refuse what finds no socket there, which is everything when
- * no leash runs. Who may go where is decided by the leash; what is not plain IPv4 from an address of its own ends
- * here, before the kernel's IP stack has looked at it.
+ * The packet rules of a gateway namespace. They are the same for every policy and never change during a machine's life.
+ * They bring TCP and UDP of the guest to the leash's sockets, and refuse packets without a socket, which are all
+ * packets if no leash runs. The leash decides about destinations. Packets other than plain IPv4 from a guest address
+ * are dropped here, before the kernel's IP stack reads them.
  *
- * Its own are all guest addresses of the instance: a copy of another machine still has sockets with that one's address.
- * Whose it is does not matter on a wire with one guest; what goes back goes down the same wire.
+ * Guest addresses are all those of the instance: a copied machine still has sockets with the address of the original.
+ * The exact address does not matter on a link with one guest, because answers take the same link.
  */
 #include "net/rules.h"
 
@@ -17,8 +17,8 @@
 #include "net/leash.h"
 
 /*
- * ingress: no ARP, IPv6, VLANs, fragments (their later parts carry no ports), other protocols, nor foreign source addresses.
- * to_leash: tproxy keeps the destination the guest asked for; where no socket of the leash listens it does not match.
+ * ingress: no ARP, IPv6, VLANs, fragments (later parts have no ports), other protocols, or foreign source addresses.
+ * to_leash: tproxy keeps the guest's destination; it does not match if no socket of the leash listens.
  */
 static const char *const template =
 	"table netdev husk {\n"
@@ -46,8 +46,8 @@ static const char *const template =
 	"}\n";
 
 /*
- * Loaded when it is first needed: only supervisors need it, and linked in it would cost every start of every husk command
- * a millisecond. Set once, under the lock.
+ * Loaded on first use: only supervisors need it, and linking it would add a millisecond to every start of a husk
+ * command. Set once, under the lock.
  */
 static struct library {
 	void *handle;
@@ -85,7 +85,7 @@ static int library_load(struct husk_error *err)
 	return 0;
 }
 
-/* Can they be loaded on this host at all? */
+/* Checks that rules can be loaded on this host. */
 static int rules_available(struct husk_error *err)
 {
 	pthread_mutex_lock(&library_lock);

@@ -6,7 +6,7 @@
 
 #include "net/address.h"
 
-/* Loads them into the calling thread's network namespace, for guest frames that arrive on `device`. */
+/* Loads the rules into the calling thread's network namespace, for guest frames that arrive on `device`. */
 int rules_load(const char *device, const struct address_link *link, struct husk_error *err);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * The file with what the guest must never see. libhusk makes it when a sandbox gets secrets, fork copies it, the supervisor
- * reads it for the leash. No value and no key may appear in an error message, a log or a temporary file of another mode.
+ * The file of secrets, which the guest must never see. libhusk makes it when a sandbox gets secrets, fork copies it,
+ * the supervisor reads it for the leash. No value and no key may appear in an error message, a log or a temporary file
+ * of another mode.
  *
  *   {"values":{"TOKEN":"…"},"certificate":"PEM","key":"PEM"}
  */
@@ -13,7 +14,7 @@ static json_t *parse(const char *text, struct husk_error *err)
 {
 	json_t *root = json_loads(text, 0, NULL);
 
-	/* Not jansson's own message: it quotes what it read. */
+	/* jansson's own message is not used, because it quotes its input. */
 	if (json_is_object(root) && json_is_object(json_object_get(root, "values")) &&
 	    json_is_string(json_object_get(root, "certificate")) && json_is_string(json_object_get(root, "key")))
 		return root;
@@ -22,7 +23,7 @@ static json_t *parse(const char *text, struct husk_error *err)
 	return NULL;
 }
 
-/* A value goes into a header line as it is, so it must not be able to end one. */
+/* A value becomes part of a header line, so it must not contain a line end. */
 static int check_value(const char *name, const char *value, struct husk_error *err)
 {
 	size_t size = strlen(value);

@@ -1,13 +1,13 @@
 /*
- * husk.h over a server's HTTP API (docs/api.md), for handles that husk_open made from a URL. Each function here stands behind
- * the one of husk.h that has the same name: that one calls it when its handle has a `remote`.
+ * husk.h over a server's HTTP API (docs/api.md), for handles that husk_open made from a URL. Each function of husk.h
+ * calls the function of the same name here if its handle has a `remote`.
  *
- * Two ways of talking. What the catalog or a supervisor answers is one request and one JSON document each
- * (remote_sandboxes.c …). What the guest answers (processes, files, watches, ports, code) is the wire protocol on a
- * connection that the server relays to the supervisor: remote_tunnel gives it, and src/client/ speaks it as it does on a
- * local socket.
+ * Two protocols are used. Answers of the catalog or a supervisor are one request and one JSON document each
+ * (remote_sandboxes.c …). For the guest (processes, files, watches, ports, code) the wire protocol is used, on a
+ * connection that the server relays to the supervisor: remote_tunnel opens it, and src/client/ uses it like a local
+ * socket.
  *
- * The server is not trusted beyond what it is asked for: its answers are parsed as an attacker's, within bounds.
+ * The server is not trusted: its answers are parsed within bounds, like those of an attacker.
  */
 #ifndef HUSK_REMOTE_H
 #define HUSK_REMOTE_H
@@ -21,18 +21,19 @@ struct remote;
 
 /* ---- remote_open.c: where the server is ---- */
 
-/* Whether husk_open takes this for a server and not for a directory: "unix:", "http://" or "https://" is in front. */
+/* True if husk_open takes this text for a server and not for a directory: it begins with "unix:", "http://" or
+ * "https://". */
 bool remote_is_url(const char *text);
 int remote_open(const struct husk_host *host, struct remote **out, struct husk_error *err);
-/* Waits a moment for what was written to tunnels to be on its way. */
+/* Waits a moment until the bytes written to tunnels are sent. */
 void remote_close(struct remote *remote);
 const char *remote_url(const struct remote *remote);
-/* What is not offered over the API: UNAVAILABLE, naming it and what to do instead. */
+/* For calls that the API does not offer: UNAVAILABLE, with the name of the call and an alternative. */
 int remote_refuse(const struct remote *remote, const char *what, const char *instead, struct husk_error *err);
 
 /* ---- remote_tunnel.c ---- */
 
-/* A connection to the supervisor of a sandbox, for the methods that its agent answers; HELLO is exchanged. */
+/* A connection to the supervisor of a sandbox, for the methods that its agent answers. HELLO is done. */
 int remote_tunnel(struct remote *remote, const char *sandbox, struct husk_error *err);
 
 /* ---- remote_sandboxes.c ---- */

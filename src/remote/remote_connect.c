@@ -1,6 +1,6 @@
 /*
- * Connections to a server: the unix socket, or TCP to the first of the host's addresses that answers. Says for each
- * failure what to type, since this is where a new user comes to stand.
+ * Connections to a server: the unix socket, or TCP to the first of the host's addresses that answers. Each error
+ * message says what to type, because new users meet these errors first.
  */
 #include <fcntl.h>
 #include <grp.h>
@@ -19,7 +19,7 @@
 
 /* ---- the unix socket ---- */
 
-/* Is the user listed in the group, though this process does not have it yet? */
+/* True if the user is listed in the group, but this process does not have the group yet. */
 static bool joined_later(const char *user, gid_t group)
 {
 	gid_t listed[256];
@@ -34,7 +34,8 @@ static bool joined_later(const char *user, gid_t group)
 	return false;
 }
 
-/* The group that the socket is for, by name or number; NULL: there is none. The way to it may be closed too. */
+/* The group that may use the socket, by name or number; NULL: none. If the socket cannot be looked at, Husk's own
+ * group. */
 static char *socket_group(const char *path, gid_t *number)
 {
 	struct stat status;
@@ -101,7 +102,7 @@ static int connect_unix(const struct remote *remote, struct husk_error *err)
 
 /* ---- TCP ---- */
 
-/* A server that vanished without a word is noticed within a minute, also while it is only listened to. */
+/* A server that vanished is noticed within a minute, even if the client only reads. */
 static void set_options(int fd)
 {
 	int timeout = 60000;

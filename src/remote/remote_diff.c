@@ -1,5 +1,6 @@
 /*
- * What changed in a sandbox, over the API. The server compares, because it knows which build of a template a sandbox is from.
+ * Changes in a sandbox, over the API. The server compares, because it knows which build of a template a sandbox was
+ * made from.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"

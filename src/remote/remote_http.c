@@ -1,7 +1,7 @@
 /*
- * One request to a server, and its answer: HTTP/1.1 on a connection of its own. The answer's bytes are not trusted: heads
- * and chunks are parsed by base/http1.c, documents are bounded in size and depth, and what is missing or of the wrong kind
- * is a failure. An error document becomes the husk_error that the local call would have given.
+ * One request to a server, and its answer: HTTP/1.1 on a connection of its own. The answer's bytes are not trusted:
+ * heads and chunks are parsed by base/http1.c, documents are bounded in size and depth, and a missing field or one of
+ * the wrong type is a failure. An error document becomes the husk_error that the local call would return.
  */
 #include "remote/remote_http.h"
 
@@ -107,7 +107,7 @@ int http_put_head(struct remote *remote, struct buf *out, const char *method, co
 	return bad;
 }
 
-/* The head, and the body when it is a document. */
+/* Sends the head, and the body if it is a document. */
 static int send_request(struct remote *remote, int fd, const struct exchange *x, struct husk_error *err)
 {
 	cleanup_wipe char *text = x->body ? json_dumps(x->body, JSON_COMPACT) : NULL;
@@ -132,7 +132,7 @@ static int send_request(struct remote *remote, int fd, const struct exchange *x,
 	return result;
 }
 
-/* 1: the server takes no more, and may have said why. */
+/* Returns 1 if the server reads no more; it may have answered why. */
 static int send_source(struct remote *remote, int fd, const struct exchange *x, struct husk_error *err)
 {
 	cleanup_free char *piece = malloc(PIECE + 32);
@@ -157,7 +157,7 @@ static int send_source(struct remote *remote, int fd, const struct exchange *x, 
 
 /* ---- receiving ---- */
 
-/* More bytes at the end of `in`: how many, 0 at the end. */
+/* Receives bytes at the end of `in`. Returns how many, 0 at the end of the stream. */
 static ssize_t receive(struct remote *remote, int fd, struct buf *in, struct husk_error *err)
 {
 	ssize_t count;
@@ -173,7 +173,7 @@ static ssize_t receive(struct remote *remote, int fd, struct buf *in, struct hus
 	return count;
 }
 
-/* The head. `in` keeps what was read past it. Answers 1xx but 101 are skipped. */
+/* Reads the head. `in` keeps the bytes after it. Answers 1xx except 101 are skipped. */
 static int read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
 {
 	for (;;) {
@@ -197,7 +197,7 @@ static int read_head(struct remote *remote, int fd, struct buf *in, struct http1
 	}
 }
 
-/* Hands the answer's body on, piece by piece. */
+/* Passes the answer's body on, piece by piece. */
 static int read_body(struct remote *remote, int fd, struct buf *in, const struct http1_head *head, husk_sink sink,
 		     void *data, struct husk_error *err)
 {
@@ -264,13 +264,13 @@ static enum husk_code code_of(const char *name, unsigned status)
 	return status == 401 || status == 403 ? HUSK_DENIED : HUSK_UNAVAILABLE;
 }
 
-/* NULL: it is no huskd. */
+/* NULL: the server is not huskd. */
 static const char *server_version(const struct http1_head *head)
 {
 	return http1_head_find(head, "X-Husk-Version");
 }
 
-/* A path or a field that the server does not know is one of another version. */
+/* If the server does not know a path or a field, its version probably differs: adds that to the error. */
 static void add_version(const struct http1_head *head, const char *message, struct husk_error *err)
 {
 	const char *version = server_version(head);

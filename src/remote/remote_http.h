@@ -1,6 +1,6 @@
 /*
- * What the files of src/remote/ share: the server's address, connections to it, and one request with its answer. A
- * connection is a plain descriptor whatever is below it: of https:// it is one end of a socket pair, and a thread at the
+ * Declarations that the files of src/remote/ share: the server's address, connections to it, and one request with its
+ * answer. A connection is always a plain descriptor. For https:// it is one end of a socket pair, and a thread at the
  * other end does TLS (remote_tls.c).
  */
 #ifndef HUSK_REMOTE_HTTP_H
@@ -21,58 +21,59 @@ struct remote {
 	SSL_CTX *tls;      /* NULL: plain */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	size_t threads; /* that do TLS for connections */
+	size_t threads; /* threads that do TLS for connections */
 };
 
 /* ---- remote_connect.c ---- */
 
-/* A fresh connection, or -1 with what to do about it. */
+/* A new connection, or -1 with an error that says what to do. */
 int remote_connect(struct remote *remote, struct husk_error *err);
 
 /* ---- remote_tls.c ---- */
 
 /* `ca_file` NULL: the host's trust store. */
 int tls_setup(struct remote *remote, const char *ca_file, struct husk_error *err);
-/* Shakes hands on a connected socket, which is taken, and gives the descriptor that stands for the plain stream. */
+/* Does the handshake on a connected socket, which it takes over, and returns the descriptor of the plain stream. */
 int tls_wrap(struct remote *remote, int fd, struct husk_error *err);
 
 /* ---- remote_http.c ---- */
 
-#define ANSWER_MAX (64u << 20) /* of a document */
+#define ANSWER_MAX (64u << 20) /* of a JSON document */
 
 struct exchange {
 	const char *method;
-	char *target; /* path and query, from target_make and target_add; NULL: there was no memory */
+	char *target; /* path and query, from target_make and target_add; NULL: out of memory */
 	json_t *body; /* NULL: none. Freed by exchange_run */
 	/* A body of any size instead of `body`, with its Content-Type. */
 	husk_source source;
 	void *source_data;
 	const char *type;
 	const char *idempotency_key; /* NULL: none */
-	/* Gets the bytes of a good answer as they come; NULL: they are one document. */
+	/* Receives the bytes of a successful answer as they arrive; NULL: the answer is one document. */
 	husk_sink sink;
 	void *sink_data;
-	/* A header of the answer that is wanted: its value (NULL: none came), to be freed. */
+	/* The wanted header of the answer, and its value (NULL: missing), which the caller frees. */
 	const char *wanted_header;
 	char *header;
 };
 
-/* Makes the request and frees what is in `x` but `header`. The answer goes to the sink, or as JSON to *out (which may be
- * NULL when it does not matter). Fails with the error that the server tells. */
+/* Makes the request and frees the members of `x` except `header`. The answer goes to the sink, or as JSON to *out,
+ * which may be NULL. Fails with the server's error. */
 int exchange_run(struct remote *remote, struct exchange *x, json_t **out, struct husk_error *err);
-/* The answer to a GET as JSON; takes `target`. */
+/* The answer to a GET as JSON; frees `target`. */
 int exchange_get(struct remote *remote, char *target, json_t **out, struct husk_error *err);
 
-/* "%s": the next argument, escaped so that it is one segment of the path, or one value of the query; "%d": an int64_t. */
+/* "%s": the next argument, escaped as one segment of the path or one value of the query; "%d": an int64_t. */
 char *target_make(const char *format, ...);
-/* Adds "?name=value" or "&name=value", escaped; a value of NULL adds nothing. Frees and gives NULL without memory. */
+/* Adds "?name=value" or "&name=value", escaped; a value of NULL adds nothing. Without memory, frees `target` and
+ * returns NULL. */
 char *target_add(char *target, const char *name, const char *value);
 char *target_add_int(char *target, const char *name, int64_t value);
 
 int http_send(struct remote *remote, int fd, const char *bytes, size_t size, struct husk_error *err);
 /* Puts the request line and the headers that every request has; the caller adds the rest and the empty line. */
 int http_put_head(struct remote *remote, struct buf *out, const char *method, const char *target);
-/* An answer with an error: reads the rest of it, fills err, -1. */
+/* Handles an error answer: reads the rest of it, fills err, returns -1. */
 int http_fail(struct remote *remote, int fd, struct buf *in, const struct http1_head *head, struct husk_error *err);
 /* The connection broke: GONE. */
 int http_lost(const struct remote *remote, struct husk_error *err);

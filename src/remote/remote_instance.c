@@ -1,5 +1,5 @@
 /*
- * The instance behind the API: events, logs, and what its owner may ask for (checks, clearing up, tokens).
+ * The instance behind the API: events, logs, and the owner's calls (checks, clean-up, tokens).
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"
@@ -26,7 +26,7 @@ static int read_event(const json_t *item, struct husk_event *out, struct husk_er
 	return read_done(&r, "an event", err);
 }
 
-/* One page behind what is there; *more: it was full. */
+/* Appends one page to the list; *more: the page was full. */
 static int add_events(const json_t *document, struct husk_event **list, size_t *count, struct husk_error *err)
 {
 	const json_t *array = read_array(document, "events", err);
@@ -85,7 +85,7 @@ static int gather(void *data, const void *bytes, size_t size)
 	return text->bytes.size + size > ANSWER_MAX || buf_append(&text->bytes, bytes, size) < 0;
 }
 
-/* "inode:offset", as the server gave it. */
+/* "inode:offset", as the server sent it. */
 static int take_position(const char *text, struct husk_log_position *position)
 {
 	unsigned long long file, offset;

@@ -1,5 +1,5 @@
 /*
- * The network of a sandbox over the API: its policy, what it was denied, and what it sent where.
+ * The network of a sandbox over the API: its policy, its denied connections, and its traffic.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"

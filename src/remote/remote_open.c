@@ -1,7 +1,7 @@
 /*
- * Where a server is: "unix:/run/husk/huskd.sock", "http://127.0.0.1:7820", "https://husk.example". Nothing is connected
- * when a handle is opened; each request makes a connection of its own, as each local call does. The token is kept for
- * as long as the handle, is sent to this server only, and never shown.
+ * Parses the address of a server: "unix:/run/husk/huskd.sock", "http://127.0.0.1:7820", "https://husk.example". Opening
+ * a handle connects to nothing; each request makes a connection of its own, as each local call does. The token is kept
+ * as long as the handle, is sent to this server only, and is never shown.
  */
 #include "base/thread.h"
 #include "remote/remote_http.h"
@@ -22,7 +22,7 @@ static int fail_url(const char *url, struct husk_error *err)
 			       url);
 }
 
-/* "host", "host:port", "[v6]:port", with nothing but a slash behind it. */
+/* "host", "host:port", "[v6]:port", followed by nothing except a slash. */
 static int split_authority(struct remote *remote, const char *text, const char *port, struct husk_error *err)
 {
 	size_t size = strcspn(text, "/?#");
@@ -109,7 +109,7 @@ void remote_close(struct remote *remote)
 		;
 	bool quiet = remote->threads == 0;
 	pthread_mutex_unlock(&remote->lock);
-	if (!quiet) /* a socket of husk_dial that is open still: its thread goes on, with what it needs */
+	if (!quiet) /* a socket of husk_dial is still open: its thread continues, so its data is not freed */
 		return;
 	SSL_CTX_free(remote->tls);
 	pthread_mutex_destroy(&remote->lock);

@@ -1,5 +1,5 @@
 /*
- * Checkpoints of a sandbox over the API: take one, list them, remove one, go back to one.
+ * Checkpoints of a sandbox over the API: take one, list them, remove one, rewind to one.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"
@@ -63,7 +63,7 @@ static struct husk_rewound *read_rewound(const json_t *document, struct husk_err
 	}
 	out->dropped = read_count(&r, "dropped");
 	out->volumes = read_texts(&r, "volumes");
-	if (out->volumes && !out->volumes[0]) { /* husk.h: none is NULL */
+	if (out->volumes && !out->volumes[0]) { /* husk.h: an empty list is NULL */
 		strv_free(out->volumes);
 		out->volumes = NULL;
 	}

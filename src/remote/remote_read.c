@@ -1,6 +1,6 @@
 /*
- * The reader of the server's documents; see remote_read.h. jansson has parsed them: strings are UTF-8 without NUL, depth and
- * size are bounded. Here is whether they say what they should.
+ * Reads the server's documents; see remote_read.h. jansson has parsed them: strings are UTF-8 without NUL, depth and
+ * size are bounded. This file checks their fields.
  */
 #include "remote/remote_read.h"
 
@@ -256,7 +256,7 @@ struct husk_snapshot *read_snapshot(const json_t *document, struct husk_error *e
 		.cpu_milli = read_milli(&r, "cpus"),
 		.shared = read_bool(&r, "shared"),
 	};
-	if (out->tags && !out->tags[0]) { /* husk.h: none is NULL */
+	if (out->tags && !out->tags[0]) { /* husk.h: an empty list is NULL */
 		strv_free(out->tags);
 		out->tags = NULL;
 	}
@@ -415,7 +415,7 @@ struct husk_egress *read_egress(const json_t *document, struct husk_error *err)
 
 /* ---- files ---- */
 
-/* A path that is not UTF-8 comes in base64 as well. */
+/* A path that is not UTF-8 is sent in base64 as well. */
 static char *read_path(struct reading *reading)
 {
 	const char *exact = json_string_value(find(reading, "path_base64"));

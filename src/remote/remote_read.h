@@ -1,6 +1,6 @@
 /*
- * From the server's documents to the structures of husk.h, which the free functions of husk.h free. Nothing in a document
- * is taken for granted: what must be there and is not, or is of another kind, is PROTOCOL.
+ * Converts the server's documents to the structures of husk.h, which the free functions of husk.h free. Documents are
+ * not trusted: a required field that is missing, or of the wrong type, is PROTOCOL.
  */
 #ifndef HUSK_REMOTE_READ_H
 #define HUSK_REMOTE_READ_H
@@ -8,10 +8,10 @@
 #include "base/jansson.h"
 #include "husk.h"
 
-/* Reads the fields of one object; what went wrong is told at the end. */
+/* Reads the fields of one object; errors are reported at the end. */
 struct reading {
 	const json_t *from;
-	const char *wrong; /* the first field that was missing or no good */
+	const char *wrong; /* the first field that was missing or invalid */
 	bool no_memory;
 };
 char *read_text(struct reading *reading, const char *key); /* NULL: missing, or null */
@@ -34,10 +34,10 @@ struct husk_egress *read_egress(const json_t *document, struct husk_error *err);
 int read_traffic(const json_t *document, struct husk_egress_traffic **out, size_t *count, struct husk_error *err);
 int read_file(const json_t *document, struct husk_file *out, struct husk_error *err);
 
-/* The array `key` of a document as a NULL-terminated list made by `read` (one of the above); -1 with err. */
+/* The array `key` of a document as a NULL-terminated list; `read` (one of the above) makes each item. -1 with err. */
 int read_list(const json_t *document, const char *key, void *(*read)(const json_t *item, struct husk_error *err),
 	      void (*drop)(void *item), void ***out, struct husk_error *err);
-/* The array `key` itself; NULL with err when there is none. */
+/* The array `key` itself; NULL with err if it is missing. */
 const json_t *read_array(const json_t *document, const char *key, struct husk_error *err);
 
 #endif

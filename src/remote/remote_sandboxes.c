@@ -1,6 +1,6 @@
 /*
- * Sandboxes over the API: make, look at, list, change, end. Each function is one request, save the list, which comes in
- * pages.
+ * Sandboxes over the API: create, show, list, change, end. Each function is one request, except the list, which is read
+ * in pages.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"
@@ -8,7 +8,7 @@
 
 #define PAGE 1000
 
-/* An id or name that would be no segment of a path is nobody's. */
+/* An id or name that is not a valid segment of a path cannot exist. */
 static int check_name(const char *sandbox, struct husk_error *err)
 {
 	if (sandbox && *sandbox && !str_equal(sandbox, ".") && !str_equal(sandbox, ".."))
@@ -109,7 +109,7 @@ static char *list_target(const struct husk_filter *filter, const char *after, si
 	return target;
 }
 
-/* Moves a page behind the list; the page's own array goes. */
+/* Appends a page to the list and frees the page's own array. */
 static int join(struct husk_sandbox ***list, size_t *count, struct husk_sandbox **page, struct husk_error *err)
 {
 	size_t more = 0;
@@ -147,7 +147,7 @@ int remote_list(struct remote *remote, const struct husk_filter *filter, struct 
 			result = join(&list, &count, page, err);
 		const char *next = json_string_value(json_object_get(document, "next_cursor"));
 		free(after);
-		/* A server that goes on without giving anything would keep us for ever. */
+		/* Stops if a page adds nothing: otherwise a faulty server could keep this loop running for ever. */
 		after = next && result == 0 && count > before && count < limit ? strdup(next) : NULL;
 	} while (result == 0 && after);
 	if (result < 0)

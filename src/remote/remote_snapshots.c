@@ -1,6 +1,6 @@
 /*
- * What sandboxes are made from, over the API: snapshots and templates. A template is built on the server: from a definition
- * that it has, or from a root filesystem that is sent as a tar; what it says meanwhile comes as server-sent events.
+ * Snapshots and templates over the API. A template is built on the server: from a definition that the server has, or
+ * from a root filesystem that is sent as a tar. The output of a build arrives as server-sent events.
  */
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -70,7 +70,7 @@ int remote_template_list(struct remote *remote, struct husk_template ***out, str
 		return array ? husk_fail_memory(err) : -1;
 	for (size_t i = 0; i < json_array_size(array); i++) {
 		const json_t *item = json_array_get(array, i);
-		if (!json_is_true(json_object_get(item, "built"))) /* a definition that waits to be */
+		if (!json_is_true(json_object_get(item, "built"))) /* a definition that is not built yet */
 			continue;
 		list[count] = read_template(item, err);
 		if (!list[count++]) {

@@ -1,6 +1,6 @@
 /*
- * TLS to a server. The handshake is made here, on the caller's thread, so that its failures can be told; from then on
- * tls_stream.c has the connection, and everything else in libhusk reads and writes a plain descriptor.
+ * TLS to a server. The handshake runs here, on the caller's thread, so that its failures can be reported. After that
+ * tls_stream.c owns the connection, and the rest of libhusk reads and writes a plain descriptor.
  */
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
@@ -14,7 +14,7 @@
 
 int tls_setup(struct remote *remote, const char *ca_file, struct husk_error *err)
 {
-	/* The program may end while threads of connections are at work: nothing they use is taken away before. */
+	/* The program may exit while threads of connections still run, so OpenSSL must not free its data at exit. */
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 	remote->tls = SSL_CTX_new(TLS_client_method());
 	if (!remote->tls || SSL_CTX_set_min_proto_version(remote->tls, TLS1_2_VERSION) != 1)
@@ -54,7 +54,7 @@ static int fail_handshake(const struct remote *remote, SSL *tls, struct husk_err
 			 reason ? reason : "it hung up");
 }
 
-/* Signals that a broken connection would send to the process are the caller's business only. */
+/* Blocks SIGPIPE, which a broken connection would send to the caller's process. */
 static int shake_hands(SSL *tls)
 {
 	const struct timespec at_once = { 0 };
@@ -78,7 +78,7 @@ static SSL *make_tls(const struct remote *remote, int fd)
 	SSL *tls = SSL_new(remote->tls);
 	X509_VERIFY_PARAM *verify = tls ? SSL_get0_param(tls) : NULL;
 
-	/* An address is looked for among the certificate's addresses, a name among its names. */
+	/* An address is compared with the certificate's addresses, a name with its names. */
 	if (!verify || SSL_set_fd(tls, fd) != 1 ||
 	    (X509_VERIFY_PARAM_set1_ip_asc(verify, remote->host) != 1 &&
 	     (X509_VERIFY_PARAM_set1_host(verify, remote->host, 0) != 1 ||
@@ -104,7 +104,8 @@ int tls_wrap(struct remote *remote, int fd, struct husk_error *err)
 	const struct timeval limit = { .tv_sec = HANDSHAKE_SECONDS };
 	SSL *tls = make_tls(remote, fd);
 
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)); /* until it is made nonblocking */
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit,
+		   sizeof(limit)); /* in force until the socket becomes non-blocking */
 	if (!tls || shake_hands(tls) < 0) {
 		if (tls)
 			fail_handshake(remote, tls, err);

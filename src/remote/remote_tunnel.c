@@ -1,6 +1,6 @@
 /*
- * The way to the agent of a sandbox: GET …/wire with Upgrade. The server has done HELLO with the supervisor when it
- * answers 101; from then on the connection carries the frames of wire/wire.h, and src/client/call.c speaks them.
+ * A connection to the agent of a sandbox: GET …/wire with Upgrade. When the server answers 101, it has done HELLO with
+ * the supervisor. From then on the connection carries the frames of wire/wire.h, and src/client/call.c uses it.
  */
 #include "remote/remote_http.h"
 #include "wire/wire.h"
@@ -9,7 +9,7 @@
 #define STRINGIFY(x) STRINGIFY_(x)
 #define PROTOCOL "husk-wire/" STRINGIFY(WIRE_VERSION)
 
-/* Byte by byte at the end of the head: what follows it belongs to whoever gets the descriptor. */
+/* Reads byte by byte at the end of the head: the bytes after it belong to the next owner of the descriptor. */
 static int read_answer(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
 {
 	for (;;) {

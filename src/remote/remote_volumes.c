@@ -1,5 +1,5 @@
 /*
- * Volumes over the API: make, look at, list, remove, and the files in them, whose content passes in pieces.
+ * Volumes over the API: create, show, list, remove, and the files in them, whose content is sent in pieces.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"

@@ -1,6 +1,6 @@
 /*
- * The documents of requests; see remote_write.h. Values of secrets and environments pass through here and are kept
- * nowhere: exchange_run drops the document, and remote_http.c overwrites the text it made of it.
+ * The documents of requests; see remote_write.h. Values of secrets and environments pass through here and are not kept:
+ * exchange_run frees the document, and remote_http.c overwrites its text.
  */
 #include "remote/remote_write.h"
 

@@ -1,6 +1,6 @@
 /*
- * The thread behind a TLS connection; see tls_stream.h. One loop moves bytes between the TLS connection and the socket pair; neither
- * side is waited for while the other has something to do.
+ * The thread of a TLS connection; see tls_stream.h. One loop moves bytes between the TLS connection and the socket
+ * pair, and never waits for one side while the other has work.
  */
 #include "remote/tls_stream.h"
 
@@ -15,11 +15,11 @@
 
 struct stream {
 	SSL *tls;
-	int socket, plain;  /* below TLS; our end of the pair */
+	int socket, plain;  /* the TCP socket; this thread's end of the pair */
 	struct buf out, in; /* to the peer; to the caller */
 	bool caller_ended, peer_ended;
-	bool told; /* the caller knows that the peer has ended */
-	bool deaf; /* the peer takes no more; what it has said is still handed on */
+	bool told; /* the caller was informed that the peer has ended */
+	bool deaf; /* the peer reads no more; its remaining bytes are still passed on */
 	void (*over)(void *data);
 	void *data;
 };
@@ -34,7 +34,7 @@ static void stream_free(struct stream *stream)
 	free(stream);
 }
 
-/* Whether the connection is still good after a call that gave `result`; `*wants` is what to wait for. */
+/* Returns true if the connection is still usable after a call that returned `result`; `*wants`: what to wait for. */
 static bool tls_goes_on(const struct stream *stream, int result, short *wants)
 {
 	int why = SSL_get_error(stream->tls, result);
@@ -93,7 +93,7 @@ static bool to_caller(struct stream *stream)
 	return count >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
-/* The peer will say no more: the caller reads to the end, and may still write. */
+/* The peer will send no more: the caller reads to the end, and may still write. */
 static void tell_end(struct stream *stream)
 {
 	if (stream->peer_ended && !stream->in.size && !stream->told) {
@@ -102,7 +102,7 @@ static void tell_end(struct stream *stream)
 	}
 }
 
-/* Until one of the two has something, or room. A caller who has closed is asked for nothing more. */
+/* Waits until one side has bytes, or room. Nothing is read from a caller that has closed. */
 static int await(const struct stream *stream, bool reads, short wants)
 {
 	short plain = (short)((stream->out.size < PIECE ? POLLIN : 0) | (stream->in.size ? POLLOUT : 0));
@@ -118,7 +118,7 @@ static int await(const struct stream *stream, bool reads, short wants)
 	return wait[0].revents & (POLLIN | POLLHUP | POLLERR) ? 1 : 0;
 }
 
-/* One round: false when it is over. A caller who has closed wants no answer; what it wrote still goes out. */
+/* One round; returns false at the end. If the caller has closed, answers are dropped, but its bytes are still sent. */
 static bool move(struct stream *stream)
 {
 	short wants = 0;

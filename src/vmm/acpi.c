@@ -1,7 +1,7 @@
 /*
- * The tables that tell the guest's kernel what machine it is in: hardware-reduced ACPI with the processors, the interrupt
- * controller, the virtio devices, the serial port and the VMGenID. Called once before boot. AML, the byte code of the
- * device descriptions, is put together by the few functions below; each returns with its bytes appended to a buffer.
+ * The tables that describe the machine to the guest's kernel: hardware-reduced ACPI with the processors, the interrupt
+ * controller, the virtio devices, the serial port and the VMGenID. Called once before boot. The few functions below
+ * build AML, the byte code of the device descriptions; each appends its bytes to a buffer.
  */
 #include "vmm/vm.h"
 
@@ -33,7 +33,7 @@ struct root_pointer {
 
 /* ---- AML ---- */
 
-/* The first failed append leaves the buffer short; acpi_write looks once at the end. */
+/* A failed append leaves the buffer short; acpi_write checks once at the end. */
 struct aml {
 	struct buf bytes;
 	bool failed;
@@ -192,7 +192,7 @@ static void put_serial(struct aml *aml)
 	aml_close(aml, at);
 }
 
-/* Where the id is, and an event device whose interrupt says that it has changed. */
+/* The address of the id, and an event device whose interrupt reports a change of the id. */
 static void put_generation(struct aml *aml)
 {
 	size_t device = aml_device(aml, "VGEN"), package, method;
@@ -235,7 +235,7 @@ static uint8_t sum(const void *data, size_t size)
 	return (uint8_t)-total;
 }
 
-/* Header and body at *address, which moves on past them. Returns where it was put. */
+/* Writes header and body at *address, and moves *address past them. Returns the table's address. */
 static uint64_t put_table(const struct vm *vm, uint64_t *address, const char *signature, uint8_t revision,
 			  const void *body, size_t size)
 {

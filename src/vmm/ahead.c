@@ -10,8 +10,8 @@
 
 #include "vmm/vm.h"
 
-#define WINDOW_PAGES 2048u /* looked through at a time */
-#define GAP_PAGES 8u       /* as in layers.c: an unchanged page more costs less than a mapping more */
+#define WINDOW_PAGES 2048u /* examined at a time */
+#define GAP_PAGES 8u       /* as in layers.c: one more unchanged page costs less than one more mapping */
 
 int memory_ahead_open(struct memory *memory, int fd, struct husk_error *err)
 {
@@ -50,7 +50,7 @@ static int note_page(void *data, uint64_t page, bool written)
 	return memory_list_add(&window->changed, page, 1, window->layer, GAP_PAGES);
 }
 
-/* Where the layers get too many, what lies between the oldest and the open one moves as well. */
+/* If there are too many layers, the pages of the layers between the oldest and the open one are moved too. */
 static int add_middle(struct window *window, uint64_t from, uint64_t to)
 {
 	const struct memory *memory = window->memory;
@@ -70,7 +70,7 @@ static int add_middle(struct window *window, uint64_t from, uint64_t to)
 	return result;
 }
 
-/* As much of the runs, which are in order, as there is room for. The page after the last one taken. */
+/* Takes as many of the sorted runs as fit. Returns the page after the last one taken. */
 static uint64_t take_runs(struct memory_piece *piece, const struct window *window, uint64_t end)
 {
 	const struct memory_list *lists[] = { &window->changed, &window->zero };
@@ -111,7 +111,8 @@ static int look_through(struct memory *memory, struct memory_piece *piece, struc
 
 /* ---- copying ---- */
 
-/* Memory's runs as they will be. A page of zeroes that two changed runs have joined over is in both lists, which is fine. */
+/* Memory's runs after the piece is adopted. A page of zeroes that joins two changed runs is in both lists, which is
+ * harmless. */
 static int plan(const struct memory *memory, struct memory_piece *piece, struct husk_error *err)
 {
 	struct memory_run kept[PIECE_RUNS];
@@ -145,7 +146,7 @@ static int grow(struct memory *memory, const struct memory_piece *piece)
 	return 0;
 }
 
-/* The guest may be writing there: what is torn here differs later, and is written again. */
+/* The guest may write there meanwhile: a torn page differs later, and is written again. */
 static int copy_piece(struct memory *memory, struct memory_piece *piece, struct husk_error *err)
 {
 	uint8_t *copy = piece->copy;
@@ -169,7 +170,7 @@ int memory_ahead_find(struct memory *memory, struct memory_piece *piece, unsigne
 {
 	piece->count = piece->pages = 0;
 	piece->list = NULL;
-	/* Near the most that can be mapped, longer runs are needed: the snapshot finds them. */
+	/* Close to the limit of mappings, longer runs are needed: the snapshot finds them. */
 	if (memory->run_count + 2 * PIECE_RUNS > MEMORY_RUNS_MAX)
 		memory->cursor = memory->size / PAGE_BYTES;
 	for (; windows > 0 && piece->count == 0 && memory->cursor < memory->size / PAGE_BYTES; windows--)
@@ -206,7 +207,7 @@ static void give_back_zeroes(const struct memory *memory, const struct memory_ru
 	for (uint64_t page = run->page; page < run->page + run->count; page++)
 		if (!memory_page_is_zero(memory, page))
 			return;
-	/* Should the host not take it, the page just stays. */
+	/* If the host refuses, the page just stays. */
 	(void)!madvise(memory->host + run->page * PAGE_BYTES, run->count * PAGE_BYTES, MADV_DONTNEED);
 }
 
@@ -230,8 +231,8 @@ int memory_ahead_adopt(struct memory *memory, struct memory_piece *piece, bool *
 			give_back_zeroes(memory, run);
 			continue;
 		}
-		/* A refused mapping leaves the pages as they are, with the same content. Should it have taken the old one
-		 * away first, the next line finds the hole. */
+		/* A refused mapping leaves the pages and their content as they are. If the host has removed the old
+		 * mapping first, the next line finds the hole. */
 		bool mapped = memory_map_run(memory, run, NULL) == 0;
 		if (memory_set_part_apart(memory, run->page * PAGE_BYTES, run->count * PAGE_BYTES, err) < 0) {
 			*lost |= !mapped;
@@ -254,7 +255,8 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* One piece; *busy when a device was at work that cannot be waited for: the piece is found again then. */
+/* Moves one piece. *busy: a device had a request in progress that must not be waited for; the piece is found again
+ * later. */
 static int bring_over(struct vm *vm, struct memory_piece *piece, bool *busy, uint64_t *held, struct husk_error *err)
 {
 	bool running = vm->stage == VM_RUNNING, lost = false;

@@ -37,7 +37,7 @@ void balloon_report(struct balloon *balloon, const struct chain *chain)
 	for (size_t i = 0; i < chain->writable; i++) {
 		const struct iovec *segment = &chain->vector[chain->readable + i];
 		uint64_t offset = (uint64_t)((uint8_t *)segment->iov_base - balloon->device.memory->host);
-		/* Back to the guest's address, so that there is one place that checks and discards. */
+		/* Converted back to a guest address, so that one function checks and discards. */
 		uint64_t low = balloon->device.memory->low,
 			 address = offset < low ? offset : offset - low + MEMORY_HIGH;
 
@@ -57,7 +57,7 @@ static void balloon_work(struct virtio_device *device, size_t index)
 			balloon_inflate(balloon, &chain);
 		if (index == QUEUE_REPORT)
 			balloon_report(balloon, &chain);
-		/* A page taken back needs nothing: the host fills it in when it is touched. */
+		/* Nothing to do: the host supplies a page when the guest touches it. */
 		queue_push(queue, device->memory, chain.head, 0);
 	}
 	virtio_signal(device, queue);
@@ -73,7 +73,7 @@ void balloon_target(struct balloon *balloon, uint32_t pages)
 
 static void balloon_idle(struct virtio_device *device)
 {
-	(void)device; /* which pages are out is the guest's to remember */
+	(void)device; /* the guest remembers which pages it gave back */
 }
 
 static const struct virtio_ops balloon_ops = {
@@ -84,7 +84,7 @@ static const struct virtio_ops balloon_ops = {
 	.start = balloon_idle,
 	.work = balloon_work,
 	.reset = balloon_idle,
-	.configured = balloon_idle, /* `actual`, for people who look */
+	.configured = balloon_idle, /* `actual`, only informative */
 };
 
 int balloon_create(struct balloon *balloon, const struct memory *memory, struct loop *loop, struct husk_error *err)

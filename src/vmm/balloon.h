@@ -1,6 +1,6 @@
 /*
- * The virtio balloon: memory the guest does not need goes back to the host, either because it is asked to give some up
- * (a target in pages) or because its kernel reports pages that have become free.
+ * The virtio balloon: returns memory that the guest does not need to the host. The guest is asked to give up pages (a
+ * target in pages), or its kernel reports pages that have become free.
  */
 #ifndef HUSK_VMM_BALLOON_H
 #define HUSK_VMM_BALLOON_H

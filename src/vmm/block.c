@@ -80,7 +80,7 @@ void block_describe(struct block *block)
 	block->device.features |= FEATURE_SEG_MAX | FEATURE_FLUSH;
 	if (read_only(block)) {
 		block->device.features |= FEATURE_RO;
-		config.blk_size = 512; /* an image need not be whole pages long */
+		config.blk_size = 512; /* the size of an image need not be a multiple of a page */
 	} else {
 		block->device.features |= FEATURE_DISCARD | FEATURE_WRITE_ZEROES;
 	}
@@ -91,7 +91,7 @@ void block_describe(struct block *block)
 
 /* ---- requests ---- */
 
-/* Are these bytes all on the disk? */
+/* True if all these bytes are on the disk. */
 static bool in_disk(const struct block *block, uint64_t sector, uint64_t size)
 {
 	uint64_t sectors = block->disk.bytes / SECTOR;
@@ -166,7 +166,7 @@ uint32_t block_request(struct block *block, const struct chain *chain)
 
 	if (chain->writable_bytes == 0)
 		return 0;
-	/* The last byte is the status, wherever the driver's segments end. */
+	/* The last byte is the status, independent of the driver's segments. */
 	size_t room = chain->writable_bytes - 1;
 	status = chain_read(chain, 0, &header, sizeof(header)) < 0 ? STATUS_ERROR
 								   : (uint8_t)carry_out(block, chain, &header, room);
@@ -185,7 +185,7 @@ static void set_timer(const struct block *block, int64_t after_us)
 	timerfd_settime(block->timer, 0, &when, NULL);
 }
 
-/* 0: go on; else how long to wait. */
+/* 0: continue; otherwise how long to wait. */
 static int64_t charge(struct block *block, const struct chain *chain)
 {
 	uint64_t size = chain->readable_bytes + chain->writable_bytes;
@@ -233,7 +233,7 @@ static void timer_ready(struct watch *watch, uint32_t events)
 
 static void block_idle(struct virtio_device *device)
 {
-	(void)device; /* requests are finished before the lock is let go: nothing is ever under way here */
+	(void)device; /* requests finish before the lock is released, so none is in progress here */
 }
 
 static const struct virtio_ops block_ops = {

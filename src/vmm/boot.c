@@ -1,7 +1,7 @@
 /*
- * Boots Linux by the kernel's own boot protocol: a bzImage at its 64-bit entry, an initramfs, a command line and a map of
- * memory. The kernel unpacks itself. Called once, by serve.c. The files are the host's; their numbers are checked
- * nevertheless.
+ * Boots Linux by the kernel's own boot protocol: a bzImage at its 64-bit entry, an initramfs, a command line and a map
+ * of memory. The kernel unpacks itself. Called once, by serve.c. The files belong to the host, but their numbers are
+ * checked nevertheless.
  */
 #include <asm/bootparam.h>
 #include <sys/stat.h>
@@ -74,7 +74,7 @@ static int load_kernel(struct vm *vm, int fd, struct boot_params *parameters, ui
 	if (check_header(header, err) < 0)
 		return -1;
 	setup = ((header->setup_sects ? header->setup_sects : 4u) + 1u) * 512u;
-	/* It unpacks itself in place: all that it will need from its address on must be there. */
+	/* The kernel unpacks itself in place: all the memory that it needs there must exist. */
 	if (setup >= size || __builtin_add_overflow(header->pref_address, header->init_size, &end) ||
 	    !memory_at(&vm->memory, header->pref_address, MAX(header->init_size, size - setup)))
 		return husk_fail(err, HUSK_INVALID, "the kernel needs more memory than the machine has");
@@ -82,7 +82,7 @@ static int load_kernel(struct vm *vm, int fd, struct boot_params *parameters, ui
 	return read_at(&vm->memory, fd, setup, header->pref_address, size - setup, "kernel", err);
 }
 
-/* As high as the kernel can reach, so that it is in nobody's way. */
+/* As high as the kernel can reach, away from all other data. */
 static int load_initramfs(struct vm *vm, int fd, struct boot_params *parameters, struct husk_error *err)
 {
 	struct setup_header *header = &parameters->hdr;
@@ -98,7 +98,7 @@ static int load_initramfs(struct vm *vm, int fd, struct boot_params *parameters,
 	return read_at(&vm->memory, fd, 0, address, size, "initramfs", err);
 }
 
-/* ---- what the kernel is told ---- */
+/* ---- boot parameters ---- */
 
 static void add_range(struct boot_params *parameters, uint64_t address, uint64_t size, uint32_t type)
 {
@@ -117,8 +117,8 @@ static void describe_memory(const struct memory *memory, struct boot_params *par
 		add_range(parameters, MEMORY_HIGH, memory->size - memory->low, ram);
 }
 
-/* No kernel of ours sets up the old interrupt controllers, which KVM wires beside the new ones. Until it has masked them at
- * its processor's end, an interrupt that a restore raises would reach it as an exception. */
+/* Husk's kernels do not set up the old interrupt controllers, which KVM connects beside the new ones. Until the kernel
+ * has masked them at its processor, an interrupt raised by a restore would arrive as an exception. */
 static int silence_old_controllers(struct vm *vm, struct husk_error *err)
 {
 	for (uint32_t i = KVM_IRQCHIP_PIC_MASTER; i <= KVM_IRQCHIP_PIC_SLAVE; i++) {

@@ -23,7 +23,7 @@
 #define VMM_VCPUS_MAX 16
 #define VMM_MEMORY_MIN (128ull << 20)
 #define VMM_MEMORY_MAX (64ull << 30)
-#define VMM_LAYERS_MAX 12 /* of memory, and of the disk: past that a snapshot writes one layer that holds them all */
+#define VMM_LAYERS_MAX 12 /* of memory, and of the disk: beyond that a snapshot writes one layer with all content */
 #define VMM_AGENT_PORT 1024
 
 enum control_type {
@@ -47,12 +47,12 @@ enum control_type {
 	CONTROL_LIMIT,   /* value: enum vmm_limit, units per second (0: none), burst */
 	CONTROL_STATS,   /* reply: anonymous bytes of guest memory, pages given back, block bytes, net bytes */
 	CONTROL_STOP,
-	CONTROL_TOUCHED, /* fds: a new file, which takes the list of all memory touched since the restore */
-	CONTROL_PREFETCH, /* fds: such a list, for the RESTORE that follows. One that cannot be used is as good as none */
-	CONTROL_AHEAD, /* value: pages to bring over at most; fds: the next memory layer (new and empty), or none to go on with
-			  the one that is open. While the guest runs, changed pages go into that layer, a piece at a time;
-			  the machine uses it from then on, and it stays open until a SNAPSHOT has closed it, whatever fails
-			  in between. Reply: enum ahead_done */
+	CONTROL_TOUCHED,  /* fds: a new file, which takes the list of all memory touched since the restore */
+	CONTROL_PREFETCH, /* fds: such a list, for the RESTORE that follows. A list that cannot be used is ignored */
+	CONTROL_AHEAD, /* value: pages to move at most; fds: the next memory layer (new and empty), or none to continue with
+			  the open one. While the guest runs, changed pages are moved into that layer, a piece at a time. The
+			  machine uses it from then on, and it stays open until a SNAPSHOT has closed it, even if a request
+			  fails in between. Reply: enum ahead_done */
 };
 
 enum vmm_limit {
@@ -79,20 +79,20 @@ struct control_reply {
 	char message[CONTROL_TEXT]; /* why not; NUL-terminated */
 };
 
-/* What the values of a reply to SNAPSHOT say. */
+/* The values of a reply to SNAPSHOT. */
 enum snapshot_done {
-	SNAPSHOT_MEMORY_LAYERS, /* how many of the layers there were, oldest first, the image still needs … */
+	SNAPSHOT_MEMORY_LAYERS, /* how many of the existing layers, oldest first, the image still needs … */
 	SNAPSHOT_MEMORY_PAGES,  /* … and how many pages are in the new one; 0: it is not part of the image */
 	SNAPSHOT_DISK_LAYERS,   /* the same for the disk; the layer written to until now counts as the last one */
-	SNAPSHOT_DISK_USED,     /* whether the next disk layer given is in use now */
+	SNAPSHOT_DISK_USED,     /* whether the next disk layer is in use now */
 };
 
-/* What the values of a reply to AHEAD say. */
+/* The values of a reply to AHEAD. */
 enum ahead_done {
-	AHEAD_PAGES, /* how many were brought over */
-	AHEAD_SWEPT, /* the end of memory was reached: the next one starts over, with what has changed meanwhile */
-	AHEAD_BUSY,  /* a disk's request is under way, which takes its time: ask again a little later */
-	AHEAD_HELD,  /* the longest that the guest stood still, in nanoseconds */
+	AHEAD_PAGES, /* how many were moved */
+	AHEAD_SWEPT, /* the end of memory was reached: the next sweep starts again, with pages that changed meanwhile */
+	AHEAD_BUSY,  /* a disk request is in progress, which may take long: try again later */
+	AHEAD_HELD,  /* the longest time the guest was stopped, in nanoseconds */
 };
 
 /* ---- message.c ---- */

@@ -1,7 +1,7 @@
 /*
- * What a vCPU reports as its features: what KVM supports, with the vCPU's own number and the number of its siblings filled
- * in. Called when a vCPU is created; a restored vCPU keeps the features that it had. A feature that KVM does not support
- * must never be reported.
+ * The features that a vCPU reports: those that KVM supports, with the vCPU's own number and the number of its siblings.
+ * Called when a vCPU is created; a restored vCPU keeps its features. A feature that KVM does not support must never be
+ * reported.
  */
 #include <cpuid.h>
 
@@ -53,11 +53,11 @@ static void adjust(struct kvm_cpuid_entry2 *entry, uint32_t index, uint32_t coun
 		if ((entry->eax & 0x1f) != 0) /* caches below the last level are a core's own */
 			entry->eax |= ((entry->eax >> 5 & 7) >= 3 ? count - 1 : 0) << 14 | (count - 1) << 26;
 		break;
-	case 6: /* power and heat are the host's business; but a timer that never stops lets an idle guest sleep */
+	case 6: /* power and heat belong to the host; but a timer that never stops lets an idle guest sleep */
 		entry->eax = TIMER_ALWAYS_RUNS;
 		entry->ebx = entry->ecx = entry->edx = 0;
 		break;
-	case 10: /* performance counters are the host's, too */
+	case 10: /* performance counters belong to the host, too */
 		entry->eax = entry->ebx = entry->ecx = entry->edx = 0;
 		break;
 	case 0xb:
@@ -111,7 +111,7 @@ void cpuid_processor(uint32_t out[static 8])
 	memset(out, 0, 8 * sizeof(*out));
 	__cpuid(0, out[0], out[1], out[2], out[3]);
 	__cpuid(1, out[4], out[5], out[6], out[7]);
-	/* Of leaf 1 the model counts, and which features there are; not on which processor this ran. */
+	/* In leaf 1 only the model and the features count, not the processor that this ran on. */
 	out[5] = 0;
-	out[6] &= ~(1u << 27); /* whether extended state is on is the operating system's */
+	out[6] &= ~(1u << 27); /* the operating system decides whether extended state is on */
 }

@@ -31,8 +31,8 @@ static int save_part(struct vcpu *vcpu, unsigned long request, void *data, size_
 	return state_put(out, type, vcpu->index, data, size) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* What this KVM can save of the registers that have numbers. It reads a list up to the first one it has no value for;
- * that one is left out, and the rest asked for again. */
+/* The numbered registers that this KVM can save. KVM reads a list up to the first register without a value; that one is
+ * left out, and the rest is read again. */
 static int read_msrs(struct vcpu *vcpu, struct msr_list *out, struct husk_error *err)
 {
 	cleanup_free struct msr_list *part = calloc(1, sizeof(*part));
@@ -105,7 +105,7 @@ int vcpu_save(struct vcpu *vcpu, struct buf *out, struct husk_error *err)
 	struct kvm_lapic_state lapic = { 0 };
 	struct kvm_vcpu_events events = { 0 };
 
-	/* Asking for the first makes KVM settle what is under way; asking for the last must come after all others. */
+	/* Reading the first part makes KVM finish pending work; the last part must be read after all others. */
 	if (save_part(vcpu, KVM_GET_MP_STATE, &mp_state, sizeof(mp_state), SECTION_MP_STATE, out, err) < 0 ||
 	    save_cpuid(vcpu, out, err) < 0 ||
 	    save_part(vcpu, KVM_GET_REGS, &regs, sizeof(regs), SECTION_REGS, out, err) < 0 ||
@@ -161,7 +161,7 @@ static int set_msrs(struct vcpu *vcpu, struct msr_list *msrs, struct husk_error 
 	return 0;
 }
 
-/* Only what differs from a fresh vCPU is set: some registers can be read, and written by nobody. The timer comes last. */
+/* Sets only registers that differ from a new vCPU: some can be read but not written. The timer comes last. */
 static int load_msrs(struct vcpu *vcpu, const struct buf *sections, struct husk_error *err)
 {
 	cleanup_free struct msr_list *fresh = calloc(1, sizeof(*fresh)), *set = calloc(1, sizeof(*set));

@@ -125,7 +125,7 @@ void disk_close(struct disk *disk)
 
 /* ---- moving bytes ---- */
 
-/* preadv and pwritev in full: they may stop early. The vector is used up. */
+/* preadv and pwritev of the full size, because they may stop early. The vector is consumed. */
 static int move_all(int fd, bool write, struct iovec *vector, int count, off_t offset)
 {
 	while (count > 0) {
@@ -179,7 +179,7 @@ static void zero_vector(const struct iovec *vector, int count)
 		memset(vector[i].iov_base, 0, vector[i].iov_len);
 }
 
-/* How far the clusters from `offset` on are of one owner: one call to the host for all of them. */
+/* How many bytes from `offset` on have the same owner: one call to the host for all of them. */
 static size_t same_owner(const struct disk *disk, uint64_t offset, size_t size)
 {
 	uint64_t first = offset / CLUSTER_BYTES, cluster = first, end = offset + size;
@@ -214,7 +214,7 @@ int disk_read(struct disk *disk, uint64_t offset, struct iovec *vector, int coun
 	return 0;
 }
 
-/* Brings a cluster into the newest layer, with its content unless all of it is about to be written. */
+/* Brings a cluster into the newest layer, with its content unless all of it will be overwritten. */
 static int own_cluster(struct disk *disk, uint64_t cluster, bool whole)
 {
 	size_t newest = disk->layer_count - 1;
@@ -232,7 +232,8 @@ static int own_cluster(struct disk *disk, uint64_t cluster, bool whole)
 		if (move_all(disk->layers[newest], true, &all, 1, cluster_offset(disk, cluster)) < 0)
 			return -1;
 	}
-	/* With no owner it reads as zeroes, and so does the hole in the file, unless it was discarded after use. */
+	/* A cluster without an owner reads as zeroes, and so does the hole in the file, unless it was discarded after
+	 * use. */
 	if (!whole && owner == 0 && disk->states[cluster] == CLUSTER_ZERO &&
 	    fallocate(disk->layers[newest], FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, cluster_offset(disk, cluster),
 		      (off_t)CLUSTER_BYTES) < 0)
@@ -314,13 +315,13 @@ int disk_flush(struct disk *disk)
 
 /* ---- layers ---- */
 
-/* Everything that lies between the oldest and the newest layer goes into the newest. */
+/* Copies all clusters of the layers between the oldest and the newest into the newest. */
 static int take_in_middle(struct disk *disk)
 {
 	for (uint64_t i = 0; i < disk->cluster_count; i++)
 		if (disk->owner[i] > 1 && disk->owner[i] < disk->layer_count && own_cluster(disk, i, false) < 0)
 			return -1;
-	/* One of them may have zeroes over the oldest one's content. */
+	/* One of these layers may have zeroes over content of the oldest. */
 	for (uint64_t i = 0; i < disk->cluster_count; i++) {
 		if (disk->owner[i] == 0 && disk->states[i] == CLUSTER_ABSENT) {
 			disk->states[i] = CLUSTER_ZERO;

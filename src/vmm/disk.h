@@ -1,9 +1,9 @@
 /*
- * What is behind a block device: a plain read-only file (the root image), or a stack of layers of which the newest is
- * written to. A layer holds whole clusters, each at its own place in a sparse file, and a byte per cluster that says
- * whether the layer has it. Cloning a disk is starting a new layer: older ones never change and are shared.
+ * The storage of a block device: a plain read-only file (the root image), or a stack of layers of which only the newest
+ * is written. A layer contains whole clusters, each at its own place in a sparse file, and a byte per cluster that says
+ * whether the layer has it. A disk is cloned by starting a new layer: older layers never change and are shared.
  *
- * A layer file:   header (4096 bytes)   states, one byte per cluster   (to the next cluster)   clusters
+ * A layer file: header (4096 bytes) states, one byte per cluster (to the next cluster) clusters
  */
 #ifndef HUSK_VMM_DISK_H
 #define HUSK_VMM_DISK_H
@@ -20,7 +20,7 @@
 enum cluster_state {
 	CLUSTER_ABSENT = 0, /* an older layer has it, or it is zero */
 	CLUSTER_HERE,
-	CLUSTER_ZERO, /* discarded: reads as zeroes whatever older layers hold */
+	CLUSTER_ZERO, /* discarded: reads as zeroes, even if older layers have content */
 };
 
 struct disk_header {
@@ -46,7 +46,7 @@ struct disk {
 		.plain = -1                                                                                            \
 	}
 int disk_open_plain(struct disk *disk, int fd, struct husk_error *err);
-/* Layers are added oldest first, and the descriptor is taken over; an empty file becomes a fresh layer. */
+/* Layers are added oldest first. Takes ownership of the descriptor; an empty file becomes a new layer. */
 int disk_add_layer(struct disk *disk, int fd, uint64_t bytes, struct husk_error *err);
 void disk_close(struct disk *disk);
 
@@ -54,16 +54,16 @@ void disk_close(struct disk *disk);
 int disk_read(struct disk *disk, uint64_t offset, struct iovec *vector, int count, size_t size);
 int disk_write(struct disk *disk, uint64_t offset, struct iovec *vector, int count, size_t size);
 int disk_discard(struct disk *disk, uint64_t offset, uint64_t size);
-/* Everything written so far is on the host's disk. */
+/* Returns once everything written so far is on the host's disk. */
 int disk_flush(struct disk *disk);
 
-/* Makes the newest layer complete in its file, so that it can be shared. With a full stack it first takes in all layers
- * but the oldest; *needed says how many of the layers before the newest still count. */
+/* Completes the newest layer in its file, so that it can be shared. With a full stack, the newest layer first takes in
+ * all layers except the oldest. *needed: how many of the layers before the newest are still needed. */
 int disk_seal(struct disk *disk, size_t *needed, struct husk_error *err);
-/* Makes an empty file a layer of this disk, to be the next one. */
+/* Makes an empty file the next layer of this disk. */
 int disk_start_layer(const struct disk *disk, int fd, struct husk_error *err);
-/* The sealed layer is shared from now on: writes go to the started layer `fd`, which is taken over. Cannot fail, because
- * a machine that has gone on with its memory must go on with its disk. */
+/* The sealed layer is shared from now on: writes go to the started layer `fd`. Takes ownership of the descriptor.
+ * Cannot fail, because memory and disk of a machine must move to their new layers together. */
 void disk_next_layer(struct disk *disk, size_t needed, int fd);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Where guest memory comes from and what of it has changed: mapping the runs of layer files copy-on-write, finding the
- * pages that differ from them, and writing those as the next layer. Called by snapshot.c and restore.c while the machine
- * stands still. A layer file that is in use must never change; nothing here writes to one after it was adopted.
+ * Where guest memory comes from and which pages have changed: maps the runs of layer files copy-on-write, finds the
+ * pages that differ from them, and writes those as the next layer. Called by snapshot.c and restore.c while the machine
+ * is paused. A layer file in use must never change; nothing here writes to one after it was adopted.
  *
  * Example: eight pages of a guest, restored from layer 0, then snapshotted twice.
  *
@@ -18,11 +18,11 @@
 
 #include "vmm/memory.h"
 
-#define PAGEMAP_CHUNK 8192 /* pages asked about at a time: 64 KiB of answers */
+#define PAGEMAP_CHUNK 8192 /* pages per read: 64 KiB of entries */
 #define PAGEMAP_PRESENT (1ull << 63)
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
-/* Runs closer than this are written as one: an unchanged page more costs less than a mapping more. */
+/* Runs closer than this are written as one: one more unchanged page costs less than one more mapping. */
 #define GAP_PAGES 8u
 
 int memory_add_layer(struct memory *memory, int fd, struct husk_error *err)
@@ -51,7 +51,7 @@ static int check_runs(const struct memory *memory, const struct memory_run *runs
 		next = runs[i].page + runs[i].count;
 		end[runs[i].layer] = next * PAGE_BYTES;
 	}
-	/* A mapping past the end of its file would be a SIGBUS at the guest's first touch. */
+	/* A mapping past the end of its file would raise SIGBUS at the guest's first access. */
 	for (size_t i = 0; i < memory->layer_count; i++) {
 		if (fstat(memory->layers[i], &st) < 0)
 			return husk_fail_errno(err, "cannot look at memory layer %zu", i);
@@ -117,7 +117,7 @@ int memory_list_overlay(const struct memory_run *under, size_t under_count, cons
 			size_t over_count, struct memory_list *out)
 {
 	size_t u = 0, o = 0;
-	uint64_t from = 0; /* what lies before is done */
+	uint64_t from = 0; /* pages before this are done */
 
 	while (u < under_count || o < over_count) {
 		uint64_t start = u < under_count ? MAX(under[u].page, from) : UINT64_MAX;
@@ -154,7 +154,7 @@ int memory_list_put_under(struct memory_list *list, const struct memory_list *un
 	return 0;
 }
 
-/* ---- what has changed ---- */
+/* ---- changed pages ---- */
 
 bool memory_page_is_zero(const struct memory *memory, uint64_t page)
 {
@@ -204,7 +204,7 @@ int memory_visit(const struct memory *memory, int (*visit)(void *data, uint64_t 
 	return memory_visit_part(memory, 0, memory->size / PAGE_BYTES, visit, data, err);
 }
 
-/* Layers that are part of an image: all but an open one. */
+/* Layers that are part of an image: all except an open one. */
 static size_t closed_layers(const struct memory *memory)
 {
 	return memory->layer_count - memory->open;
@@ -223,7 +223,7 @@ struct search {
 	size_t run; /* cursor of memory_in_layer */
 };
 
-/* A page of zeroes over nothing is as good as nothing: the guest has only looked at it, or cleaned it. */
+/* A page of zeroes without a layer below counts as absent: the guest has only read or cleared it. */
 static int note_changed(void *data, uint64_t page, bool written)
 {
 	struct search *search = data;
@@ -235,7 +235,7 @@ static int note_changed(void *data, uint64_t page, bool written)
 	return memory_list_add(&search->changed, page, 1, search->layer, search->gap);
 }
 
-/* With a squash everything that is not in the oldest layer, nor in the open one, counts as changed. */
+/* With a squash, everything outside the oldest and the open layer counts as changed. */
 static int add_middle_layers(struct search *search)
 {
 	const struct memory *memory = search->memory;
@@ -252,7 +252,7 @@ static int add_middle_layers(struct search *search)
 	return result;
 }
 
-/* Memory's runs with the changed ones on top. An open layer goes by the number that the written one will have. */
+/* Memory's runs with the changed ones on top. An open layer has the number that the written layer will have. */
 static int overlay_changed(const struct search *search, struct memory_list *out)
 {
 	const struct memory *memory = search->memory;
@@ -342,7 +342,7 @@ int memory_delta_write(const struct memory *memory, const struct memory_delta *d
 	const struct memory_run *last = &delta->changed[delta->changed_count - 1];
 	uint64_t end = (last->page + last->count) * PAGE_BYTES;
 
-	/* An open layer has its own descriptor, and must not get smaller: pages of it are mapped. */
+	/* An open layer has its own descriptor, and must not shrink, because its pages are mapped. */
 	if (memory->open) {
 		fd = memory->layers[memory->layer_count - 1];
 		end = MAX(end, memory->open_bytes);
@@ -358,7 +358,7 @@ int memory_delta_write(const struct memory *memory, const struct memory_delta *d
 	return 0;
 }
 
-/* The layers that are left: all, or after a squash the oldest only; then the written one. */
+/* The remaining layers: all, or after a squash only the oldest; then the written one. */
 static void take_layer(struct memory *memory, const struct memory_delta *delta, int fd)
 {
 	size_t closed = closed_layers(memory), keep = delta->squash ? MIN(closed, 1u) : closed;
@@ -384,9 +384,9 @@ int memory_delta_adopt(struct memory *memory, struct memory_delta *delta, int fd
 		return 0;
 	}
 	take_layer(memory, delta, fd);
-	/* Only what moved is mapped anew; after a squash that is all that lay in the layers between. Where the host refuses a
-	 * mapping the pages stay as they are, with the same content, and count as changed the next time. Should it have taken
-	 * the old one away first, the last line finds the hole. */
+	/* Only runs that moved are mapped again; after a squash these are all runs of the layers between. If the host
+	 * refuses a mapping, the pages and their content stay, and count as changed the next time. If the host has
+	 * removed the old mapping first, the last line finds the hole. */
 	for (size_t i = 0; i < delta->changed_count; i++)
 		(void)!memory_map_run(memory, &delta->changed[i], NULL);
 	free(memory->runs);

@@ -1,5 +1,5 @@
 /*
- * The event loop of a thread; see loop.h. Events are handed out one at a time, so that a handler may close and free
+ * The event loop of a thread; see loop.h. Events are handled one at a time, so that a handler may close and free
  * anything.
  */
 #include "vmm/loop.h"

@@ -3,8 +3,8 @@
  *
  *     husk-vmm UID GID
  *
- * It goes into the jail, makes its threads and devices, and then does what the engine asks for until the engine is gone
- * or the guest ends. It must not look at anything of a guest before it is in the jail. Without ids (tests) it stays out.
+ * It enters the jail, makes its threads and devices, and then serves the engine until the engine is gone or the guest
+ * ends. It must not read any data of a guest before it is in the jail. Without ids (tests) it runs without a jail.
  */
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -29,7 +29,7 @@ static int parse_jail(int argc, char **argv, struct jail *jail, struct husk_erro
 	return 0;
 }
 
-/* The page map of this very process says which pages of the guest have changed; after the jail there is no /proc. */
+/* The page map of this process shows which pages of the guest have changed; in the jail there is no /proc. */
 static int start(struct vm *vm, const struct jail *jail, struct husk_error *err)
 {
 	vm->memory.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -52,6 +52,6 @@ int main(int argc, char **argv)
 		log_line(LOG_ERROR, "%s", err.message);
 		return 1;
 	}
-	/* The kernel takes everything back; threads that run the guest are not waited for. */
+	/* The kernel frees everything; threads that run the guest are not waited for. */
 	_exit(serve(&vm, CONTROL_FD));
 }

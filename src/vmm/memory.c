@@ -90,7 +90,7 @@ void memory_discard(const struct memory *memory, uint64_t address, uint64_t size
 		return;
 	uint64_t start = ((uintptr_t)at + PAGE_BYTES - 1) & ~(PAGE_BYTES - 1);
 	uint64_t end = ((uintptr_t)at + size) & ~(PAGE_BYTES - 1);
-	/* A hint of the guest: should the host not take it, the page just stays. */
+	/* Only a hint of the guest: if the host refuses, the page just stays. */
 	if (end > start)
 		(void)!madvise((void *)start, end - start, MADV_DONTNEED);
 }

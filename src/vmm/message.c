@@ -1,6 +1,6 @@
 /*
- * Messages with descriptors over the control socket. Both sides use the same code: it is compiled into husk-vmm and into
- * libhusk. A descriptor that arrives and is not handed to the caller is closed, whatever fails.
+ * Messages with descriptors over the control socket. Both sides use the same code: it is compiled into husk-vmm and
+ * into libhusk. A received descriptor that is not passed to the caller is closed, also after a failure.
  */
 #include <sys/socket.h>
 

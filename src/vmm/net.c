@@ -1,7 +1,7 @@
 /*
- * The virtio network device; see net.h. Runs in the main loop. A frame of the guest goes to the tap as it is, in one
- * write; a frame from the tap is spread over as many of the guest's buffers as it needs. What there is no buffer for
- * waits in the tap, whose queue is bounded by the host.
+ * The virtio network device; see net.h. Runs in the main loop. A frame of the guest is written to the tap unchanged, in
+ * one write. A frame from the tap is spread over as many of the guest's buffers as it needs. Without a buffer, a frame
+ * waits in the tap, whose queue the host bounds.
  */
 #include "vmm/net.h"
 
@@ -11,8 +11,8 @@
 #include <sys/timerfd.h>
 
 #define HEADER_BYTES 12u
-#define BUFFERS_MAX 64 /* of the guest's for one frame */
-#define ROUND 64       /* frames before others get a turn */
+#define BUFFERS_MAX 64 /* of the guest, per frame */
+#define ROUND 64       /* frames before other devices get a turn */
 
 #define FEATURE_CSUM (1ull << 0)
 #define FEATURE_GUEST_CSUM (1ull << 1)
@@ -69,7 +69,7 @@ static void send_frames(struct net *net)
 			set_timer(net, wait);
 			break;
 		}
-		/* Without a link, or when the host does not take it, a frame is lost, as frames are. */
+		/* Without a link, or if the host refuses it, a frame is lost, as on any network. */
 		if (net->tap.fd >= 0 && size > HEADER_BYTES && size <= NET_FRAME_MAX &&
 		    writev(net->tap.fd, chain.vector, (int)chain.readable) > 0)
 			net->moved += size;
@@ -80,7 +80,7 @@ static void send_frames(struct net *net)
 
 /* ---- to the guest ---- */
 
-/* Spreads the frame over buffers; false when the guest has too few: then nothing happened. */
+/* Spreads the frame over buffers. False if the guest has too few; then nothing is changed. */
 static bool give_frame(struct net *net)
 {
 	struct virtio_device *device = &net->device;
@@ -113,7 +113,7 @@ static bool give_frame(struct net *net)
 	return true;
 }
 
-/* One frame out of the tap; false when there is none. */
+/* Reads one frame from the tap; false if there is none. */
 static bool take_frame(struct net *net)
 {
 	ssize_t got = net->tap.fd < 0 ? -1 : read(net->tap.fd, net->frame, NET_FRAME_MAX);
@@ -147,7 +147,7 @@ static void receive_frames(struct net *net)
 			net->frame_size = 0;
 		}
 	}
-	/* While the guest cannot take more, the tap is left alone; its next buffer, or the timer, brings us back. */
+	/* While the guest has no buffers, the tap is not read; the guest's next buffer, or the timer, continues. */
 	loop_change(net->loop, &net->tap, full ? 0 : EPOLLIN);
 	virtio_signal(device, queue);
 }
@@ -160,7 +160,7 @@ static void tap_ready(struct watch *watch, uint32_t events)
 	pthread_mutex_lock(&net->device.lock);
 	if (virtio_running(&net->device)) {
 		receive_frames(net);
-	} else if (!take_frame(net)) { /* nobody listens: what arrives is dropped */
+	} else if (!take_frame(net)) { /* no driver: the frame is dropped */
 		loop_change(net->loop, &net->tap, EPOLLET);
 	} else {
 		net->frame_size = 0;
@@ -195,7 +195,7 @@ static void net_work(struct virtio_device *device, size_t index)
 		receive_frames(net);
 }
 
-/* The tap does what the driver can take; without a tap there is nothing to tell. */
+/* Sets the tap's offloads to those of the driver. Does nothing without a tap. */
 static void net_start(struct virtio_device *device)
 {
 	struct net *net = (struct net *)device;
@@ -210,7 +210,7 @@ static void net_start(struct virtio_device *device)
 		offload |= TUN_F_TSO4;
 	if (features & FEATURE_GUEST_TSO6)
 		offload |= TUN_F_TSO6;
-	(void)!ioctl(net->tap.fd, TUNSETOFFLOAD, offload); /* what the tap then does not merge is only slower */
+	(void)!ioctl(net->tap.fd, TUNSETOFFLOAD, offload); /* without the offload, the tap is only slower */
 	loop_change(net->loop, &net->tap, EPOLLIN);
 }
 

@@ -1,7 +1,6 @@
 /*
- * The virtio network device, on a tap that the engine handed over; without one the link is down. Checksum and
- * segmentation work is left to whoever can do it best: the headers that say so are passed through as they are, which the
- * host's tap checks.
+ * The virtio network device, on a tap from the engine; without a tap the link is down. Checksum and segmentation are
+ * offloaded: the headers for them are passed through unchanged, and the host's tap checks them.
  */
 #ifndef HUSK_VMM_NET_H
 #define HUSK_VMM_NET_H
@@ -19,12 +18,13 @@ struct net {
 	struct watch timer_watch;
 	struct limit send_bytes, send_packets, receive_bytes, receive_packets;
 	uint64_t moved;
-	uint8_t *frame;    /* received, and not yet in the guest */
+	uint8_t *frame;    /* received, not yet passed to the guest */
 	size_t frame_size; /* 0: none */
 };
 
 int net_create(struct net *net, const struct memory *memory, struct loop *loop, struct husk_error *err);
-/* Takes the tap over (-1: link down); tells the guest that the link went up or down. `mac` in the low 48 bits, first byte lowest. */
+/* Takes ownership of the tap (-1: link down), and informs the guest that the link went up or down. `mac` is in the low
+ * 48 bits, first byte lowest. */
 int net_attach(struct net *net, int tap, uint64_t mac, struct husk_error *err);
 
 #endif

@@ -30,7 +30,7 @@ static uint16_t *ring16(const struct memory *memory, uint64_t base, uint64_t off
 	return memory_at(memory, address, sizeof(uint16_t));
 }
 
-/* The guest writes these while we read: an index is loaded once, before what it announces. */
+/* The guest may write these at any time: an index is loaded once, before the entries that it announces. */
 static int ring_load(const struct memory *memory, uint64_t base, uint64_t offset, uint16_t *out)
 {
 	const uint16_t *at = ring16(memory, base, offset);
@@ -71,7 +71,7 @@ static int add_segment(struct chain *chain, const struct memory *memory, const s
 	size_t *bytes = writable ? &chain->writable_bytes : &chain->readable_bytes;
 	void *data = memory_at(memory, d->address, d->size);
 
-	/* What is readable comes first, and the sum must fit what a used element can say. */
+	/* Readable segments come first, and the sum must fit into a used element. */
 	if (!data || count >= CHAIN_MAX || (!writable && chain->writable > 0) || *bytes + d->size > INT32_MAX)
 		return -1;
 	chain->vector[count] = (struct iovec){ .iov_base = data, .iov_len = d->size };
@@ -94,7 +94,7 @@ static int walk(struct chain *chain, const struct memory *memory, uint64_t table
 		if (at >= length || memory_read(memory, table + 16ull * at, &d, sizeof(d)) < 0)
 			return -1;
 		if (d.flags & DESCRIPTOR_INDIRECT) {
-			/* A table stands alone for a whole request, and holds no further tables. */
+			/* An indirect table must be the whole request, and contains no further tables. */
 			if (nested || steps > 0 || d.flags & DESCRIPTOR_NEXT || d.size % 16 != 0 || d.size == 0 ||
 			    d.size / 16 > CHAIN_MAX || !memory_at(memory, d.address, d.size))
 				return -1;
@@ -115,13 +115,13 @@ static int fail(struct queue *queue)
 	return -1;
 }
 
-/* Asks to be told about the next request; true when one has come meanwhile. */
+/* Asks the driver to notify about the next request; true if one has arrived meanwhile. */
 static bool arm(struct queue *queue, const struct memory *memory)
 {
 	uint16_t *event, index;
 
 	if (!queue->event_index)
-		return false; /* the driver always tells */
+		return false; /* the driver always notifies */
 	event = ring16(memory, queue->used, used_size(queue) - 2);
 	if (!event)
 		return false;
@@ -187,7 +187,7 @@ bool queue_wants_interrupt(struct queue *queue, const struct memory *memory)
 		return ring_load(memory, queue->available, 0, &value) == 0 && !(value & AVAILABLE_NO_INTERRUPT);
 	if (ring_load(memory, queue->available, available_size(queue) - 2, &value) < 0)
 		return false;
-	/* Has next_used gone past the one the driver named, since it was last told? */
+	/* True if next_used has passed the entry that the driver named, since its last interrupt. */
 	return first || (uint16_t)(queue->next_used - value - 1) < (uint16_t)(queue->next_used - since);
 }
 

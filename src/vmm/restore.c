@@ -1,6 +1,6 @@
 /*
- * Continues a snapshot: maps memory from the layers, then loads interrupt controllers and clock, then vCPUs, then devices.
- * Then comes what differs from the machine's last life: a new generation id, closed connections, and a notification of
+ * Continues a snapshot: maps memory from the layers, then loads interrupt controllers and clock, then vCPUs, then
+ * devices. Then it applies what is new after a restore: a new generation id, closed connections, and a notification of
  * every queue, because notifications in flight are not part of a snapshot. Called by serve.c on a machine that has its
  * shape and has not run. After a failure the process cannot be used again.
  */
@@ -64,7 +64,7 @@ static int load_interrupts(struct vm *vm, const struct buf *sections, struct hus
 	return 0;
 }
 
-/* A link that was up may be down in this life: what the device says of itself is decided here, not in the snapshot. */
+/* A link that was up may be down after a restore: the device's configuration is decided here, not in the snapshot. */
 static int load_device(struct virtio_device *device, const struct buf *sections, uint32_t index, struct husk_error *err)
 {
 	struct virtio_state state;

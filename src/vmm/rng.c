@@ -1,6 +1,6 @@
 /*
- * The virtio entropy device: fills what the driver offers with random bytes of the host. It keeps no state. A request is
- * answered with at most REQUEST_MAX bytes, so that a guest cannot keep the loop busy with one of gigabytes.
+ * The virtio entropy device: fills the driver's buffers with random bytes of the host. It keeps no state. An answer has
+ * at most REQUEST_MAX bytes, so that a guest cannot keep the loop busy with a request of gigabytes.
  */
 #include "vmm/rng.h"
 

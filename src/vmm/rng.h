@@ -5,7 +5,7 @@
 #include "vmm/virtio.h"
 
 struct rng {
-	struct virtio_device device; /* first, and all there is */
+	struct virtio_device device; /* must be the first member */
 };
 
 int rng_create(struct rng *rng, const struct memory *memory, struct loop *loop, struct husk_error *err);

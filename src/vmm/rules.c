@@ -15,7 +15,7 @@ static const struct jail_rule loop_rules[] = {
 	JAIL_ALLOW(epoll_wait), JAIL_ALLOW(read), JAIL_ALLOW(write), JAIL_ALLOW(timerfd_settime), JAIL_END,
 };
 
-/* block.c, disk.c: what requests of the guest take. */
+/* block.c, disk.c: requests of the guest. */
 static const struct jail_rule disk_rules[] = {
 	JAIL_ALLOW(preadv), JAIL_ALLOW(pwritev), JAIL_ALLOW(fdatasync), JAIL_ALLOW(fallocate), JAIL_END,
 };
@@ -27,7 +27,7 @@ static const struct jail_rule vcpu_rules[] = {
 	JAIL_END,
 };
 
-/* net.c, vsock.c: a driver that starts or goes does so in a register, on a vCPU's thread. */
+/* net.c, vsock.c: a driver starts or resets a device by a register, on a vCPU's thread. */
 static const struct jail_rule register_rules[] = {
 	JAIL_ALLOW(epoll_ctl),
 	JAIL_ALLOW(close),
@@ -35,7 +35,7 @@ static const struct jail_rule register_rules[] = {
 	JAIL_END,
 };
 
-/* serve.c, message.c, vsock.c, net.c, rng.c: sockets handed over, taps, random bytes. */
+/* serve.c, message.c, vsock.c, net.c, rng.c: passed sockets, taps, random bytes. */
 static const struct jail_rule main_rules[] = {
 	JAIL_ALLOW(recvmsg),
 	JAIL_ALLOW(sendmsg),
@@ -58,7 +58,8 @@ static const struct jail_rule file_rules[] = {
 	JAIL_ALLOW(ftruncate), JAIL_ALLOW(lseek),    JAIL_END,
 };
 
-/* memory.c, layers.c, prefetch.c: mapping layers, giving pages back, having them ready. Mapping and unmapping are the C library's too. */
+/* memory.c, layers.c, prefetch.c: mapping layers, returning pages, loading pages in advance. The C library also maps
+ * and unmaps. */
 static const struct jail_rule memory_rules[] = {
 	JAIL_MADVISE(MADV_DONTDUMP),      JAIL_MADVISE(MADV_DONTFORK),       JAIL_MADVISE(MADV_DONTNEED),
 	JAIL_MADVISE(MADV_POPULATE_READ), JAIL_MADVISE(MADV_POPULATE_WRITE), JAIL_END,

@@ -1,6 +1,6 @@
 /*
- * A 16550 serial port, as far as Linux's driver needs one to print. Called from vCPU threads. The output of the guest is
- * bounded. A log that cannot be written does not stop the guest.
+ * A 16550 serial port: the part that Linux's driver needs to print. Called from vCPU threads. The output of the guest
+ * is bounded. If the log cannot be written, the guest continues.
  */
 #include "vmm/serial.h"
 
@@ -13,7 +13,7 @@ enum { DATA, INTERRUPT_ENABLE, INTERRUPT_ID, LINE_CONTROL, MODEM_CONTROL, LINE_S
 #define ID_NONE 0x01
 #define ID_TRANSMIT 0x02
 #define ID_FIFO 0xc0
-#define STATUS_EMPTY 0x60 /* room to send, and nothing being sent */
+#define STATUS_EMPTY 0x60 /* room to send, and nothing in progress */
 #define MODEM_READY 0xb0  /* carrier, data set ready, clear to send */
 #define LOOP_MODE 0x10
 
@@ -79,7 +79,7 @@ static uint8_t read_register(struct serial *serial, uint16_t index)
 	case LINE_STATUS:
 		return STATUS_EMPTY;
 	case MODEM_STATUS:
-		/* In loop mode the outputs come back as inputs; drivers look for that. */
+		/* In loop mode the outputs are read back as inputs; drivers test this. */
 		if (serial->registers[MODEM_CONTROL] & LOOP_MODE) {
 			uint8_t out = serial->registers[MODEM_CONTROL];
 

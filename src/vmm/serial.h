@@ -1,5 +1,6 @@
 /*
- * The serial port at 0x3f8: what the guest's kernel and agent print goes to a file, up to a bound. There is no input.
+ * The serial port at 0x3f8: writes the output of the guest's kernel and agent to a file, up to a limit. There is no
+ * input.
  */
 #ifndef HUSK_VMM_SERIAL_H
 #define HUSK_VMM_SERIAL_H
@@ -14,8 +15,8 @@
 struct serial {
 	pthread_mutex_t lock;
 	uint8_t registers[8];  /* as written: interrupt enable, line control, modem control, scratch, divisor */
-	bool transmit_pending; /* an interrupt says that there is room, until it is read */
-	int log;               /* -1: thrown away */
+	bool transmit_pending; /* the interrupt for free room is pending until it is read */
+	int log;               /* -1: discarded */
 	uint64_t room;         /* bytes the log may still take */
 	int interrupt_fd;
 };

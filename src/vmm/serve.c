@@ -10,7 +10,7 @@
 
 struct handler {
 	size_t fds_min, fds_max;
-	unsigned stages; /* in which of them it makes sense: bits of enum vm_stage */
+	unsigned stages; /* in which stages it is allowed: bits of enum vm_stage */
 	int (*handle)(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		      struct control_reply *reply, struct husk_error *err);
 };
@@ -18,7 +18,7 @@ struct handler {
 #define BEFORE (1u << VM_SHAPED)
 #define DURING (1u << VM_RUNNING | 1u << VM_PAUSED)
 
-/* ---- before it runs ---- */
+/* ---- requests before the guest runs ---- */
 
 static int do_shape(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		    struct control_reply *reply, struct husk_error *err)
@@ -131,7 +131,7 @@ static int do_restore(struct vm *vm, const struct control_request *request, int 
 	return check_complete(vm, err) < 0 ? -1 : restore_machine(vm, fds[0], err);
 }
 
-/* ---- while it runs ---- */
+/* ---- requests while the guest runs ---- */
 
 static int do_tap(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		  struct control_reply *reply, struct husk_error *err)
@@ -354,7 +354,7 @@ static void end_ready(struct watch *watch, uint32_t events)
 	server->over = true;
 }
 
-/* While the machine is paused, its devices' events wait: only the engine is listened to. */
+/* While the machine is paused, events of its devices wait: only the control socket is read. */
 static int wait_paused(struct server *server, struct husk_error *err)
 {
 	struct pollfd watched[] = { { .fd = server->control.fd, .events = POLLIN },

@@ -6,9 +6,9 @@
 
 #include "vmm/vm.h"
 
-/* Runs the machine until the engine is gone, says stop, or the guest ends; returns the process's exit status. */
+/* Runs the machine until the engine is gone or sends STOP, or the guest ends. Returns the process's exit status. */
 int serve(struct vm *vm, int control);
-/* One request; its descriptors are taken over. Exposed for tests. */
+/* Handles one request and takes ownership of its descriptors. Exposed for tests. */
 void serve_request(struct vm *vm, const struct control_request *request, int *fds, size_t count,
 		   struct control_reply *reply);
 

@@ -54,7 +54,8 @@ static int put_all(struct vm *vm, struct buf *out, struct husk_error *err)
 	return 0;
 }
 
-/* Onto the new layers. The image is whole already; should this fail, the machine cannot go on, and says so. */
+/* Moves the machine to the new layers. The image is already complete; if this fails, the machine cannot continue, and
+ * the error says that. */
 static int adopt(struct vm *vm, struct memory_delta *delta, struct snapshot_files *files, size_t disk_needed,
 		 bool disk_used, struct husk_error *err)
 {
@@ -77,7 +78,7 @@ int snapshot_take(struct vm *vm, struct snapshot_files *files, uint64_t done[sta
 	if (vm->stage != VM_PAUSED)
 		return husk_fail(err, HUSK_CONFLICT, "the machine is not paused");
 	bool disk_used = vm->disk.disk.written;
-	/* Memory after everything else: KVM may still write to it when it is asked for the state of a vCPU. */
+	/* Memory last: KVM may still write to it while it saves the state of a vCPU. */
 	if (put_all(vm, &state, err) < 0 || memory_delta_find(&vm->memory, &delta, err) < 0)
 		return -1;
 	if (state_put(&state, SECTION_RUNS, 0, delta.runs, delta.run_count * sizeof(*delta.runs)) < 0)

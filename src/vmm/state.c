@@ -1,12 +1,12 @@
 /*
  * The state file of a snapshot; see state.h. Called by snapshot.c and restore.c. The reader must never use a size from
- * the file before it is checked against what is there.
+ * the file before it is checked against the bytes left.
  */
 #include "vmm/state.h"
 
 #include <sys/stat.h>
 
-/* CRC-32C with the processor's own instruction: every processor that can run a guest has it. */
+/* CRC-32C with the processor's instruction: every processor that can run a guest has it. */
 __attribute__((target("sse4.2"))) static uint32_t checksum(const char *data, size_t size)
 {
 	uint64_t sum = UINT32_MAX, word;
@@ -82,7 +82,7 @@ int state_read(int fd, struct buf *sections, struct husk_error *err)
 	return 0;
 }
 
-/* Steps to the section at *at; false at the end or where nothing well-formed follows. */
+/* Moves to the section at *at; false at the end, or if the rest is malformed. */
 static bool next(const struct buf *sections, size_t *at, struct state_section_header *header, const char **data)
 {
 	size_t left = sections->size - *at;

@@ -1,11 +1,11 @@
 /*
- * The state file of a snapshot: everything of a machine but its memory and its disk.
+ * The state file of a snapshot: everything of a machine except its memory and its disk.
  *
  *     header     magic, version, architecture, size and checksum of the rest
  *     sections   { u32 type, u32 index, u64 size } and that many bytes, each padded to 8
  *
- * The file is only ever read by a husk-vmm whose engine has checked that this host made it; the reader still trusts no
- * number in it, because disks rot and files get cut off.
+ * Before husk-vmm reads the file, its engine has checked that this host made it. The reader still trusts no number in
+ * it, because files can be damaged or truncated.
  */
 #ifndef HUSK_VMM_STATE_H
 #define HUSK_VMM_STATE_H
@@ -34,7 +34,7 @@ enum state_section {
 	SECTION_LAPIC,
 	SECTION_MSRS,
 	SECTION_EVENTS,
-	/* alone in a file of its own */
+	/* in a file of its own */
 	SECTION_TOUCHED, /* struct memory_touched each */
 };
 
@@ -56,7 +56,7 @@ struct machine_state {
 	uint32_t processor[8]; /* vendor and model of the host: another one is refused */
 	uint32_t tsc_khz;
 	uint8_t serial[8];
-	uint8_t generation[16]; /* of the machine: what the guest's VMGenID said */
+	uint8_t generation[16]; /* of the machine: its last VMGenID */
 };
 
 /* ---- writing ---- */
@@ -66,13 +66,14 @@ int state_write(int fd, const struct buf *sections, struct husk_error *err);
 
 /* ---- reading ---- */
 
-/* The sections of a file, checked as far as that goes without knowing what is in them. */
+/* The sections of a file, checked without knowledge of their content. */
 int state_read(int fd, struct buf *sections, struct husk_error *err);
-/* Are these bytes a well-formed run of sections? */
+/* True if the bytes are well-formed sections. */
 bool state_valid(const struct buf *sections);
-/* A section's bytes; NULL when it is not there. */
+/* A section's bytes; NULL if it is missing. */
 const void *state_find(const struct buf *sections, enum state_section type, uint32_t index, size_t *size);
-/* The same for one of known size: copied out; an error that names `what` when it is not there or of another size. */
+/* Copies a section of known size to `out`. Fails with an error that names `what` if it is missing or has another
+ * size. */
 int state_get(const struct buf *sections, enum state_section type, uint32_t index, void *out, size_t size,
 	      const char *what, struct husk_error *err);
 

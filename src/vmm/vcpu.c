@@ -1,5 +1,5 @@
 /*
- * A vCPU: its thread, and what the guest's exits ask for. The thread runs the guest until it is told to park. A read of a
+ * A vCPU: its thread, and the handling of the guest's exits. The thread runs the guest until it must park. A read of a
  * port or address without a device returns ones, as on a real bus. A size or address of an exit must never be trusted
  * beyond what KVM guarantees.
  */
@@ -126,7 +126,7 @@ static void memory_access(struct vm *vm, struct kvm_run *run)
 		memset(run->mmio.data, 0xff, size);
 }
 
-/* False when the machine is over. */
+/* Returns false if the machine has ended. */
 static bool handle_exit(struct vcpu *vcpu)
 {
 	struct kvm_run *run = vcpu->run;
@@ -165,7 +165,7 @@ static bool handle_exit(struct vcpu *vcpu)
 
 /* ---- the thread ---- */
 
-/* Waits while the machine is to stand still. */
+/* Waits while the machine is held. */
 static void park(struct vcpu *vcpu)
 {
 	struct vm *vm = vcpu->vm;
@@ -188,8 +188,8 @@ static bool must_park(struct vm *vm)
 }
 
 /*
- * What an exit asked for is only complete once the guest is entered again. So parking never follows an exit directly: a
- * kick makes the next entry come back at once, and only then the state is whole.
+ * The operation of an exit is complete only when the guest is entered again. So a vCPU never parks right after an exit:
+ * a kick makes the next entry return at once, and only then is the state complete.
  */
 static void run_guest(struct vcpu *vcpu)
 {
@@ -221,7 +221,7 @@ static void *vcpu_run(void *data)
 		vm_end(vcpu->vm, err.code, "%s", err.message);
 	park(vcpu);
 	run_guest(vcpu);
-	/* Counted as parked from now on, so that nobody waits for it. */
+	/* Counts as parked from now on, so that nobody waits for it. */
 	pthread_mutex_lock(&vcpu->vm->lock);
 	vcpu->vm->parked++;
 	pthread_cond_broadcast(&vcpu->vm->changed);
@@ -231,7 +231,7 @@ static void *vcpu_run(void *data)
 
 static void on_kick(int number)
 {
-	(void)number; /* coming back from the guest is all it does */
+	(void)number; /* the signal only has to interrupt the guest */
 }
 
 int vcpu_start(struct vcpu *vcpu, struct husk_error *err)

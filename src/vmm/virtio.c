@@ -47,7 +47,8 @@ static void interrupt(struct virtio_device *device, uint32_t why)
 	uint64_t one = 1;
 
 	__atomic_fetch_or(&device->state.interrupt_status, why, __ATOMIC_SEQ_CST);
-	(void)!write(device->interrupt_fd, &one, sizeof(one)); /* a full counter is an interrupt that waits already */
+	(void)!write(device->interrupt_fd, &one,
+		     sizeof(one)); /* a full counter means that an interrupt is already pending */
 }
 
 void virtio_signal(struct virtio_device *device, struct queue *queue)
@@ -123,7 +124,7 @@ int virtio_create(struct virtio_device *device, const struct virtio_ops *ops, co
 	device->memory = memory;
 	device->features |= VIRTIO_F_VERSION_1 | VIRTIO_F_INDIRECT | VIRTIO_F_EVENT_INDEX;
 	device->interrupt_fd = -1;
-	/* Recursive: whoever has paused the device may still change it. */
+	/* Recursive: the holder of a paused device may still change it. */
 	pthread_mutexattr_t again;
 	pthread_mutexattr_init(&again);
 	pthread_mutexattr_settype(&again, PTHREAD_MUTEX_RECURSIVE);
@@ -239,7 +240,7 @@ static void status_write(struct virtio_device *device, uint32_t value)
 		reset(device);
 		return;
 	}
-	/* The bit does not stick when the driver wants what was not offered, or not the modern interface. */
+	/* The bit stays clear if the driver wants a feature that was not offered, or not the modern interface. */
 	if (added & STATUS_FEATURES_OK &&
 	    (state->driver_features & ~device->features || !(state->driver_features & VIRTIO_F_VERSION_1)))
 		value &= ~(uint32_t)STATUS_FEATURES_OK;
@@ -272,7 +273,7 @@ static void queue_register_write(struct queue *queue, uint64_t offset, uint32_t 
 {
 	bool high = offset & 4;
 
-	/* Once the queue is in use these cannot change under it. */
+	/* While the queue is in use, these must not change. */
 	if (!queue || queue->ready)
 		return;
 	switch (offset & ~4ull) {
@@ -337,7 +338,7 @@ void virtio_write(struct virtio_device *device, uint64_t offset, const void *dat
 		__atomic_fetch_and(&device->state.interrupt_status, ~value, __ATOMIC_SEQ_CST);
 		return;
 	}
-	/* Usually the kernel takes these; where it cannot, the loop is told from here. */
+	/* The kernel usually handles these; otherwise the loop is notified here. */
 	if (offset == REG_NOTIFY) {
 		if (value < device->ops->queue_count)
 			(void)!write(device->notify_fds[value], &one, sizeof(one));

@@ -1,10 +1,11 @@
 /*
- * A virtio device on the memory-mapped transport (virtio-mmio, version 2), and the parts each kind of device adds.
+ * A virtio device on the memory-mapped transport (virtio-mmio, version 2), and the operations that each kind of device
+ * adds.
  *
- * Threads: a vCPU's thread calls virtio_read and virtio_write; the thread whose loop the device's notifications are
- * registered in does its work. Both hold the device's lock, except for the interrupt status, which is atomic, because a
- * vCPU acknowledges interrupts while the device may be in the middle of long work. Whoever holds the locks of all
- * devices has them standing still: that is what pausing is.
+ * Threads: a vCPU's thread calls virtio_read and virtio_write. The thread whose loop watches the device's notifications
+ * does its work. Both hold the device's lock. The interrupt status is atomic instead, because a vCPU acknowledges
+ * interrupts while the device may be in the middle of long work. A machine is paused by holding the locks of all
+ * devices.
  */
 #ifndef HUSK_VMM_VIRTIO_H
 #define HUSK_VMM_VIRTIO_H
@@ -34,15 +35,15 @@ struct virtio_ops {
 	void (*start)(struct virtio_device *device);
 	/* Work may be waiting in this queue. */
 	void (*work)(struct virtio_device *device, size_t queue);
-	/* Forget what was under way: the driver has reset the device. */
+	/* The driver has reset the device: forget all work in progress. */
 	void (*reset)(struct virtio_device *device);
 	/* The driver wrote into the configuration (already stored). */
 	void (*configured)(struct virtio_device *device);
-	/* After a restore, once everything is mapped: what the new life changes. */
+	/* After a restore, once everything is mapped: applies what is new. */
 	void (*restored)(struct virtio_device *device);
 };
 
-/* What of a device is state; the layout is part of the snapshot format. */
+/* The state of a device; the layout is part of the snapshot format. */
 struct virtio_state {
 	uint64_t driver_features;
 	uint32_t status;
@@ -59,26 +60,26 @@ struct virtio_device {
 	uint32_t interrupt; /* global interrupt number */
 	uint64_t features;  /* offered */
 	size_t config_size;
-	struct virtio_state state; /* but for interrupt_status, under the lock */
+	struct virtio_state state; /* under the lock, except interrupt_status */
 	pthread_mutex_t lock;
-	int interrupt_fd;                  /* written to: the guest is interrupted */
-	int notify_fds[VIRTIO_QUEUES_MAX]; /* readable: the driver has told about a queue */
+	int interrupt_fd;                  /* a write interrupts the guest */
+	int notify_fds[VIRTIO_QUEUES_MAX]; /* readable: the driver has notified a queue */
 	struct watch watches[VIRTIO_QUEUES_MAX];
 };
 
-/* Sets it up without a virtual machine behind it; `features` and `config` may be filled in before the driver looks. */
+/* Sets the device up without a virtual machine; `features` and `config` may be set before the driver reads them. */
 int virtio_create(struct virtio_device *device, const struct virtio_ops *ops, const struct memory *memory,
 		  struct loop *loop, struct husk_error *err);
-/* A vCPU touched the registers: `size` 1, 2, 4 or 8 bytes at `offset`. */
+/* Handles a vCPU's access to the registers: `size` 1, 2, 4 or 8 bytes at `offset`. */
 void virtio_read(struct virtio_device *device, uint64_t offset, void *data, size_t size);
 void virtio_write(struct virtio_device *device, uint64_t offset, const void *data, size_t size);
-/* After pushing into a queue: interrupts the driver when it wants that. */
+/* After a push into a queue: interrupts the driver if it wants that. */
 void virtio_signal(struct virtio_device *device, struct queue *queue);
 void virtio_config_changed(struct virtio_device *device);
-/* The device or its driver went wrong: the driver is told, and nothing happens until it resets the device. */
+/* The device or its driver failed: informs the driver, and does nothing until it resets the device. */
 void virtio_fail(struct virtio_device *device);
 bool virtio_running(const struct virtio_device *device);
-/* After a restore: every queue is looked at and every driver interrupted once, whatever was under way. */
+/* After a restore: checks every queue and interrupts every driver once. */
 void virtio_kick(struct virtio_device *device);
 int virtio_load(struct virtio_device *device, const struct virtio_state *state, struct husk_error *err);
 

@@ -90,7 +90,7 @@ static int open_kvm(struct vm *vm, int kvm, struct husk_error *err)
 
 	if (version != KVM_API_VERSION)
 		return husk_fail(err, HUSK_UNAVAILABLE, "/dev/kvm speaks version %d, not %d", version, KVM_API_VERSION);
-	/* It is known to be interrupted without a signal. */
+	/* This call is known to fail with EINTR without a signal. */
 	for (int i = 0; i < CREATE_RETRIES && vm->fd < 0; i++)
 		vm->fd = ioctl(kvm, KVM_CREATE_VM, 0ul);
 	run_size = vm_ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, NULL);
@@ -218,13 +218,13 @@ static void let_vcpus_go(struct vm *vm)
 void vm_hold(struct vm *vm)
 {
 	park_vcpus(vm);
-	/* A disk request that is under way is waited for here. */
+	/* Waits here for a disk request in progress. */
 	for (size_t i = 0; i < DEVICE_COUNT; i++)
 		pthread_mutex_lock(&vm->devices[i]->lock);
 	vm->stage = VM_PAUSED;
 }
 
-/* The locks of the devices that the disk thread works for: both, or none. */
+/* Takes the locks of the devices of the disk thread: both, or none. */
 static bool try_disks(struct vm *vm)
 {
 	if (pthread_mutex_trylock(&vm->root.device.lock) != 0)
@@ -237,7 +237,8 @@ static bool try_disks(struct vm *vm)
 
 bool vm_try_hold(struct vm *vm)
 {
-	/* Asked before the guest is stopped for nothing, and again when it is: a vCPU's thread takes the locks too. */
+	/* Tried before the guest is stopped, to avoid a useless stop, and again afterwards: a vCPU's thread takes the
+	 * locks too. */
 	if (!try_disks(vm))
 		return false;
 	pthread_mutex_unlock(&vm->disk.device.lock);
@@ -274,8 +275,8 @@ int vm_resume(struct vm *vm, struct husk_error *err)
 {
 	if (vm->stage != VM_PAUSED)
 		return husk_fail(err, HUSK_CONFLICT, "the machine is not paused");
-	/* Tells each clock that time was lost, so that the guest does not take the gap for a hang. One that the guest does
-	 * not use has nothing to be told. */
+	/* Informs each clock that time was lost, so that the guest does not take the gap for a hang. A clock that the
+	 * guest does not use is skipped. */
 	for (uint32_t i = 0; i < vm->vcpu_count; i++)
 		if (vm_ioctl(vm->vcpus[i].fd, KVM_KVMCLOCK_CTRL, NULL) < 0 && errno != EINVAL)
 			return husk_fail_errno(err, "cannot tell the clock of vCPU %u", i);

@@ -1,7 +1,7 @@
 /*
  * The virtio socket device; see vsock.h. All of it runs in the main event loop. The guest is hostile: it may send any
- * packet at any time, send more data than it has credit for, or never read what is sent to it. What is buffered for the
- * guest is bounded. A packet that makes no sense resets its connection.
+ * packet at any time, send more data than it has credit for, or never read. The data buffered for the guest is bounded.
+ * A malformed packet resets its connection.
  */
 #include "vmm/vsock.h"
 
@@ -63,7 +63,7 @@ static void drop(struct vsock_connection *c)
 	*c = (struct vsock_connection){ .vsock = c->vsock, .watch.fd = -1 };
 }
 
-/* What we want to hear of the socket: data when the guest can take it, room when something waits for it. */
+/* The events to wait for: data if the guest has room for it, room if data waits for the socket. */
 static void watch_socket(struct vsock_connection *c)
 {
 	uint32_t events = c->waiting.size > 0 ? EPOLLOUT : 0;
@@ -71,7 +71,7 @@ static void watch_socket(struct vsock_connection *c)
 
 	if (c->stage == VSOCK_CONNECTED && !c->host_finished && room > 0 && room <= c->guest_buffer)
 		events |= EPOLLIN;
-	/* Without anything wanted a hang-up would still be reported, over and over. */
+	/* With no events wanted, epoll would still report a hang-up again and again. */
 	if (events == 0)
 		events = EPOLLET;
 	loop_change(c->vsock->loop, &c->watch, events);
@@ -82,7 +82,7 @@ static void watch_socket(struct vsock_connection *c)
 static void reply(struct vsock *vsock, uint32_t host_port, uint32_t guest_port, uint16_t operation, uint32_t flags,
 		  struct vsock_connection *c)
 {
-	/* A guest that sends and never takes loses answers; it can only harm itself with that. */
+	/* A guest that sends without receiving loses answers, which harms only itself. */
 	if (vsock->reply_count == VSOCK_REPLIES)
 		return;
 	vsock->replies[vsock->reply_count++] = (struct vsock_header){
@@ -108,7 +108,7 @@ static void reset_connection(struct vsock_connection *c)
 
 /* ---- from the guest to the host ---- */
 
-/* Passes on what waits; false when the host side is gone. */
+/* Writes waiting data to the socket; false if the host side has closed. */
 static bool pass_on(struct vsock_connection *c)
 {
 	while (c->waiting.size > 0) {
@@ -126,7 +126,7 @@ static bool pass_on(struct vsock_connection *c)
 	return true;
 }
 
-/* The guest is told of room before it runs out of it. */
+/* Informs the guest of room before it runs out. */
 static void tell_credit(struct vsock_connection *c)
 {
 	if (c->consumed - c->told >= VSOCK_BUFFER / 4)
@@ -250,7 +250,7 @@ static bool put_data(struct vsock_connection *c, struct chain *chain)
 			       : 0;
 	int count;
 
-	/* A guest whose numbers do not add up gets nothing. */
+	/* A guest with inconsistent counters gets nothing. */
 	if (room > c->guest_buffer)
 		room = 0;
 	space = MIN(MIN(space, room), CHUNK);
@@ -294,7 +294,7 @@ static struct vsock_connection *next_readable(struct vsock *vsock)
 	return NULL;
 }
 
-/* Gives the guest what waits for it, as far as it has put buffers there. */
+/* Gives the guest the waiting data, as far as it has buffers. */
 static void fill_guest(struct vsock *vsock)
 {
 	struct virtio_device *device = &vsock->device;
@@ -318,7 +318,7 @@ static void fill_guest(struct vsock *vsock)
 			reset_connection(c);
 		}
 	}
-	/* No buffers: the sockets would report the same again and again; the guest's next buffer brings us back. */
+	/* No buffers: the sockets would report the same again and again; the guest's next buffer continues. */
 	if (c)
 		for (size_t i = 0; i < VSOCK_CONNECTIONS; i++)
 			if (vsock->connections[i].stage == VSOCK_CONNECTED &&
@@ -395,7 +395,7 @@ static void vsock_work(struct virtio_device *device, size_t index)
 
 	if (index == QUEUE_EVENT)
 		deliver_reset(vsock);
-	/* What it sent before it was copied is of its past life. */
+	/* Packets from before the copy belong to the original machine. */
 	while (index == QUEUE_SEND && queue_pop(queue, device->memory, &chain) > 0) {
 		if (!vsock->reset_pending)
 			vsock_packet(vsock, &chain);
@@ -422,7 +422,7 @@ static void vsock_reset(struct virtio_device *device)
 
 static void vsock_start(struct virtio_device *device)
 {
-	(void)device; /* nothing is due before the guest connects */
+	(void)device; /* nothing to do before the guest connects */
 }
 
 static void vsock_restored(struct virtio_device *device)

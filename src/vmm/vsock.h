@@ -1,9 +1,9 @@
 /*
- * The virtio socket device: streams between the guest and sockets the engine handed over. The guest connects to host
- * ports; each port has at most one socket waiting for it. The host never connects into the guest.
+ * The virtio socket device: streams between the guest and sockets from the engine. The guest connects to host ports;
+ * each port has at most one waiting socket. The host never connects to the guest.
  *
- * Nothing of a connection survives a snapshot: a restored guest is told that its transport was reset, its connections
- * die, and it connects again.
+ * No connection survives a snapshot: a restored guest is informed that its transport was reset, its connections end,
+ * and it connects again.
  */
 #ifndef HUSK_VMM_VSOCK_H
 #define HUSK_VMM_VSOCK_H
@@ -12,10 +12,10 @@
 
 #define VSOCK_GUEST_CID 3
 #define VSOCK_CONNECTIONS 8
-#define VSOCK_BUFFER (1u << 20) /* bytes of the guest's we hold for a slow host side */
+#define VSOCK_BUFFER (1u << 20) /* bytes of the guest that are buffered for a slow host side */
 #define VSOCK_REPLIES 64
 
-/* As on the wire. */
+/* The packet header of the standard. */
 struct vsock_header {
 	uint64_t source_cid, target_cid;
 	uint32_t source_port, target_port;
@@ -32,10 +32,10 @@ struct vsock_connection {
 	struct vsock *vsock;
 	enum vsock_stage stage;
 	uint32_t host_port, guest_port;
-	struct watch watch; /* of the socket, which is ours */
+	struct watch watch; /* of the socket, which the device owns */
 	struct buf waiting; /* from the guest, for the host */
-	uint32_t consumed;  /* of the guest's bytes, passed on to the host; wraps */
-	uint32_t told;      /* what of that the guest knows */
+	uint32_t consumed;  /* bytes of the guest that were passed to the host; wraps */
+	uint32_t told;      /* … and how many of them the guest knows about */
 	uint32_t sent;      /* to the guest; wraps */
 	uint32_t guest_buffer, guest_consumed;
 	bool guest_finished; /* it sends no more */
@@ -52,7 +52,8 @@ struct vsock {
 };
 
 int vsock_create(struct vsock *vsock, const struct memory *memory, struct loop *loop, struct husk_error *err);
-/* The guest's next connection to `port` gets this socket, which is taken over. One that waits there already is closed. */
+/* The guest's next connection to `port` gets this socket; takes ownership of it. A socket that already waits there is
+ * closed. */
 int vsock_offer(struct vsock *vsock, uint32_t port, int fd, struct husk_error *err);
 /* One packet of the guest's: exposed for tests and fuzzing. */
 void vsock_packet(struct vsock *vsock, const struct chain *chain);

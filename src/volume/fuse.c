@@ -1,12 +1,13 @@
 /*
- * The FUSE protocol (version 7.31) as far as a volume needs it; see fuse.h. Requests come from the kernel of a guest,
- * which is hostile: this file, serve_*.c and nodes.c are all that reads their bytes. Sizes are checked against what really
- * came. Nothing is opened but through volume.h, and no state is kept that a restored guest could not do without.
+ * The part of the FUSE protocol (version 7.31) that a volume needs; see fuse.h. Requests come from the kernel of a
+ * guest and are not trusted. Only this file, serve_*.c and nodes.c read their bytes. Sizes are checked against the
+ * bytes received. Files are opened only through volume.h. A restored guest can continue without any state that is kept
+ * here.
  */
 #include "volume/serve_call.h"
 
 #define MINOR 31
-#define MINOR_LEAST 23 /* where the answer to INIT got its present form */
+#define MINOR_LEAST 23 /* the answer to INIT has its present form since this version */
 
 static ssize_t do_statfs(struct call *call)
 {
@@ -29,7 +30,7 @@ static ssize_t do_init(struct call *call)
 {
 	const uint32_t wanted = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES;
 	struct fuse_init_out *out = (struct fuse_init_out *)call->out;
-	uint32_t in[4] = { 0 }; /* major, minor, max_readahead, flags: as it was in every version */
+	uint32_t in[4] = { 0 }; /* major, minor, max_readahead, flags: the same in every version */
 
 	memcpy(in, call->data, MIN(call->size, sizeof(in)));
 	if (in[0] != FUSE_KERNEL_VERSION || in[1] < MINOR_LEAST)
@@ -39,7 +40,7 @@ static ssize_t do_init(struct call *call)
 		.minor = MIN(in[1], (uint32_t)MINOR),
 		.max_readahead = MIN(in[2], SERVE_DATA_MAX),
 		.flags = (in[3] & wanted) |
-			 FUSE_BIG_WRITES, /* gVisor does not offer it, and writes 4 KiB at a time without */
+			 FUSE_BIG_WRITES, /* gVisor does not offer it, but would write 4 KiB at a time without it */
 		.max_background = 16,
 		.congestion_threshold = 12,
 		.max_write = SERVE_DATA_MAX,
@@ -56,10 +57,10 @@ static ssize_t do_nothing(struct call *call)
 }
 
 struct operation {
-	ssize_t (*run)(struct call *call); /* the size of the answer, or an errno below zero */
-	uint16_t least;                    /* bytes behind the header */
-	bool changes;                      /* refused on what is mounted read-only */
-	bool silent;                       /* takes no answer */
+	ssize_t (*run)(struct call *call); /* returns the size of the answer, or a negative errno */
+	uint16_t least;                    /* bytes required after the header */
+	bool changes;                      /* refused on a read-only mount */
+	bool silent;                       /* has no answer */
 };
 
 static const struct operation operations[] = {
@@ -80,7 +81,7 @@ static const struct operation operations[] = {
 	[FUSE_WRITE] = { serve_write, sizeof(struct fuse_write_in), .changes = true },
 	[FUSE_STATFS] = { do_statfs, 0, .changes = false },
 	[FUSE_RELEASE] = { serve_release, sizeof(struct fuse_release_in), .changes = false },
-	/* Nothing is held back here. A current gVisor takes "not implemented" for the failure of close. */
+	/* No writes are buffered here. A current gVisor treats "not implemented" as a failure of close. */
 	[FUSE_FLUSH] = { do_nothing, 0, .changes = false },
 	[FUSE_FSYNC] = { serve_fsync, sizeof(struct fuse_fsync_in), .changes = false },
 	[FUSE_INIT] = { do_init, 16, .changes = false },
@@ -104,12 +105,12 @@ ssize_t volume_serve(struct volume_server *server, const char *request, size_t s
 	memcpy(&call.header, request, sizeof(call.header));
 	if (call.header.len != size)
 		return -1;
-	nodes_sweep(&server->nodes); /* here, where no request holds one */
+	nodes_sweep(&server->nodes); /* safe here: no request holds a pointer to a node */
 	call.data = request + sizeof(call.header);
 	call.size = size - sizeof(call.header);
 	const struct operation *operation =
 		call.header.opcode < ARRAY_SIZE(operations) ? &operations[call.header.opcode] : NULL;
-	ssize_t result = -ENOSYS; /* the kernel remembers, and does without: locks, attributes by name, access */
+	ssize_t result = -ENOSYS; /* the kernel remembers this and stops asking: locks, extended attributes, access */
 	if (operation && operation->run)
 		result = call.size < operation->least              ? -EINVAL
 			 : operation->changes && server->read_only ? -EROFS

@@ -82,7 +82,7 @@ static bool unneeded(const struct node *node)
 	return node->parent && !node->children && !node->handles && (node->dead || !node->lookups);
 }
 
-/* The next sweep frees it, unless something needs it again by then. */
+/* The next sweep frees the node, unless it is in use again by then. */
 static void settle(struct nodes *nodes, struct node *node)
 {
 	if (node->idle || !unneeded(node))
@@ -107,7 +107,7 @@ static void free_idle(struct nodes *nodes)
 	}
 }
 
-/* The oldest in a chain that nothing hangs on. */
+/* The oldest node in a chain that nothing refers to. */
 static struct node *evictable(struct node *chain)
 {
 	struct node *found = NULL;
@@ -118,8 +118,8 @@ static struct node *evictable(struct node *chain)
 	return found;
 }
 
-/* A guest that never forgets (gVisor does not) must not fill the table for good. The guest's kernel asks for what went by
- * name when it wants it. */
+/* A guest that never forgets (as gVisor) must not fill the table for ever. If the guest's kernel needs an evicted node
+ * again, it looks the name up. */
 static void evict_one(struct nodes *nodes)
 {
 	for (size_t i = 0; i < BUCKETS; i++) {
@@ -206,7 +206,7 @@ struct node *nodes_take(struct nodes *nodes, struct node *parent, const char *na
 	return node;
 }
 
-/* Puts "part" (and a slash, when something follows) in front of what is there. */
+/* Puts "part" before the existing text, with a slash between them. */
 static int prepend(char *path, size_t *at, const char *part)
 {
 	size_t size = strlen(part);
@@ -230,7 +230,8 @@ int nodes_path(const struct node *node, const char *name, char *out)
 	path[at] = '\0';
 	if (name && prepend(path, &at, name) < 0)
 		return -1;
-	/* Parents may form a ring when two sandboxes move directories at once: the length ends it. */
+	/* Parents may form a ring if two sandboxes move directories at the same time: the length limit ends the
+	 * loop. */
 	for (; node->parent; node = node->parent) {
 		if (node->dead) {
 			errno = ESTALE;
@@ -282,7 +283,7 @@ void nodes_renamed(struct nodes *nodes, struct node *from, const char *old_name,
 		from->children--;
 		node->parent = to;
 		to->children++;
-		node->dead = !name; /* no memory for the name: stale, which the guest's kernel can live with */
+		node->dead = !name; /* no memory for the name: the node is stale, which the guest's kernel can handle */
 		if (name) {
 			free(node->name);
 			node->name = name;
@@ -295,8 +296,8 @@ void nodes_renamed(struct nodes *nodes, struct node *from, const char *old_name,
 
 /* ---- across a restore ---- */
 
-/* One node: id, parent, inode, lookups, then its name with its NUL. Integers as this machine has them: images do not leave
- * it. */
+/* One node: id, parent, inode, lookups, then its name with a NUL. Integers are in host byte order: images are not moved
+ * to other machines. */
 int nodes_save(const struct nodes *nodes, struct buf *out)
 {
 	int bad = buf_append(out, &nodes->next_id, sizeof(nodes->next_id));
@@ -339,7 +340,7 @@ int nodes_load(struct nodes *nodes, const char *bytes, size_t size)
 	if (size < at)
 		return -1;
 	memcpy(&nodes->next_id, bytes, at);
-	/* All of them below the root first: a parent may come after its children. */
+	/* First all nodes below the root, because a parent may come after its children. */
 	while ((more = next_saved(bytes, size, &at, fixed, &name)) > 0) {
 		if (fixed[0] <= NODE_ROOT || fixed[0] >= nodes->next_id || nodes->count >= nodes->limit || !*name ||
 		    strchr(name, '/') || nodes_find(nodes, fixed[0]))

@@ -11,8 +11,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#define SOCKET_ROOM (1 << 20) /* several reads or writes of full size under way in each direction */
-#define KILLED_MS 100         /* how long one that was killed is waited for */
+#define SOCKET_ROOM (1 << 20) /* room for several full-size reads or writes in each direction */
+#define KILLED_MS 100         /* how long to wait for a killed process */
 
 enum { SOCKET, COUNT, TABLE, DESCRIPTORS };
 
@@ -71,7 +71,7 @@ int volume_process_start(const struct volume_spec *spec, struct volume_process *
 	return 0;
 }
 
-/* Has it ended, after this long at most? */
+/* Waits at most this long; returns true if the process has ended. */
 static bool reap(struct volume_process *process, int timeout_ms)
 {
 	int64_t end = time_monotonic_ms() + timeout_ms, left = timeout_ms;

@@ -1,7 +1,7 @@
 /*
- * What a volume's process gives up before it reads the first byte of a guest; see process.h. jail/jail.c has the stages.
- * The list of allowed system calls is here, and each entry names the function of volume.c, serve_*.c or process_main.c that
- * needs it. Any other system call kills the process.
+ * The rights that a volume's process gives up before it reads the first byte of a guest; see process.h. jail/jail.c has
+ * the stages. The list of allowed system calls is here, and each entry names the function of volume.c, serve_*.c or
+ * process_main.c that needs it. Any other system call kills the process.
  */
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -11,17 +11,17 @@
 #include "jail/seccomp.h"
 #include "volume/process.h"
 
-#define FILES_MAX (SERVE_HANDLES_MAX + 512u) /* handles, and the depth of a tree that is counted */
+#define FILES_MAX (SERVE_HANDLES_MAX + 512u) /* handles, and one per level of a tree that is counted */
 #define MEMORY_MAX (256ull << 20)            /* a full table of names, twice while it is saved */
 
-/* process_main.c: the socket, the image's table, what is said to nobody (log_line). */
+/* process_main.c: the socket, the image's table, log lines (log_line). */
 static const struct jail_rule main_rules[] = {
 	JAIL_ALLOW(read), JAIL_ALLOW(sendmsg), JAIL_ALLOW(write), JAIL_ALLOW(close), JAIL_ALLOW(mremap), JAIL_END,
 };
 
-/* volume.c: everything that opens, looks at or changes a file below the root. */
+/* volume.c: opens, reads and changes files below the root. */
 static const struct jail_rule file_rules[] = {
-	JAIL_ALLOW(openat2),   JAIL_ALLOW(openat), /* a component of a directory that openat2 gave */
+	JAIL_ALLOW(openat2),   JAIL_ALLOW(openat), /* a component of a directory that openat2 opened */
 	JAIL_ALLOW(fstat),     JAIL_ALLOW(newfstatat),
 	JAIL_ALLOW(ftruncate), JAIL_ALLOW(pwrite64),
 	JAIL_ALLOW(flock),     JAIL_ALLOW(mkdirat),
@@ -34,7 +34,7 @@ static const struct jail_rule file_rules[] = {
 	JAIL_FCNTL(F_SETFD),   JAIL_END,
 };
 
-/* serve.c, serve_node.c, serve_file.c. */
+/* fuse.c, serve_node.c, serve_file.c. */
 static const struct jail_rule serve_rules[] = {
 	JAIL_ALLOW(getrandom), JAIL_ALLOW(pread64),   JAIL_ALLOW(lseek), JAIL_ALLOW(readlinkat),
 	JAIL_ALLOW(fsync),     JAIL_ALLOW(fdatasync), JAIL_END,
@@ -48,7 +48,7 @@ static const struct jail_rule *const lists[] = {
 };
 static const struct jail_filter filter = { .name = "volume", .lists = lists };
 
-/* After the change of uid, which forgets it: the kernel ends this process with the thread that started it. */
+/* After the change of uid, which clears this setting: the kernel ends this process with the thread that started it. */
 static int end_with_supervisor(struct husk_error *err)
 {
 	return prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 ? husk_fail_errno(err, "cannot end with the supervisor") : 0;
@@ -80,7 +80,7 @@ int volume_jail_enter(const char *root, bool read_only, uint64_t limit, uint32_t
 		.capabilities = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER,
 	};
 
-	signal(SIGXFSZ, SIG_IGN); /* a file at the limit is an error for the guest */
+	signal(SIGXFSZ, SIG_IGN); /* reaching the file size limit is an error for the guest */
 	if (jail_enter(&jail, err) < 0 || end_with_supervisor(err) < 0)
 		return -1;
 	return filter_calls(err);

@@ -1,7 +1,7 @@
 /*
- * `husk volume-server`: the process of one volume; see process.h. It takes its descriptors, gives up everything else, and
- * answers requests until the socket closes. It has one thread. The kernel ends the process together with its supervisor,
- * whatever it is waiting for.
+ * `husk volume-server`: the process of one volume; see process.h. It takes its descriptors, gives up all other rights,
+ * and answers requests until the socket closes. It has one thread. The kernel ends the process together with its
+ * supervisor, even during a wait.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -93,7 +93,7 @@ static int take_message(struct process *process, const struct volume_message *he
 	return 0;
 }
 
-/* Every whole message that has come; the rest stays. */
+/* Handles every complete message received; the rest stays in the buffer. */
 static int take_messages(struct process *process, struct husk_error *err)
 {
 	struct buf *input = &process->input;
@@ -114,7 +114,7 @@ static int take_messages(struct process *process, struct husk_error *err)
 	return result;
 }
 
-/* Until the supervisor closes its end. */
+/* Runs until the supervisor closes its end. */
 static int run(struct process *process, struct husk_error *err)
 {
 	struct buf *input = &process->input;
@@ -166,7 +166,7 @@ static int open_server(struct process *process, const struct arguments *argument
 	return arguments->table ? load_table(process->server, err) : 0;
 }
 
-/* Ready before the bytes are counted, which may take long: the guest waits for its first answer, and nobody else. */
+/* Reports READY before the bytes are counted, which may take long: then only the guest waits for its first answer. */
 static int serve_volume(struct process *process, const struct arguments *arguments, struct husk_error *err)
 {
 	if (volume_jail_enter(arguments->data, arguments->read_only, arguments->limit, arguments->uid, err) < 0 ||

@@ -1,9 +1,9 @@
 /*
- * One FUSE request on its way through the server: what serve.c has taken apart, and what the files that carry it out share.
- * serve_node.c goes from numbers to files, serve_file.c has content, serve_name.c what changes names.
+ * One FUSE request on its way through the server: the parsed request, and the functions that the operations share.
+ * serve_node.c maps node numbers to files, serve_file.c handles content, serve_name.c changes names.
  *
- * An operation returns the size of its answer behind the header, or an errno below zero. Everything in the request is an
- * attacker's; `least` of serve.c's table is what an operation may read without asking.
+ * An operation returns the size of its answer after the header, or a negative errno. Everything in the request is
+ * untrusted. `least` in fuse.c's table is how many bytes an operation may read without a check.
  */
 #ifndef HUSK_VOLUME_SERVE_CALL_H
 #define HUSK_VOLUME_SERVE_CALL_H
@@ -27,15 +27,15 @@ struct volume_server {
 	bool read_only;
 	struct nodes nodes;
 	struct handle handles[SERVE_HANDLES_MAX];
-	uint32_t generation; /* upper half of the numbers of handles, so that those of a past life are told apart */
+	uint32_t generation; /* upper half of handle numbers, so that handles from before a restore can be recognised */
 };
 
 struct call {
 	struct volume_server *server;
 	struct fuse_in_header header;
-	const char *data; /* behind the header */
+	const char *data; /* after the header */
 	size_t size;
-	char *out; /* behind the header of the answer */
+	char *out; /* after the header of the answer */
 };
 
 /* ---- serve_node.c: NULL or -1 with errno ---- */
@@ -44,12 +44,12 @@ struct call {
 const char *call_text(const struct call *call, size_t *at);
 const char *call_name(const struct call *call, size_t *at);
 struct node *call_node(const struct call *call, uint64_t id);
-/* O_PATH, for everything but content. A file without a name is still there for who has it open. */
+/* O_PATH, for all uses except content. A file without a name still exists for a guest that has it open. */
 int call_node_fd(const struct call *call, const struct node *node, int flags);
 int call_directory(const struct call *call, uint64_t id);
-/* For content: of a regular file, as volume_file gives it, or of a directory. */
+/* For content: of a regular file, opened by volume_file, or of a directory. */
 int call_open_node(const struct call *call, const struct node *node, bool directory, bool writable, bool append);
-/* The answer about an entry that the guest knows by its node from now on. */
+/* The answer for an entry that the guest knows by its node from now on. */
 ssize_t call_answer_entry(const struct call *call, struct node *parent, const char *name, int fd);
 ssize_t call_look_up(const struct call *call, struct node *parent, const char *name);
 
@@ -63,7 +63,7 @@ ssize_t serve_readlink(struct call *call);
 /* ---- serve_file.c ---- */
 
 struct handle *handle_find(struct volume_server *server, uint64_t id);
-/* Keeps the descriptor under a new number, and writes the answer. Takes the descriptor in any case. */
+/* Keeps the descriptor under a new number, and writes the answer. Always takes ownership of the descriptor. */
 ssize_t call_answer_open(const struct call *call, struct node *node, int fd, bool append, struct fuse_open_out *out);
 
 ssize_t serve_open(struct call *call);

@@ -22,7 +22,8 @@ struct handle *handle_find(struct volume_server *server, uint64_t id)
 	return NULL;
 }
 
-/* Keeps the descriptor under a number: a new one, or the one that a restored guest has. Closes it when there is no room. */
+/* Keeps the descriptor under a number: a new one, or the one that a restored guest has. Closes the descriptor if there
+ * is no room. */
 static struct handle *keep_handle(struct volume_server *server, uint64_t id, int fd, struct node *node, bool append)
 {
 	for (size_t i = 0; i < SERVE_HANDLES_MAX; i++) {
@@ -39,7 +40,8 @@ static struct handle *keep_handle(struct volume_server *server, uint64_t id, int
 	return NULL;
 }
 
-/* The handle a request names; one of a past life is opened again, by the node that the request names beside it. */
+/* The handle that a request names. A handle from before a restore is opened again, by the node that the request also
+ * names. */
 static struct handle *take_handle(const struct call *call, uint64_t id, bool directory)
 {
 	struct volume_server *server = call->server;
@@ -48,7 +50,7 @@ static struct handle *take_handle(const struct call *call, uint64_t id, bool dir
 
 	if (!node || (handle && handle->node == node))
 		return node ? handle : NULL;
-	if (handle || !id) { /* of another file: not what an honest kernel asks for */
+	if (handle || !id) { /* a handle of another file: an honest kernel does not ask for this */
 		errno = EBADF;
 		return NULL;
 	}
@@ -157,7 +159,7 @@ ssize_t serve_fsync(struct call *call)
 	return (data_only ? fdatasync(handle->fd) : fsync(handle->fd)) < 0 ? -errno : 0;
 }
 
-/* As getdents64 fills it; the C library has no name for it. */
+/* The layout of getdents64; the C library does not declare it. */
 struct host_entry {
 	uint64_t inode;
 	int64_t next;
@@ -166,7 +168,7 @@ struct host_entry {
 	char name[];
 };
 
-/* Appends what of the host's run of entries fits; the size of the answer. */
+/* Appends as many of the host's entries as fit; returns the size of the answer. */
 static size_t put_entries(char *out, size_t room, const char *entries, size_t size)
 {
 	size_t filled = 0;
@@ -200,7 +202,7 @@ ssize_t serve_readdir(struct call *call)
 		return -errno;
 	if (lseek(handle->fd, (off_t)in.offset, SEEK_SET) < 0)
 		return -errno;
-	/* No more than the answer holds, or the rest would have to be read again. */
+	/* Reads no more than fits the answer, because the rest would have to be read again. */
 	size_t room = MIN(in.size, SERVE_DATA_MAX);
 	long count = syscall(SYS_getdents64, handle->fd, entries, MIN(room, sizeof(entries)));
 	if (count < 0)

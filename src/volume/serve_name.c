@@ -5,7 +5,7 @@
 
 #include "volume/serve_call.h"
 
-/* The directory that is to get a file: its name stands at `at` in the request. NULL with errno. */
+/* The directory for a new file, whose name is at `at` in the request. NULL with errno. */
 static struct node *new_path(struct call *call, size_t at, const char **name, char path[static VOLUME_PATH_MAX])
 {
 	*name = call_name(call, &at);
@@ -42,7 +42,7 @@ ssize_t serve_create(struct call *call)
 	return opened < 0 ? opened : entry + opened;
 }
 
-/* No device, no FIFO, no socket: only what means nothing outside of this directory. */
+/* No device, no FIFO, no socket: only types that have no effect outside this directory. */
 ssize_t serve_mknod(struct call *call)
 {
 	struct fuse_mknod_in in;

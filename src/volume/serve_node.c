@@ -46,7 +46,8 @@ struct node *call_node(const struct call *call, uint64_t id)
 
 /* ---- from nodes to files ---- */
 
-/* What is where the node's name was, if it still is the same. Missing on the way reads as stale: the kernel looks again. */
+/* Checks that `fd`, opened by the node's path, is still the node's file. A missing component is stale too: the kernel
+ * looks it up again. */
 static int check_same(int fd, const struct node *node)
 {
 	struct stat status;
@@ -119,7 +120,7 @@ static ssize_t answer_attributes(const struct call *call, int fd)
 
 	if (fstat(fd, &status) < 0)
 		return -errno;
-	/* Valid for no time at all: other sandboxes write here too. */
+	/* Valid for no time, because other sandboxes write here too. */
 	*out = (struct fuse_attr_out){ 0 };
 	fill_attributes(&out->attr, &status);
 	return sizeof(*out);
@@ -227,7 +228,7 @@ static int set_size(const struct call *call, struct node *node, const struct fus
 	return result;
 }
 
-/* To change its attributes: a mode takes a descriptor that is open for reading. */
+/* A descriptor to change attributes: a change of mode requires one that is open for reading. */
 static int attributes_fd(const struct call *call, const struct node *node, bool mode)
 {
 	char path[VOLUME_PATH_MAX];

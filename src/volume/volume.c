@@ -12,12 +12,12 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#define DEPTH_MAX 400    /* a directory each; past it a volume counts as full rather than as less than it is */
-#define MODE_BITS 01777u /* set-uid and set-gid mean nothing here, and must mean nothing on the host */
+#define DEPTH_MAX 400    /* one open directory per level; a deeper tree counts as full, never as smaller than it is */
+#define MODE_BITS 01777u /* set-uid and set-gid have no effect here, and must have none on the host */
 
 struct volume_count {
 	_Atomic uint64_t used;
-	_Atomic uint32_t clean; /* the last one closed it in order */
+	_Atomic uint32_t clean; /* the last process closed it cleanly */
 };
 
 /* ---- the count ---- */
@@ -50,7 +50,7 @@ static void refund(struct volume *volume, uint64_t less)
 		;
 }
 
-/* errno as it was, for the end of something that failed. */
+/* Keeps errno, for the clean-up after a failure. */
 static int refund_failed(struct volume *volume, uint64_t less)
 {
 	int why = errno;
@@ -65,7 +65,7 @@ uint64_t volume_used(const struct volume *volume)
 	return atomic_load(&volume->count->used);
 }
 
-/* Everything below a directory, whose descriptor it takes. A tree that changes meanwhile is counted as it is met. */
+/* Counts everything below a directory, and closes its descriptor. A tree that changes meanwhile is counted as found. */
 static uint64_t count_tree(int fd, int depth)
 {
 	cleanup_dir DIR *dir = fdopendir(fd);
@@ -80,7 +80,7 @@ static uint64_t count_tree(int fd, int depth)
 		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, "..") ||
 		    fstatat(dirfd(dir), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) < 0)
 			continue;
-		/* A file with several names counts for each its share. */
+		/* A file with several names counts a share for each. */
 		sum += VOLUME_BLOCK + data_charge(&status) / MAX(status.st_nlink, 1u);
 		int below = S_ISDIR(status.st_mode)
 				    ? openat(dirfd(dir), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
@@ -106,7 +106,8 @@ int volume_adopt(int root, int count_fd, uint64_t limit, struct volume *out, str
 
 int volume_join(struct volume *volume, struct husk_error *err)
 {
-	/* Alone with it: what a killed process left may be wrong. Others wait for the shared lock meanwhile. */
+	/* With the exclusive lock: a killed process may have left a wrong count. Other processes wait for the shared
+	 * lock meanwhile. */
 	if (flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0 && !atomic_exchange(&volume->count->clean, 0)) {
 		int fd = openat(volume->root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (fd < 0)
@@ -126,7 +127,8 @@ int volume_make(const char *directory, struct husk_error *err)
 
 	if (!data)
 		return husk_fail_memory(err);
-	/* Above it nobody but the owner of the instance passes; inside a guest it is everybody's, as a shared disk is. */
+	/* Only the owner of the instance can pass the outer directory. Inside a guest the volume is writable for
+	 * everyone, as a shared disk is. */
 	if (dir_make(directory, 0700, err) < 0 || dir_make(data, 0777, err) < 0)
 		return -1;
 	return chmod(data, 0777) < 0 ? husk_fail_errno(err, "cannot open '%s' to everybody", data) : 0;
@@ -167,7 +169,7 @@ int volume_open(const char *directory, uint64_t limit, struct volume *out, struc
 void volume_close(struct volume *volume)
 {
 	if (volume->count) {
-		/* The last one: from here on the count holds until the next change. */
+		/* The last process: the count is right until the next change. */
 		if (volume->joined && flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0)
 			atomic_store(&volume->count->clean, 1);
 		munmap(volume->count, sizeof(*volume->count));
@@ -193,7 +195,8 @@ int volume_at(const struct volume *volume, const char *path, int flags, mode_t m
 	};
 	int fd;
 
-	/* EAGAIN: somebody renamed something on the way, and the kernel could not rule out that it led outside. */
+	/* EAGAIN: a concurrent rename happened on the way, and the kernel could not rule out that the path led
+	 * outside. */
 	for (int tries = 0; tries < 100; tries++) {
 		fd = (int)syscall(SYS_openat2, volume->root, *path ? path : ".", &how, sizeof(how));
 		if (fd >= 0 || errno != EAGAIN)
@@ -220,7 +223,8 @@ int volume_entry(const struct volume *volume, const char *path)
 	return -1;
 }
 
-/* The shared lock says "in use" to whoever removes the last name. One who came too late finds it gone. */
+/* The shared lock marks the file as in use for the process that removes the last name. If the file was removed before,
+ * the open fails. */
 static int take_in_use(int fd)
 {
 	struct stat status;
@@ -246,7 +250,7 @@ void volume_drop(struct volume *volume, int fd)
 {
 	struct stat status;
 
-	/* Of several who had it in use after its last name went, one gets the lock alone. */
+	/* If several processes used the file after its last name was removed, only one gets the exclusive lock. */
 	if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 &&
 	    flock(fd, LOCK_EX | LOCK_NB) == 0)
 		refund(volume, VOLUME_BLOCK + data_charge(&status));
@@ -260,7 +264,7 @@ int volume_create(struct volume *volume, const char *path, mode_t mode, uid_t ui
 	int fd = volume_at(volume, path, O_RDWR | O_CREAT | O_EXCL | O_NONBLOCK | more_flags, mode);
 	if (fd < 0)
 		return refund_failed(volume, VOLUME_BLOCK);
-	/* Mode after owner, and again at all: what open gives went through our umask. */
+	/* Mode after owner. The mode is set again because open applied the umask. */
 	if (fchown(fd, uid, gid) < 0 || fchmod(fd, mode & MODE_BITS) < 0)
 		log_line(LOG_WARN, "volume: owner or mode of a new file: %s", strerror(errno));
 	return take_in_use(fd);
@@ -268,7 +272,7 @@ int volume_create(struct volume *volume, const char *path, mode_t mode, uid_t ui
 
 /* ---- content ---- */
 
-/* Room for a file to grow to `size`; what was charged comes back in *more. */
+/* Charges the room for a file to grow to `size`; *more is the amount charged. */
 static int charge_growth(struct volume *volume, int fd, off_t size, uint64_t *more)
 {
 	struct stat before, after;
@@ -296,7 +300,7 @@ ssize_t volume_write(struct volume *volume, int fd, const void *data, size_t siz
 	if (charge_growth(volume, fd, end, &more) < 0)
 		return -1;
 	ssize_t count = pwrite(fd, data, size, offset);
-	/* A disk that is full before the volume is: what was not written was not used. */
+	/* The disk may be full before the volume is: bytes that were not written are refunded. */
 	if (count < 0)
 		return refund_failed(volume, more);
 	return count;
@@ -331,7 +335,7 @@ int volume_mkdir(struct volume *volume, int parent, const char *name, mode_t mod
 	if (mkdirat(parent, name, mode & MODE_BITS) < 0)
 		return refund_failed(volume, VOLUME_BLOCK);
 	cleanup_close int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	/* Whoever replaced it in this moment has what it wanted. */
+	/* If the open fails, another process has replaced the directory, and its version stays. */
 	if (fd >= 0 && (volume_chown(fd, uid, gid) < 0 || volume_chmod(fd, mode) < 0))
 		log_line(LOG_WARN, "volume: owner or mode of a new directory: %s", strerror(errno));
 	return 0;
@@ -348,7 +352,8 @@ int volume_symlink(struct volume *volume, int parent, const char *name, const ch
 	return 0;
 }
 
-/* By its name: one that is replaced in this moment is another file of the same volume, and a link is not followed. */
+/* Uses the name: if the file is replaced at this moment, the new one is in the same volume, and a link is not
+ * followed. */
 int volume_link(struct volume *volume, int from, const char *old_name, ino_t inode, int parent, const char *name)
 {
 	struct stat status;
@@ -368,7 +373,7 @@ int volume_link(struct volume *volume, int from, const char *old_name, ino_t ino
 	return 0;
 }
 
-/* What a name that is about to go will give back: the descriptor, locked when nobody has the file in use, else -1. */
+/* What removing a name will refund. The descriptor is locked if no process uses the file; otherwise it is -1. */
 struct last_name {
 	int fd;
 	uint64_t bytes;
@@ -387,7 +392,7 @@ static void examine_name(int parent, const char *name, struct last_name *out)
 	if (!S_ISREG(status.st_mode) || status.st_nlink > 1)
 		return;
 	out->fd = openat(parent, name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-	/* In use: whoever lets go of it last gives back all of it. */
+	/* In use: the last user of the file refunds all of it. */
 	if (out->fd < 0 || fstat(out->fd, &status) < 0 || flock(out->fd, LOCK_EX | LOCK_NB) < 0)
 		out->bytes = 0;
 	else
@@ -431,7 +436,7 @@ int volume_rename(struct volume *volume, int from, const char *old_name, int to,
 	if (fstatat(from, old_name, &moved, AT_SYMLINK_NOFOLLOW) < 0)
 		return -1;
 	examine_name(to, new_name, &last);
-	if (last.inode == moved.st_ino) /* two names of one file: nothing happens, and nothing comes back */
+	if (last.inode == moved.st_ino) /* two names of one file: nothing is changed and nothing is refunded */
 		last.bytes = 0;
 	return end_name(volume, &last, renameat(from, old_name, to, new_name));
 }

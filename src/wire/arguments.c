@@ -1,12 +1,12 @@
 /*
- * Checks the fields of a call against methods.def, for every method alike: required fields are present, a field repeats
- * only where it may, numbers and lengths are in range, text has no NUL byte, paths are absolute. Whoever answers a method
- * calls wire_check on receipt (agent/uplink.c, supervisor/session.c) and can then rely on the fields. Examples:
+ * Checks the fields of every call against methods.def: required fields are present, a field repeats only if it may,
+ * numbers and lengths are in range, text has no NUL byte, paths are absolute. The side that answers a method calls
+ * wire_check on receipt (agent/uplink.c, supervisor/session.c) and can then rely on the fields. Examples:
  *
  *     DIAL without fields       "dial: port is missing"
  *     DIAL with PORT 70000      "port 70000 is not within 1 to 65535"
  *
- * A field that the method does not know is ignored, because the caller may be newer. Nothing here allocates.
+ * A field that the method does not have is ignored, because the caller may be newer. Nothing here allocates.
  */
 #include <ctype.h>
 
@@ -17,11 +17,11 @@ enum type { TYPE_NUMBER, TYPE_MODE, TYPE_TEXT, TYPE_PATH, TYPE_VARIABLE, TYPE_HE
 
 struct rule {
 	int64_t method;
-	enum wire_type frame; /* OPEN: an argument; MSG: of a later message */
+	enum wire_type frame; /* OPEN: an argument; MSG: a field of a later message */
 	enum wire_tag tag;
 	enum need need;
 	enum type type;
-	int64_t lowest, highest; /* of a number; of the length of anything else */
+	int64_t lowest, highest; /* bounds of a number, or of the length of other types */
 	const char *name;
 };
 
@@ -89,7 +89,7 @@ static bool is_variable(const struct wire_field *field)
 	return equals && equals != field->data;
 }
 
-/* What a text must be beyond its length. */
+/* Checks the form of a text, beyond its length. */
 static int check_form(const struct rule *rule, const struct wire_field *field, struct husk_error *err)
 {
 	const struct label label = label_of(rule);

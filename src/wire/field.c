@@ -95,7 +95,7 @@ int64_t wire_get_int(const char *message, size_t size, uint16_t tag, int64_t fal
 	return wire_find(message, size, tag, &field) && wire_field_int(&field, &value) == 0 ? value : fallback;
 }
 
-/* A string of our own: NULL when a NUL hides inside or memory is out. */
+/* A copy of the field as a string; NULL if it contains a NUL byte, or without memory. */
 static char *copy_field(const struct wire_field *field)
 {
 	if (memchr(field->data, 0, field->size))

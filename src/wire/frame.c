@@ -82,7 +82,7 @@ int wire_send(int fd, uint32_t channel, enum wire_type type, uint8_t stream, con
 	return 0;
 }
 
-/* As read_full, but not past the deadline: then -1 with ETIMEDOUT. */
+/* As read_full, but fails with ETIMEDOUT at the deadline. */
 static ssize_t read_until(int fd, void *data, size_t size, int64_t deadline_ms)
 {
 	size_t done = 0;
@@ -92,7 +92,7 @@ static ssize_t read_until(int fd, void *data, size_t size, int64_t deadline_ms)
 		int64_t left = deadline_ms < 0 ? -1 : MAX(0, deadline_ms - time_monotonic_ms());
 		int ready = left == 0 ? 0 : poll(&wait, 1, (int)MIN(left, INT_MAX));
 		if (ready ==
-		    0) /* also when there is something: a peer that never stops talking has no more time than others */
+		    0) /* checked even if bytes are available: a peer that never stops sending gets no extra time */
 			errno = ETIMEDOUT;
 		if (ready == 0 || (ready < 0 && errno != EINTR))
 			return -1;

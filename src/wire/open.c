@@ -1,5 +1,6 @@
 /*
- * The start of a call: what every OPEN carries; and the table of methods (methods.def): their names, and who answers them.
+ * The start of a call (the fields that every OPEN has), and the table of methods (methods.def): their names, and who
+ * answers each.
  */
 #include "base/log.h"
 #include "wire/wire.h"
@@ -9,7 +10,7 @@ int wire_put_open(struct buf *message, uint16_t method, const struct buf *argume
 	if (wire_put_int(message, TAG_METHOD, method) < 0 ||
 	    (arguments && arguments->size && buf_append(message, arguments->data, arguments->size) < 0))
 		return -1;
-	/* A call whose arguments leave no room goes without: it is for the log only. */
+	/* If the arguments leave no room, the id is left out: it is only for the log. */
 	(void)wire_put_string(message, TAG_REQUEST, log_request_id());
 	return 0;
 }

@@ -5,22 +5,22 @@
  * A link is any byte stream (the pipes on the agent's stdio, a unix socket). It carries frames:
  *
  *     u32 size      of the payload, at most WIRE_PAYLOAD_MAX     (all integers little-endian)
- *     u32 channel   0: the link itself; else the channel, named by the side that opened it (the host side only)
+ *     u32 channel   0: the link itself; else the channel, numbered by the side that opened it (the host side only)
  *     u8  type      enum wire_type
  *     u8  stream    enum wire_stream, for DATA, CREDIT and EOF; else 0
  *     u16 zero
  *
- * A channel is one call. The host sends OPEN (method and arguments). Then, until END: DATA both ways on numbered
- * streams, MSG both ways for anything structured, EOF to half-close a stream. The agent ends it with exactly one END
- * (status, message, results); the host may send CANCEL to lose interest: the agent still answers with END. After END
- * the channel number may be used again.
+ * A channel is one call. The host sends OPEN (method and arguments). Until END, both sides may send DATA on numbered
+ * streams, MSG for structured data, and EOF to half-close a stream. The agent ends the channel with exactly one END
+ * (status, message, results). The host may send CANCEL if it no longer needs the call; the agent still answers with
+ * END. After END the channel number may be used again.
  *
- * Flow control: DATA on (channel, stream) may only be sent against credit. Both sides start with WIRE_WINDOW bytes per
- * stream; the receiver gives back what it has consumed with CREDIT (u32 bytes). So a slow reader stalls its own stream
- * only, and what must be buffered for it is bounded. Sending past the credit is a protocol error that ends the link.
+ * Flow control: DATA on (channel, stream) requires credit. Both sides start with WIRE_WINDOW bytes per stream; the
+ * receiver returns consumed bytes with CREDIT (u32 bytes). So a slow reader blocks only its own stream, and the buffer
+ * for it is bounded. Sending more than the credit is a protocol error that ends the link.
  *
- * Structured payloads (OPEN, MSG, END, HELLO) are fields: u16 tag, u16 zero, u32 size, bytes. Unknown tags are
- * skipped, so either side may be newer. Integers are 8 bytes. A tag may repeat (argv, env).
+ * Structured payloads (OPEN, MSG, END, HELLO) are fields: u16 tag, u16 zero, u32 size, bytes. Unknown tags are skipped,
+ * so either side may be newer. Integers are 8 bytes. A tag may repeat (argv, env).
  */
 #ifndef HUSK_WIRE_H
 #define HUSK_WIRE_H
@@ -33,7 +33,7 @@
 #define WIRE_WINDOW (2u * 1024u * 1024u)
 
 enum wire_type {
-	WIRE_HELLO = 1, /* channel 0, first frame of each side: TAG_VERSION, FLAGS? (a client's to a supervisor) */
+	WIRE_HELLO = 1, /* channel 0, first frame of each side: TAG_VERSION, FLAGS? (from a client to a supervisor) */
 	WIRE_OPEN,      /* TAG_METHOD, arguments, TAG_REQUEST? */
 	WIRE_DATA,
 	WIRE_CREDIT,
@@ -59,13 +59,13 @@ struct wire_header {
 
 /* ---- frame.c: the header ---- */
 
-/* Decodes and checks: size within bounds, known type, stream in range. Never trusts a byte of it. */
+/* Decodes an untrusted header and checks it: size within bounds, known type, stream in range. */
 int wire_header_decode(const uint8_t bytes[static WIRE_HEADER_SIZE], struct wire_header *out, struct husk_error *err);
 void wire_header_encode(const struct wire_header *header, uint8_t bytes[static WIRE_HEADER_SIZE]);
 
 /* ---- field.c, open.c: fields ---- */
 
-/* Appends a field; -1 when out of memory or the message would pass WIRE_PAYLOAD_MAX. */
+/* Appends a field; -1 without memory, or if the message would exceed WIRE_PAYLOAD_MAX. */
 int wire_put_bytes(struct buf *message, uint16_t tag, const void *data, size_t size);
 int wire_put_string(struct buf *message, uint16_t tag, const char *s); /* NULL: no field, success */
 int wire_put_int(struct buf *message, uint16_t tag, int64_t value);
@@ -76,38 +76,42 @@ struct wire_field {
 	size_t size;
 };
 
-/* Walks the fields: *cursor starts at 0. 1: a field; 0: the end; -1: malformed. */
+/* Iterates over the fields: *cursor starts at 0. 1: a field; 0: the end; -1: malformed. */
 int wire_next(const char *message, size_t size, size_t *cursor, struct wire_field *out);
-/* The first field with this tag: true when there. A malformed message reads as "not there": check it once on arrival. */
+/* Finds the first field with this tag; false if there is none. A malformed message reads as "none": check it once on
+ * arrival. */
 bool wire_find(const char *message, size_t size, uint16_t tag, struct wire_field *out);
-/* The value of a field that holds an integer; -1 when it does not. */
+/* The value of an integer field; -1 if the field is not an integer. */
 int wire_field_int(const struct wire_field *field, int64_t *out);
 int64_t wire_get_int(const char *message, size_t size, uint16_t tag, int64_t fallback);
-/* A copy the caller frees, or NULL when absent, or when it holds a NUL byte (never valid in our strings). */
+/* A copy, which the caller frees. NULL if the field is missing, or contains a NUL byte (never valid in these
+ * strings). */
 char *wire_get_string(const char *message, size_t size, uint16_t tag);
-/* Every field of this tag, as a NULL-terminated list (empty list when none); NULL when out of memory or a NUL inside. */
+/* Every field with this tag as a NULL-terminated list, which may be empty; NULL without memory, or if a field contains
+ * a NUL byte. */
 char **wire_get_strings(const char *message, size_t size, uint16_t tag);
-/* The payload of an OPEN: the method, its arguments (may be NULL), and the request this thread works for. */
+/* Makes the payload of an OPEN: the method, its arguments (may be NULL), and the id of the request that this thread
+ * works for. */
 int wire_put_open(struct buf *message, uint16_t method, const struct buf *arguments);
-/* Is it a well-formed run of fields? */
+/* True if the message consists of well-formed fields. */
 bool wire_valid(const char *message, size_t size);
 
 /* ---- frame.c: frames over a blocking descriptor ---- */
 
-/* One frame out, in one writev where the kernel allows. Callers serialise. */
+/* Sends one frame, in one writev if the kernel takes it. Callers must serialise. */
 int wire_send(int fd, uint32_t channel, enum wire_type type, uint8_t stream, const void *payload, size_t size,
 	      struct husk_error *err);
-/* One frame in; payload (at least WIRE_PAYLOAD_MAX bytes) is filled. 1: a frame; 0: clean end of stream; -1: error. */
+/* Receives one frame; `payload` has room for WIRE_PAYLOAD_MAX bytes. 1: a frame; 0: clean end of stream; -1: error. */
 int wire_receive(int fd, struct wire_header *header, char *payload, struct husk_error *err);
-/* The same, and TIMEOUT when it has not come by the deadline (time_monotonic_ms; -1: none). */
+/* The same, but fails with TIMEOUT at the deadline (time_monotonic_ms; -1: none). */
 int wire_receive_until(int fd, struct wire_header *header, char *payload, int64_t deadline_ms, struct husk_error *err);
-/* END with this status; `results` may be NULL. `e` NULL or code 0 means success. */
+/* Sends END with this status; `results` may be NULL. `e` NULL or code 0 means success. */
 int wire_send_end(int fd, uint32_t channel, const struct husk_error *e, const struct buf *results,
 		  struct husk_error *err);
-/* Reads status and message of an END payload into err: 0 when it was a success, else -1. */
+/* Reads status and message of an END payload into err. Returns 0 on success, otherwise -1. */
 int wire_end_status(const char *payload, size_t size, struct husk_error *err);
 
-/* ---- methods: methods.def says what each takes and answers; docs/wire.md is made from it ---- */
+/* ---- methods: methods.def lists their arguments and answers; docs/wire.md is generated from it ---- */
 
 enum wire_method {
 #define METHOD(name, number, kind, text, answer) METHOD_##name = number,
@@ -123,21 +127,22 @@ enum wire_method_kind {
 
 /* ---- arguments.c ---- */
 
-/* Checks the fields of an OPEN, or of a later MSG from the host, against methods.def; INVALID with the tag's name. The message
- * must be well formed (wire_valid). Call it on receipt, before anything is done for the call. */
+/* Checks the fields of an OPEN, or of a later MSG from the host, against methods.def. Fails with INVALID and the tag's
+ * name. The message must be well-formed (wire_valid). Call it on receipt, before any work for the call. */
 int wire_check(int64_t method, enum wire_type frame, const char *message, size_t size, struct husk_error *err);
 
 /* ---- open.c ---- */
 
 enum wire_method_kind wire_method_kind(int64_t method);
-/* For the log: "exec", "hibernate"; "?" for a number that is none. */
+/* For the log: "exec", "hibernate"; "?" for an unknown number. */
 const char *wire_method_name(int64_t method);
 
-/* HELLO_GUEST: the client wants to use the guest. HELLO_LATER: it falls asleep, come again; the supervisor then hangs up.
- * HELLO_LIMITED: the client is not trusted, and gets what the agent answers for any client, and nothing of the supervisor's;
- * the supervisor says it back. */
+/* HELLO_GUEST: the client wants to use the guest. HELLO_LATER: the sandbox is about to hibernate and the client should
+ * connect again later; the supervisor then closes the connection. HELLO_LIMITED: the client is not trusted. It may call
+ * the agent's methods for any client, and no method of the supervisor; the supervisor confirms the flag. */
 enum wire_hello_flags { HELLO_GUEST = 1, HELLO_LATER = 2, HELLO_LIMITED = 4 };
-/* EXEC_IMAGE: what the container image says is run; where it says nothing, the words or the shell string of the call. */
+/* EXEC_IMAGE: runs the container image's command. If the image has none, the argv or shell string of the call is
+ * run. */
 enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2, EXEC_IMAGE = 4 };
 enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4, FILE_OF_TEMPLATE = 8 };
 enum wire_change { CHANGE_ADDED = 1, CHANGE_REMOVED, CHANGE_CHANGED };
@@ -147,10 +152,10 @@ enum wire_watch_flags { WATCH_RECURSIVE = 1 };
 enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };
 enum wire_file_type { ENTRY_FILE = 1, ENTRY_DIRECTORY, ENTRY_SYMLINK, ENTRY_OTHER };
 
-/* The guest's end of its wire, where the agent sets it up: bytes, in the order of the network. */
+/* The guest's network interface, if the agent sets it up: bytes in network order. */
 struct wire_interface {
 	uint8_t address[4], gateway[4], prefix;
-	uint8_t mac[6], gateway_mac[6]; /* known to both ends from the start: there is no ARP on the wire */
+	uint8_t mac[6], gateway_mac[6]; /* fixed on both ends, because the link does not carry ARP */
 };
 
 enum wire_tag {
@@ -182,8 +187,8 @@ enum wire_tag {
 	TAG_DROPPED_OUT,
 	TAG_DROPPED_ERR,
 
-	/* an entry: PATH, FILE_TYPE, SIZE, MODE, UID, GID, USER?, GROUP?, MTIME_MS, TARGET? (of a symlink),
-	 * ATTRIBUTE* ("key=value", what "user.e2b.key" of a file holds) */
+	/* an entry: PATH, FILE_TYPE, SIZE, MODE, UID, GID, USER?, GROUP?, MTIME_MS, TARGET? (of a symlink), ATTRIBUTE*
+	 * ("key=value", from a file's extended attribute "user.e2b.key") */
 	TAG_PATH = 60,
 	TAG_TARGET,
 	TAG_OFFSET,

@@ -1,4 +1,4 @@
-"""The tables of docs/compat.md: what each version of another service's client was seen to do, method by method."""
+"""The tables of docs/compat.md: how each version of another service's client behaved, method by method."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def table(results, columns):
 
 
 def compare(tables, script):
-    """Each table, {(first line, last line): text}, stands in the document between its two lines; HUSK_COMPAT_WRITE=1 writes it."""
+    """Each table, {(first line, last line): text}, is in the document between its two lines; HUSK_COMPAT_WRITE=1 writes it."""
     text = fresh = DOCUMENT.read_text(encoding="utf-8")
     for (begin, end), rows in tables.items():
         assert begin in text, f"docs/compat.md has no place for the table '{begin}'"

@@ -1,7 +1,7 @@
-"""The commands that documents print, run as printed and compared with the output that is printed below them.
+"""Runs the commands in documents as printed, and compares their output with the printed output below them.
 
 A block of code with lines that begin with "$ " is a session: each such line is a command for bash, and the lines below it
-are what it prints. What differs from run to run (ids, times, numbers) is compared by its shape.
+are its output. Values that differ between runs (ids, times, numbers) are compared by their form.
 """
 
 import os
@@ -13,7 +13,7 @@ import subprocess
 import time
 
 COMMAND_SECONDS = 240
-LAST = "documents-last"  # printed behind each command, with its status
+LAST = "documents-last"  # printed after each command, with its status
 
 SHAPES = [
     (re.compile(r"\b(sb|sn|vol|tk)-[a-z0-9]{10}\b"), r"\1-ID"),
@@ -63,7 +63,7 @@ def commands(lines):
 
 
 class Shell:
-    """A bash that keeps its directory, variables and jobs between commands, as a reader's does."""
+    """A bash that keeps its directory, variables and jobs between commands, as a reader's shell does."""
 
     def __init__(self, cwd, env):
         self.process = subprocess.Popen(
@@ -74,7 +74,7 @@ class Shell:
         self.run("set -m") # jobs have numbers
 
     def run(self, command):
-        """Its output and exit status."""
+        """Returns its output and exit status."""
         pause = "; sleep 2" if command.split("#")[0].rstrip().endswith("&") else ""
         text = f"{command}\n__status=$?{pause}\necho\necho {LAST} $__status\n"
         self.process.stdin.write(text.encode())
@@ -106,7 +106,7 @@ NAMED = re.compile(r"\b(?:sb|sn|vol|tk)-[a-z0-9]{10}\b|^\d+$")
 
 
 def learn(names, printed, said):
-    """Which id or pid of this run stands for the printed one in later commands."""
+    """Learns which id or pid of this run replaces the printed one in later commands."""
     for old, new in zip(printed, said.splitlines()):
         names.update(zip(NAMED.findall(old), NAMED.findall(new)))
 
@@ -116,10 +116,10 @@ def translate(names, command):
 
 
 def check(command, printed, said, loose):
-    """The output is what is printed; for a `loose` command the first line is."""
+    """Asserts that the output is as printed; for a `loose` command only the first line."""
     wanted = [shape(line) for line in printed if line.strip()]
     got = [shape(line) for line in said.splitlines() if line.strip() and not re.match(r"\[\d+\][+-]?\s", line)]
-    got = [line for line in got if not line.startswith("TIME info husk: ")]  # the log of -v, beside what the command says
+    got = [line for line in got if not line.startswith("TIME info husk: ")]  # the log of -v, not the command's output
     if loose:
         wanted, got = wanted[:1], got[:1]
     assert wanted == got, f"{command!r} is printed with {wanted}, and says {got}"

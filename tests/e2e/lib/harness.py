@@ -1,10 +1,10 @@
-"""What the end-to-end tests share: calling the real husk, sandboxes that go away again, and telling what came of it.
+"""Shared by the end-to-end tests: calls of the real husk, sandboxes that are removed again, and reports of results.
 
-A script says which functions are tests with @test and ends with main(). Each prints one line: `ok NAME`,
-`not ok NAME: why` or `skip NAME: reason`. Every call of husk has a time limit, no test asserts how long anything took,
-and whatever a test made is removed whether it passed or not.
+A script marks its tests with @test and ends with main(). Each test prints one line: `ok NAME`, `not ok NAME: why` or
+`skip NAME: reason`. Every call of husk has a time limit, and no test asserts how long anything took. Whatever a test created
+is removed, even if the test failed.
 
-The instance is $HUSK_HOME; without one the script makes its own and removes it. $HUSK is the program (build/husk),
+The instance is $HUSK_HOME; without it the script creates an instance and removes it. $HUSK is the program (build/husk),
 $HUSK_CACHE keeps built root filesystems between runs.
 """
 
@@ -25,22 +25,22 @@ import traceback
 TOP = pathlib.Path(__file__).resolve().parents[3]
 BUILD = TOP / os.environ.get("HUSK_BUILD", "build")
 HUSK = os.environ.get("HUSK") or str(BUILD / "husk")
-SLOW = float(os.environ.get("HUSK_TEST_SLOW", "1"))  # how many times slower than usual all is: with sanitizers, and …
+SLOW = float(os.environ.get("HUSK_TEST_SLOW", "1"))  # how many times slower than usual everything is: with sanitizers, and …
 LAB_SLOW = 5  # … in the lab
-USER = int(os.environ.get("HUSK_TEST_USER", "0"))  # who $HUSK runs as, when it is not root (63_remote.py)
+USER = int(os.environ.get("HUSK_TEST_USER", "0"))  # the user of $HUSK, if it is not root (63_remote.py)
 CALL_SECONDS = 60  # on a usual machine, like all limits of calls
 BUILD_SECONDS = 1500
 
 
 class Skip(Exception):
-    """A test that cannot be run here; the text says why."""
+    """A test that cannot run here; the text is the reason."""
 
 
 # ---- the instance ----
 
 
 def _instance():
-    """(home, whether it is ours to remove)"""
+    """(home, true if this script removes it)"""
     home = os.environ.get("HUSK_HOME")
     if home:
         os.makedirs(home, mode=0o700, exist_ok=True)
@@ -57,7 +57,7 @@ _snapshots = []  # snapshots likewise
 
 
 class Result:
-    """What one call of husk came to."""
+    """The result of one call of husk."""
 
     def __init__(self, arguments, code, out, err):
         self.arguments = arguments
@@ -85,7 +85,7 @@ class Result:
 
 
 def husk(*arguments, code=0, stdin=None, timeout=CALL_SECONDS, env=None, cwd=None):
-    """Calls husk. `code`: the exit status it must have; None: any. `env`: added to ours; None removes a variable."""
+    """Calls husk. `code`: the required exit status; None: any. `env`: added to the environment; None removes a variable."""
     command = [HUSK, *(str(word) if isinstance(word, pathlib.Path) else word for word in arguments)]
     try:
         done = subprocess.run(
@@ -125,13 +125,13 @@ def start(*arguments, env=None, **options):
     options.setdefault("stderr", subprocess.PIPE)
     options.setdefault(
         "bufsize", 0
-    )  # what a test reads line by line must not go missing in a buffer before communicate()
+    )  # lines that a test reads must not stay in a buffer before communicate()
     return subprocess.Popen([HUSK, *arguments], env=environment(env), **options)
 
 
 @contextlib.contextmanager
 def ending(process):
-    """Makes sure that a background process is gone afterwards."""
+    """Makes sure that a background process has ended."""
     try:
         yield process
     finally:
@@ -148,13 +148,13 @@ def ending(process):
 
 
 def create(*options, timeout=CALL_SECONDS, env=None):
-    """A new sandbox's id; it is removed when the test ends."""
+    """Creates a sandbox and returns its id; it is removed when the test ends."""
     made = husk("create", "--json", *options, timeout=timeout, env=env).json()
     return adopt(made["id"])
 
 
 def adopt(sandbox):
-    """Has a sandbox removed when the test ends."""
+    """Removes a sandbox when the test ends."""
     _created.append(sandbox)
     return sandbox
 
@@ -165,7 +165,7 @@ def adopt_snapshot(snapshot):
 
 
 def sh(sandbox, script, *options, code=0, timeout=CALL_SECONDS, **more):
-    """Runs a shell script in the sandbox; its output as text, without the last newline."""
+    """Runs a shell script in the sandbox; returns its output as text, without the last newline."""
     return husk("exec", *options, sandbox, "--", "sh", "-c", script, code=code, timeout=timeout, **more).text.rstrip(
         "\n"
     )
@@ -196,7 +196,7 @@ def remove(*sandboxes):
 
 
 def until(condition, what, seconds=30, pause=0.1):
-    """Waits for a condition; its first true value. An upper bound against hanging, never a measure."""
+    """Waits for a condition; returns its first true value. The limit is against hanging, and measures nothing."""
     deadline = time.monotonic() + seconds * SLOW
     while True:
         value = condition()
@@ -206,8 +206,8 @@ def until(condition, what, seconds=30, pause=0.1):
         time.sleep(pause)
 
 
-# A process whose whole state is in its memory: a random token and a count. Each tick leaves a line that says under
-# which host name it was made, so that a copy can be told from its original to the tick.
+# A process whose whole state is in memory: a random token and a count. Each tick writes a line with the current host
+# name, so that the ticks of a copy differ from those of its original.
 COUNTER = """
 import os, time
 token, n = os.urandom(8).hex(), 0
@@ -225,7 +225,7 @@ def start_counter(sandbox):
 
 
 def ticks(sandbox):
-    """[(n, token, hostname)] so far; checked to be without gap or repetition."""
+    """[(n, token, hostname)] so far; checks that no tick is missing or repeated."""
     lines = [line.split() for line in sh(sandbox, "cat /tmp/ticks 2>/dev/null || true").splitlines()]
     seen = [(int(line[0]), line[1], line[2]) for line in lines if len(line) == 3]
     numbers = [line[0] for line in seen]
@@ -235,24 +235,24 @@ def ticks(sandbox):
 
 
 def assert_ticking(sandbox):
-    """The counter moves; its ticks."""
+    """Asserts that the counter moves; returns its ticks."""
     before = len(ticks(sandbox))
     until(lambda: len(ticks(sandbox)) > before, f"the counter of {sandbox} moves")
     return ticks(sandbox)
 
 
 def processes(sandbox):
-    """How many there are inside, without the threads of a kernel of its own."""
+    """The number of processes inside, without the threads of a guest kernel."""
     return int(sh(sandbox, "grep -l . /proc/[0-9]*/cmdline 2>/dev/null | wc -l"))
 
 
 def isolation():
-    """The engine that sandboxes get here unless told otherwise."""
+    """The default engine of sandboxes here."""
     checks = {check["name"]: check for check in husk("doctor", "--json", code=None).json()}
     return checks["isolation"]["text"].removeprefix("auto takes ").removesuffix(" here")
 
 
-# ---- the host's side of it ----
+# ---- processes on the host ----
 
 
 def supervisor_pid(sandbox):
@@ -265,8 +265,8 @@ def supervisor_pid(sandbox):
 
 
 def runs(pid):
-    """Whether there is such a process. One that nobody has waited for is none any more, but not before its last thread has
-    ended: until then the threads keep its descriptors open, and with them its locks."""
+    """True if the process exists. A zombie does not count, but only once its last thread has ended: until then the threads
+    keep its descriptors open, and with them its locks."""
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -275,15 +275,15 @@ def runs(pid):
 
 
 def _processes():
-    """(pid, words of its command line) of every process there is."""
+    """(pid, words of its command line) of every process."""
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            with contextlib.suppress(OSError):  # the process ended meanwhile
                 yield int(entry.name), (entry / "cmdline").read_bytes().split(b"\0")
 
 
 def _is_monitor(pid, words):
-    """A virtual machine monitor of this instance; it is told nothing of it, but its log is there."""
+    """True for a virtual machine monitor of this instance. Its command line does not name the instance, but its log does."""
     with contextlib.suppress(OSError):
         return words[0] == b"husk-vmm" and os.readlink(f"/proc/{pid}/fd/1").startswith(HOME + "/")
     return False
@@ -309,7 +309,7 @@ def engine_processes():
 
 
 def kernel_of(sandbox):
-    """The process that is the sandbox's kernel."""
+    """The process of the sandbox's kernel."""
     supervisor = supervisor_pid(sandbox)
     mine = [pid for pid in engine_processes() if _supervisor_above(pid) == supervisor]
     assert len(mine) == 1, f"kernels under supervisor {supervisor} of {sandbox}: {mine}"
@@ -317,7 +317,7 @@ def kernel_of(sandbox):
 
 
 def _supervisor_above(pid):
-    """The nearest one: a supervisor that prepares machines for the pool has theirs below it."""
+    """The nearest supervisor: one that prepares machines for the pool is an ancestor of their processes."""
     while pid > 1:
         try:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
@@ -341,7 +341,7 @@ def kill_instance():
 
 
 def assert_no_leaks():
-    """What a killed supervisor left may take the kernel a moment; what stays is a leak."""
+    """The kernel may need a moment to clean up after a killed supervisor; what stays is a leak."""
     last = [None]
 
     def clean():
@@ -356,7 +356,7 @@ def assert_no_leaks():
 
 @contextlib.contextmanager
 def scratch():
-    """A directory on the host that goes away again."""
+    """A directory on the host, which is removed afterwards."""
     path = tempfile.mkdtemp(prefix="husk-scratch.", dir="/var/tmp")
     if USER:
         os.chown(path, USER, USER)
@@ -378,11 +378,11 @@ def assert_in(part, whole, what=""):
 
 
 def assert_fails(*arguments, code, says, **options):
-    """husk refuses with this status, one lower-case line that holds every piece of `says`, and nothing on stdout."""
+    """husk fails with this status, one lower-case line that contains every part of `says`, and nothing on stdout."""
     result = husk(*arguments, code=code, **options)
     for piece in [says] if isinstance(says, str) else says:
         assert_in(piece, result.error, str(result))
-    # progress may stand before it
+    # progress may come before it
     assert any(line.startswith("husk: ") for line in result.error.split("\n")), f"no 'husk: ' in front: {result}"
     assert_equal(result.out, b"", f"stdout of a failing call: {result}")
     return result
@@ -399,7 +399,7 @@ def test(function):
 
 
 def _clean():
-    """Removes what the test that just ended has made."""
+    """Removes what the test that just ended has created."""
     sandboxes, snapshots = _created[:], _snapshots[:]
     _created.clear()
     _snapshots.clear()
@@ -410,7 +410,7 @@ def _clean():
 
 
 def _tell():
-    """What the sandboxes of a test that failed have said, machine and all."""
+    """Prints the logs of the sandboxes of a failed test, including the machine's."""
     for sandbox in _created:
         for line in husk("logs", sandbox, code=None).text.splitlines()[-40:]:
             print(f"# {sandbox}: {line}", flush=True)
@@ -423,7 +423,7 @@ def _run(function):
         line, passed = f"ok {name}", True
     except Skip as reason:
         line, passed = f"skip {name}: {reason}", True
-    except Exception as error:  # whatever it is, the other tests go on
+    except Exception as error:  # any failure: the other tests continue
         at = traceback.extract_tb(error.__traceback__)
         here = [frame for frame in at if frame.filename == function.__code__.co_filename]
         where = f"line {(here or at)[-1].lineno}"
@@ -449,9 +449,9 @@ def _end_instance():
 
 
 def main(template=None, slow=None):
-    """Builds the template, if the tests need one, unless the instance has it, then runs the tests, or those whose names are given on the
-    command line; exits non-zero when one failed. `slow`: the names of those that are worth their time where all takes
-    many times longer (in the lab)."""
+    """Builds the template, if the tests need one and the instance lacks it. Then runs the tests, or only those named on the
+    command line. Exits non-zero if one failed. `slow`: the tests to run where everything takes many times longer (in the
+    lab)."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(130))
     names = sys.argv[1:] or (slow if SLOW >= LAB_SLOW else None)

@@ -1,12 +1,12 @@
-"""What the end-to-end tests of the server share: a huskd of their own over the test's instance, calls over TCP and
-over the unix socket, and server-sent events. The standard library alone, so that nothing of an SDK hides what is on the wire.
+"""Shared by the end-to-end tests of the server: a huskd over the test's instance, calls over TCP and over the unix socket,
+and server-sent events. Uses only the standard library, so that no SDK hides what is on the wire.
 
     with server() as huskd:
         made = huskd.post("/v1/sandboxes", {"template": "base"}, status=201).json()
         for event in huskd.events("POST", f"/v1/sandboxes/{made['id']}/exec", {"cmd": "date", "stream": True}):
             ...
 
-Without a token calls go over the unix socket, with one over TCP. `status`: what the answer must be; None: any.
+Calls without a token use the unix socket, calls with a token TCP. `status`: the required status of the answer; None: any.
 """
 
 import atexit
@@ -47,7 +47,7 @@ class Answer:
             raise AssertionError(f"{self}: not JSON: {error}") from error
 
     def error(self, code, field=None, says=()):
-        """The error document, checked: its code, its field, pieces of its text."""
+        """Checks the error document: its code, its field, parts of its text; returns it."""
         document = self.json()
         assert set(document) == {"error"}, f"not an error document: {self}"
         error = document["error"]
@@ -88,7 +88,7 @@ class Event:
 
 
 def parse_events(stream):
-    """Events out of a file of lines; comments are passed over."""
+    """Parses events from a file of lines; comments are skipped."""
     kind, data, identity = "message", [], None
     for raw in stream:
         line = raw.decode().rstrip("\r\n")
@@ -108,7 +108,7 @@ def parse_events(stream):
 
 
 class Huskd:
-    """A server that runs; see `server`."""
+    """A running server; see `server`."""
 
     def __init__(self, process, socket_path, port, log):
         self.process = process
@@ -125,7 +125,7 @@ class Huskd:
         return UnixConnection(self.socket_path, timeout)
 
     def open(self, method, path, body=None, token=None, headers=None, timeout=CALL_SECONDS, connection=None):
-        """Sends a request; the connection and http.client's answer with its body still to be read."""
+        """Sends a request; returns the connection and http.client's answer, with its body not read yet."""
         connection = connection or self.connect(token, timeout)
         merged = dict(headers or {})
         if token:
@@ -139,7 +139,7 @@ class Huskd:
         return connection, connection.getresponse()
 
     def call(self, method, path, body=None, status=200, **options):
-        """One request and its whole answer. `token` "" goes over TCP without one."""
+        """One request and its whole answer. `token` "": over TCP without a token."""
         given = options.get("connection")
         connection, answer = self.open(method, path, body, **options)
         try:
@@ -183,7 +183,7 @@ class Huskd:
             return list(events)
 
     def raw(self, data, timeout=10, unix=True):
-        """Bytes as they are, and whatever comes back until the server closes or falls silent."""
+        """Sends raw bytes; returns the answer until the server closes or stops sending."""
         kind = socket.AF_UNIX if unix else socket.AF_INET
         with socket.socket(kind, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
@@ -197,7 +197,7 @@ class Huskd:
             return got
 
     def create(self, token=None, **fields):
-        """A new sandbox's document; it is removed when the test ends."""
+        """Creates a sandbox and returns its document; it is removed when the test ends."""
         made = self.post("/v1/sandboxes", fields, status=201, token=token).json()
         adopt(made["id"])
         return made
@@ -223,13 +223,13 @@ class Huskd:
         self.process.wait(30)
 
     def stop(self, seconds=40):
-        """SIGTERM, and its exit status."""
+        """Sends SIGTERM and returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
 
 def start_server(*options, port=0, env=None, ready=True):
-    """A huskd over the test's instance; the caller ends it. Most tests want `server`."""
+    """Starts a huskd over the test's instance; the caller ends it. Most tests use `server`."""
     directory = tempfile.mkdtemp(prefix="huskd-test.", dir=HOME)
     log = os.path.join(directory, "log")
     with open(log, "wb") as errors:
@@ -241,7 +241,7 @@ def start_server(*options, port=0, env=None, ready=True):
             env=environment(env),
         )
     huskd = Huskd(process, f"{HOME}/run/huskd.sock", port, log)
-    atexit.register(end_server, huskd)  # whatever becomes of the test
+    atexit.register(end_server, huskd)  # even if the test fails
     if ready:
         line = process.stdout.readline().decode()
         found = re.search(r"https?://[^:]*:(\d+)", line)
@@ -274,7 +274,7 @@ def end_server(huskd):
 
 @contextlib.contextmanager
 def token(name, *options):
-    """A token's secret; it is revoked afterwards."""
+    """Creates a token and returns its secret; it is revoked afterwards."""
     made = husk("token", "create", name, "--json", *options).json()
     try:
         yield made["token"]
@@ -283,7 +283,7 @@ def token(name, *options):
 
 
 def assert_memory(huskd, limit, what, seconds=0):
-    """The server's memory is at most `limit`, at once or within some seconds. Sanitizers have a memory of their own."""
+    """Asserts that the server uses at most `limit` memory, within some seconds. Sanitizers use additional memory."""
     if "asan" in HUSKD or "tsan" in HUSKD:
         return
     deadline = time.monotonic() + seconds
@@ -297,14 +297,14 @@ def median(values):
 
 
 def timed(function):
-    """Milliseconds a call took."""
+    """Returns how many milliseconds a call took."""
     started = time.perf_counter()
     function()
     return (time.perf_counter() - started) * 1000
 
 
 def certificate(directory):
-    """Makes one for 127.0.0.1 in the directory; returns the server's options, and a client's context that trusts it."""
+    """Makes a certificate for 127.0.0.1; returns the server's options, and a client's context that trusts it."""
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
         + ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"],

@@ -1,8 +1,8 @@
-"""A test internet of network namespaces, for tests of what sandboxes can reach.
+"""A test internet of network namespaces, for tests of the network of sandboxes.
 
-A script calls enter() before it imports the harness: it goes on in a namespace of its own that plays the host, with one
-wire to another that plays the world. There a small server answers DNS, HTTP, TLS and raw TCP and UDP on many addresses,
-and a sniffer writes down every packet that arrived from "the host", so that a test can show that nothing did.
+A script calls enter() before it imports the harness. The script then continues in a namespace that plays the host, with one
+link to a namespace that plays the world. There a small server answers DNS, HTTP, TLS and raw TCP and UDP on many addresses.
+A sniffer records every packet that arrives from "the host", so that a test can show that nothing arrived.
 
     host   203.0.113.1              the host itself, with a service on port 8080
     world  203.0.113.10             several names with TLS at one address: allowed.test, neighbour.test, …
@@ -52,7 +52,7 @@ NAMES = {
     "gateway.test": "10.201.0.1",
     "raw.test": RAW,
     "impostor.test": WEB,
-    "example.com": WEB,  # of the documents
+    "example.com": WEB,  # used in the documents
 }
 TTL = 30
 SCRATCH = None  # certificates, the server's records
@@ -67,7 +67,7 @@ def _run(*words, check=True):
 
 
 def enter():
-    """Goes on in the host's namespace of a new internet; what was built is taken down when the script ends."""
+    """Continues in the host's namespace of a new internet, which is removed when the script ends."""
     global SCRATCH
     if os.environ.get(_INSIDE):
         SCRATCH = pathlib.Path(os.environ[_INSIDE])
@@ -96,7 +96,7 @@ def enter():
         ["nsenter", f"--net=/run/netns/{world}", sys.executable, __file__, str(SCRATCH)], stdin=subprocess.DEVNULL
     )
     _wait_for(SCRATCH / "ready", server)
-    # An instance of its own: its supervisors must all be in this host's namespace.
+    # An instance of its own: all its supervisors must be in this host's namespace.
     environment = {key: value for key, value in os.environ.items() if key != "HUSK_HOME"}
     environment[_INSIDE] = str(SCRATCH)
     done = subprocess.run(
@@ -133,7 +133,7 @@ def _make_certificates():
         *new, "-keyout", SCRATCH / "web.key", "-out", SCRATCH / "web.crt", "-subj", "/CN=web", "-CA", ca, "-CAkey", key,
         "-addext", f"subjectAltName={names}", "-addext", "basicConstraints=critical,CA:FALSE",
     )
-    # One that nobody vouches for, whatever it says it is.
+    # A certificate that no authority has signed.
     _run(*new, "-keyout", SCRATCH / "bad.key", "-out", SCRATCH / "bad.crt", "-subj", "/CN=impostor.test", "-addext",
          "subjectAltName=DNS:impostor.test")
     for file in (ca, SCRATCH):
@@ -151,9 +151,9 @@ def _wait_for(path, process):
 
 
 def _leftover(host):
-    """What the tests left in the host's namespace: interfaces, rules, routes of their own."""
+    """What the tests left in the host's namespace: interfaces, rules, routes."""
     links = _run("ip", "-n", host, "-o", "link").stdout
-    from lib.nft import nft  # this file is also a program of its own, for which there is no lib
+    from lib.nft import nft  # this file is also a program, which has no lib
 
     rules = nft(host, "list ruleset")
     routes = _run("ip", "-n", host, "route", "show", "table", "main").stdout
@@ -162,23 +162,23 @@ def _leftover(host):
     return "; ".join(extra + ([rules] if rules else []))
 
 
-# ---- what tests ask ----
+# ---- queries of tests ----
 
 
 def arrivals():
-    """[(protocol, destination, port)] of everything that has arrived in the world so far, once each."""
+    """[(protocol, destination, port)] of everything that has arrived in the world so far, without duplicates."""
     with open(SCRATCH / "packets", encoding="utf-8") as file:
         return [tuple(json.loads(line)) for line in file]
 
 
 def requests():
-    """What the servers were asked, in order: {"kind", "host", …}."""
+    """The requests to the servers, in order: {"kind", "host", …}."""
     with open(SCRATCH / "requests", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
 class Service:
-    """Something that listens on the host itself; remembers whether anybody came."""
+    """A service on the host itself; remembers whether a client connected."""
 
     def __init__(self, address, port):
         self.listener = socket.create_server((address, port))
@@ -199,7 +199,7 @@ class Service:
 
 
 def scripted(path, body):
-    """The model of seeds/, for agents that live in a sandbox: status, content type and text of its answer."""
+    """The model of seeds/, for agents in a sandbox: status, content type and text of its answer."""
     import model
 
     try:
@@ -248,7 +248,7 @@ class World:
             kind = struct.unpack("!H", frame[12:14])[0]
             if kind != 0x0800:
                 what = (f"0x{kind:04x}", "", 0)
-                if kind in (0x0806, 0x86DD):  # the two ends of the wire finding each other
+                if kind in (0x0806, 0x86DD):  # neighbour discovery between the two ends
                     continue
             else:
                 protocol, destination = frame[23], socket.inet_ntoa(frame[30:34])
@@ -327,7 +327,7 @@ class World:
         while line := stream.readline():
             words, headers = line.decode("latin-1").split(), {}
             if len(words) != 3 or not words[2].startswith("HTTP/1."):
-                continue  # as lenient as it gets: what is no request line is skipped
+                continue  # lenient: a line that is not a request line is skipped
             while head := stream.readline().decode("latin-1").strip():
                 key, _, value = head.partition(":")
                 headers[key.lower()] = value.strip()
@@ -394,7 +394,7 @@ class World:
         time.sleep(0.3)
         (self.scratch / "ready").touch()
         parent = os.getppid()
-        while os.getppid() == parent:  # killed tests must not leave it behind
+        while os.getppid() == parent:  # ends when its parent does, even if the tests are killed
             time.sleep(0.5)
 
 

@@ -1,4 +1,4 @@
-"""nftables through its library, which husk itself needs; the program nft need not be installed."""
+"""nftables through the library that husk uses; the program nft need not be installed."""
 
 import subprocess
 import sys
@@ -12,6 +12,6 @@ sys.exit(1 if library.nft_run_cmd_from_buffer(ctypes.c_void_p(library.nft_ctx_ne
 
 
 def nft(space, commands):
-    """Runs them in a named network namespace; what they print."""
+    """Runs commands in a named network namespace; returns their output."""
     words = ["nsenter", f"--net=/run/netns/{space}", sys.executable, "-c", _PROGRAM, commands]
     return subprocess.run(words, check=True, capture_output=True, text=True, timeout=30).stdout.strip()

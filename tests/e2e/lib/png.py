@@ -1,4 +1,4 @@
-"""Reads PNG files as Chromium and matplotlib write them, so that a test can look at a picture."""
+"""Reads PNG files as Chromium and matplotlib write them, so that a test can check a picture."""
 
 import struct
 import zlib

@@ -1,5 +1,5 @@
-"""Packages from PyPI at pinned versions, which some programs and tests use: in a virtual environment that is kept between
-runs ($HUSK_CACHE), since installing takes a while. Does not import the harness."""
+"""Packages from PyPI at pinned versions, for some programs and tests. They are in a virtual environment that is kept between
+runs ($HUSK_CACHE), because an installation takes long. Does not import the harness."""
 
 import fcntl
 import functools
@@ -36,18 +36,18 @@ def interpreter_since(*version):
 
 @functools.lru_cache(maxsize=None)
 def wheels(wanted, name, version="3.11"):
-    """A folder of wheels, of these packages and all they need, for the Python of a sandbox."""
+    """A folder of wheels: these packages and their dependencies, for the Python of a sandbox."""
     digest = hashlib.sha256(repr((wanted, version)).encode()).hexdigest()[:16]
     place = pathlib.Path(os.environ["HUSK_CACHE"]) / f"{name}-wheels-{digest}"
     platform = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (17, 28, 34)] + ["--platform=manylinux2014_x86_64"]
-    pip = f"{place}.pip"  # Debian's python3 has none of its own
+    pip = f"{place}.pip"  # Debian's python3 has no pip
     download = [f"{pip}/bin/pip", "download", "-q", "--only-binary=:all:", f"--python-version={version}", *platform]
     return _kept(place, wanted, [sys.executable, "-m", "venv", pip], [*download, "-d", place, *wanted])
 
 
 def _kept(place, wanted, *commands):
     place.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{place}.lock", "w", encoding="ascii") as lock:  # another test may want the same
+    with open(f"{place}.lock", "w", encoding="ascii") as lock:  # another test may need the same
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "complete").exists():
             shutil.rmtree(place, ignore_errors=True)
@@ -65,5 +65,5 @@ def python(wanted=PACKAGES, name="seeds", interpreter=sys.executable):
 
 
 def packages():
-    """Where they are, for sys.path."""
+    """The folder of the packages, for sys.path."""
     return str(next(environment().glob("lib/python*/site-packages")))

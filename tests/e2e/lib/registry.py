@@ -23,21 +23,21 @@ def free_port(host="127.0.0.1"):
 
 
 def bcrypt(password):
-    """As htpasswd -B writes it."""
+    """The hash in the form of htpasswd -B."""
     library = ctypes.CDLL("libcrypt.so.1")
     library.crypt.restype = ctypes.c_char_p
     return library.crypt(password.encode(), b"$2y$05$abcdefghijklmnopqrstuu").decode()
 
 
 class Registry:
-    """Where it listens, and where it keeps its blobs."""
+    """Its address, and the folder of its blobs."""
 
     def __init__(self, root, port, login):
         self.root, self.port, self.login = root, port, login
         self.host = f"127.0.0.1:{port}"
 
     def push(self, layout, reference, name, *options):
-        """An image of an OCI layout into the registry, by skopeo."""
+        """Pushes an image of an OCI layout to the registry, with skopeo."""
         login = [f"--dest-creds={self.login}"] if self.login else []
         subprocess.run(
             ["skopeo", "copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", *login, *options,
@@ -52,7 +52,7 @@ class Registry:
 
 @contextlib.contextmanager
 def registry(login=None, tls=None, address="127.0.0.1"):
-    """`login`: "user:password" that it demands. `tls`: its (certificate, key)."""
+    """`login`: the required "user:password". `tls`: its (certificate, key)."""
     program = shutil.which("docker-registry")
     if not program or not shutil.which("skopeo"):
         raise Skip("docker-registry or skopeo is not installed")
@@ -95,7 +95,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def answer(self, status, body=b"", **headers):
-        """A whole answer of our own."""
+        """Sends a complete answer of this handler."""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -104,7 +104,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def upstream(self):
-        """What the registry says to this request: status, headers, body."""
+        """The registry's answer to this request: status, headers, body."""
         connection = http.client.HTTPConnection(self.server.behind, timeout=30)
         passed = {name: value for name, value in self.headers.items() if name.lower() != "host"}
         connection.request("GET", self.path, headers=passed)
@@ -114,7 +114,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return reply.status, dict(reply.getheaders()), body
 
     def relay(self, status, headers, body, cut=None):
-        """`cut`: after so many bytes of the body the connection breaks."""
+        """`cut`: the connection breaks after this many bytes of the body."""
         self.send_response(status)
         for name, value in headers.items():
             if name.lower() not in ("content-length", "date", "connection", "transfer-encoding"):
@@ -140,12 +140,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     def handle_error(self, request, client_address):
-        """A client that goes away is what some tests are about."""
+        """Ignored: in some tests the client disconnects."""
 
 
 @contextlib.contextmanager
 def proxy(behind, rule=lambda handler: False):
-    """A server on loopback before the registry. rule(handler): true when it has answered. Gives the server: .host, .seen."""
+    """A server on loopback before the registry. rule(handler): true if it has answered. Yields the server: .host, .seen."""
     server = Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.behind, server.rule, server.seen = behind, rule, []

@@ -1,4 +1,4 @@
-"""Root filesystems and container images of a few files of this host, made by hand."""
+"""Root filesystems and container images from a few files of this host."""
 
 import gzip
 import hashlib
@@ -12,7 +12,7 @@ import tarfile
 
 
 def copy_program(root, program):
-    """A program of this host and the libraries it needs, into a root."""
+    """Copies a program of this host and its libraries into a root."""
     listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
     for path in [program, *re.findall(r"(/\S+) \(0x", listing)]:
         target = root / path.lstrip("/")
@@ -35,7 +35,7 @@ def small_root(place):
 
 
 class Image:
-    """A container image under construction: layers (bytes of tars), then written as an OCI layout or as docker does."""
+    """A container image that is being built: layers (bytes of tars), then written as an OCI layout or in docker's format."""
 
     def __init__(self, environment=(), architecture="amd64", **config):
         self.environment, self.architecture, self.layers = list(environment), architecture, []
@@ -77,8 +77,8 @@ class Image:
         return json.dumps(document).encode()
 
     def oci(self, layout, reference=None, nest=0, more=()):
-        """An OCI layout, its layers packed in turn with gzip, zstd and not at all; `nest` indexes lie in between, `more`
-        descriptors stand beside it."""
+        """Writes an OCI layout; its layers are packed in turn with gzip, zstd and not at all. `nest`: indexes in between.
+        `more`: descriptors beside it."""
         os.makedirs(layout / "blobs/sha256", exist_ok=True)
         packed = [
             (gzip.compress(data, 1, mtime=0), "+gzip") if i % 3 == 0 else (zstd(data), "+zstd") if i % 3 == 1 else (data, "")
@@ -103,7 +103,7 @@ class Image:
         return entries[0]
 
     def docker(self, path, *tags):
-        """What docker save writes."""
+        """Writes the format of docker save."""
         config = self.config()
         members = {f"{digest(config)}.json": config}
         names = []

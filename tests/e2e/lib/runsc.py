@@ -1,5 +1,5 @@
-"""The current gVisor for tests: built by scripts/runsc once into the cache of the tests, and again only when that script or the
-checksums of its module change. It takes minutes the first time, and the Go module proxy."""
+"""The current gVisor for tests. scripts/runsc builds it once into the cache of the tests, and again only if that script or
+the checksums of its module change. The first build takes minutes, and requires the Go module proxy."""
 
 import fcntl
 import functools
@@ -15,19 +15,19 @@ BUILD_SECONDS = 1500
 
 
 def place():
-    """Where it is, or would be."""
+    """The path of the binary, even if it is not built yet."""
     key = hashlib.sha256(platform.machine().encode())
     for source in SOURCES:
         key.update((TOP / source).read_bytes())
     return pathlib.Path(os.environ.get("HUSK_CACHE", "/var/cache/husk-test")) / f"runsc-{key.hexdigest()[:16]}"
 
 
-@functools.cache  # a build that failed is not tried again
+@functools.cache  # a failed build is not tried again
 def build():
-    """(its path, why there is none): one of them is None."""
+    """(path, None), or (None, the reason why there is no binary)."""
     target = place()
     target.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{target}.lock", "w", encoding="ascii") as lock:  # one builds, others wait for it
+    with open(f"{target}.lock", "w", encoding="ascii") as lock:  # one process builds, others wait
         fcntl.flock(lock, fcntl.LOCK_EX)
         if target.exists():
             return str(target), None
@@ -43,7 +43,7 @@ def build():
 
 
 def current_runsc():
-    """Its path; a test without it is skipped."""
+    """The path of the binary; without it the test is skipped."""
     from lib.harness import Skip  # not at the top: tests/run has no instance
 
     path, why = build()

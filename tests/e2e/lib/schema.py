@@ -1,5 +1,5 @@
-"""Checks a JSON value against a schema of docs/openapi.json: the part of JSON Schema that the document uses, and no more;
-a keyword it does not know is an error, so that nothing in the document goes unchecked."""
+"""Checks a JSON value against a schema of docs/openapi.json. Supports only the part of JSON Schema that the document uses;
+another keyword is an error, so that nothing in the document stays unchecked."""
 
 import datetime
 
@@ -18,7 +18,7 @@ KEYWORDS = {
 
 
 def problems(document, schema, value, where="answer"):
-    """A list of what is wrong; empty when the value fits."""
+    """A list of errors; empty if the value is valid."""
     unknown = set(schema) - KEYWORDS
     assert not unknown, f"the test does not know the schema keywords {unknown}"
     if "$ref" in schema:

@@ -1,6 +1,6 @@
-"""A WebSocket client of the standard library alone, as small as the tests of terminals and proxies need it.
+"""A small WebSocket client of the standard library, for the tests of terminals and proxies.
 
-Whole messages both ways; pings are answered, close is told as None. Every wait has a limit.
+It sends and receives whole messages, answers pings, and returns None for a close. Every wait has a time limit.
 """
 
 import base64
@@ -16,7 +16,7 @@ MAGIC = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Refused(Exception):
-    """The server answered the handshake with something else than 101."""
+    """The server did not answer the handshake with 101."""
 
     def __init__(self, status, body):
         super().__init__(f"{status}: {body[:300]!r}")
@@ -92,7 +92,7 @@ class WebSocket:
         self.connection.sendall(head + mask + masked)
 
     def send(self, payload):
-        """Bytes as they are, text as text, anything else as JSON text."""
+        """Sends bytes and text unchanged, any other value as JSON text."""
         if isinstance(payload, bytes):
             self.send_frame(BINARY, payload)
         else:
@@ -101,7 +101,7 @@ class WebSocket:
     # ---- in ----
 
     def receive(self):
-        """The next message: bytes, a JSON document, or None when the server closed."""
+        """The next message: bytes, a JSON document, or None if the server closed."""
         whole, kind = b"", None
         while True:
             first, second = self._take(2)
@@ -124,7 +124,7 @@ class WebSocket:
                     return json.loads(whole) if kind == TEXT else whole
 
     def read_until(self, part, seconds=30):
-        """Terminal bytes until `part` is among them; control messages are kept in `control`."""
+        """Terminal bytes until they contain `part`; control messages are kept in `control`."""
         seen, deadline = b"", time.monotonic() + seconds
         while part not in seen:
             assert time.monotonic() < deadline, f"{part!r} did not come within {seconds} s; came: {seen[-600:]!r}"
@@ -141,14 +141,14 @@ class WebSocket:
         return self.__dict__.setdefault("_control", [])
 
     def close(self, status=1000):
-        """Says goodbye and waits for the answer."""
+        """Sends a close frame and waits for the answer."""
         self.send_frame(CLOSE, struct.pack(">H", status))
         while self.receive() is not None:
             pass
         self.connection.close()
 
     def drop(self):
-        """Goes without a word."""
+        """Disconnects without a close frame."""
         self.connection.close()
 
 
