@@ -110,7 +110,7 @@ static int side_load(struct side *side, const char *path, bool all, struct husk_
 			result = side_add(side, &event, err);
 	if (result == 0)
 		result = wire_end_status(event.data, event.size, err);
-	if (result == 0)
+	if (result == 0 && side->count)
 		qsort(side->entries, side->count, sizeof(*side->entries), by_path);
 	return result;
 }
