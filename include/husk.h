@@ -432,7 +432,10 @@ size_t husk_process_unread(struct husk_process *process);
 int husk_process_close_stdin(struct husk_process *process, struct husk_error *err);
 int husk_process_signal(struct husk_process *process, int signal, struct husk_error *err);
 int husk_process_resize(struct husk_process *process, uint16_t rows, uint16_t columns, struct husk_error *err);
-/* Detaches: the process continues. */
+/* Detaches, and waits until everything that was written is in the sandbox: input that is written later, through any handle,
+ * follows it. The process continues. Only husk_process_free may follow. */
+int husk_process_detach(struct husk_process *process, struct husk_error *err);
+/* Detaches without a wait: the process continues. */
 void husk_process_free(struct husk_process *process);
 
 /* Runs a command in one call and collects its output (each stream up to 16 MiB; the rest is counted). */

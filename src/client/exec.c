@@ -12,6 +12,7 @@
 #include "instance/contact.h"
 #include "instance/pairs.h"
 
+#define DETACH_MS 30000 /* the agent answers a detach at once; a busy host may not */
 #define OUTPUT_MAX (16u * 1024u * 1024u)
 #define LIST_MAX 65536u
 #define LIST_BYTES_MAX (64u * 1024u * 1024u)
@@ -311,6 +312,13 @@ int husk_process_resize(struct husk_process *process, uint16_t rows, uint16_t co
 	if (wire_put_int(&message, TAG_ROWS, rows) < 0 || wire_put_int(&message, TAG_COLUMNS, columns) < 0)
 		return husk_fail_memory(err);
 	return call_message(process->call, &message, err);
+}
+
+int husk_process_detach(struct husk_process *process, struct husk_error *err)
+{
+	if (call_cancel(process->call, err) < 0)
+		return -1;
+	return call_finish(process->call, time_monotonic_ms() + DETACH_MS, NULL, err);
 }
 
 void husk_process_free(struct husk_process *process)

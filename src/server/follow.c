@@ -100,6 +100,8 @@ int process_feed_end(struct follow *follow, bool close, struct husk_error *err)
 	/* A process that ends now may have read everything: the last bytes are not confirmed any more. */
 	while (ended == 0 && husk_process_unread(follow->process) > UNREAD_MAX)
 		ended = wait_for_reader(follow, err);
+	if (ended == 0) /* the next request has a connection of its own, which must not overtake this one */
+		ended = husk_process_detach(follow->process, err);
 	return ended < 0 ? -1 : 0;
 }
 

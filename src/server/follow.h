@@ -45,7 +45,8 @@ int follow_stream(struct follow *follow, json_t *start, struct husk_error *err);
 /* Writes these bytes to the process, and waits for it to read as long as the client is connected. CONFLICT: it
  * ended. */
 int process_feed(struct follow *follow, const char *bytes, size_t size, struct husk_error *err);
-/* After the last bytes: closes stdin if requested, and waits until the handle can be freed without losing input. */
+/* After the last bytes: closes stdin if requested, and waits until the input is in the sandbox, where later input follows
+ * it. The handle can only be freed then. */
 int process_feed_end(struct follow *follow, bool close, struct husk_error *err);
 
 /* {exit_code, signal, timed_out, out_of_memory, duration_ms} */

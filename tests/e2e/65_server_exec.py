@@ -232,6 +232,13 @@ def test_input():
     huskd().post(f"{where}?close=true", b"three\n", status=204)
     assert_equal(output(huskd().events("GET", path(box, f"processes/{pid}/output"))), b"one\ntwo\nthree\nend\n")
     huskd().post(where, b"x", status=409).error("conflict", says="has ended")
+    # What was answered comes before what is sent next, whatever the connections do.
+    pid = run(box, "cat", status=201, detach=True, keep_stdin=True)["pid"]
+    lines = [b"%d\n" % number for number in range(60)]
+    for line in lines:
+        huskd().post(path(box, f"processes/{pid}/stdin"), line, status=204)
+    huskd().post(path(box, f"processes/{pid}/stdin?close=1"), b"", status=204)
+    assert_equal(output(huskd().events("GET", path(box, f"processes/{pid}/output"))), b"".join(lines))
     pid = run(box, "sleep 100", status=201, detach=True)["pid"]
     huskd().post(path(box, f"processes/{pid}/stdin"), b"x", status=409).error("conflict", says="without stdin")
     huskd().post(path(box, "processes/99999/stdin"), b"x", status=404).error("not_found")
