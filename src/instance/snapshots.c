@@ -89,15 +89,37 @@ int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char
 
 /* ---- remains of killed processes ---- */
 
-/* True: no process works on it, and its lock is removed. */
-static bool is_abandoned(struct husk *husk, const char *id)
+/* With its lock held: is it still unfinished? Its creator may have finished after the list was read and before the lock was
+ * taken. */
+static bool is_unfinished(struct husk *husk, const char *id)
+{
+	struct catalog_snapshot **list = NULL;
+	bool found = false;
+
+	if (catalog_snapshot_list(husk->catalog, true, &list, NULL) < 0)
+		return false;
+	for (size_t i = 0; list[i] && !found; i++)
+		found = str_equal(list[i]->id, id);
+	catalog_snapshot_list_free(list);
+	return found;
+}
+
+/* 1: no process works on it, and it is removed. */
+static size_t drop_abandoned(struct husk *husk, const char *id, uint64_t *bytes)
 {
 	cleanup_free char *path = path_lock(&husk->paths, id);
-	cleanup_close int lock = supervisor_lock(husk, id, NULL);
+	cleanup_free char *directory = path_snapshot(&husk->paths, id);
+	cleanup_close int lock = path && directory ? supervisor_lock(husk, id, NULL) : -1;
 
-	if (lock >= 0 && path)
-		unlink(path);
-	return lock >= 0;
+	if (lock < 0)
+		return 0;
+	bool drop = is_unfinished(husk, id);
+	if (drop && bytes)
+		*bytes += dir_bytes(directory);
+	if (drop)
+		snapshot_drop(husk, id);
+	unlink(path);
+	return drop;
 }
 
 size_t snapshots_recover(struct husk *husk, uint64_t *bytes)
@@ -107,15 +129,8 @@ size_t snapshots_recover(struct husk *husk, uint64_t *bytes)
 
 	if (catalog_snapshot_list(husk->catalog, true, &list, NULL) < 0)
 		return 0;
-	for (size_t i = 0; list[i]; i++) {
-		if (!is_abandoned(husk, list[i]->id))
-			continue;
-		cleanup_free char *directory = path_snapshot(&husk->paths, list[i]->id);
-		if (bytes && directory)
-			*bytes += dir_bytes(directory);
-		snapshot_drop(husk, list[i]->id);
-		dropped++;
-	}
+	for (size_t i = 0; list[i]; i++)
+		dropped += drop_abandoned(husk, list[i]->id, bytes);
 	catalog_snapshot_list_free(list);
 	supervisor_locks_sweep(husk, "sn-", NULL);
 	return dropped;

@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import time
 
 from lib.harness import *
@@ -101,6 +102,27 @@ def test_rm_all_leaves_no_prepared_machine():
     husk("rm", "--all")
     assert_equal(pool_supervisors(), [], "supervisors of the pool")
     assert_no_leaks()
+
+
+@contextlib.contextmanager
+def ending_group(process):
+    """As `ending`, with all that the process has started."""
+    with ending(process):
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@test
+def test_snapshots_beside_others_that_clear_up():
+    """Every call clears up after killed ones; it must not take a snapshot for abandoned that is finished at that moment."""
+    box = create()
+    others = "for i in 1 2 3 4; do while :; do \"$0\" ls >/dev/null; done & done; wait"
+    with ending_group(subprocess.Popen(["sh", "-c", others, HUSK], env=environment(), start_new_session=True)):
+        made = [adopt_snapshot(husk("snapshot", "create", "--json", box).json()["id"]) for _ in range(25)]
+    kept = {entry["id"] for entry in husk("snapshot", "ls", "--json").json()}
+    assert set(made) <= kept, set(made) - kept
 
 
 @test

@@ -366,7 +366,8 @@ static int handle_resize(struct request *request, struct husk_error *err)
 	if (!rows || !columns)
 		return husk_fail_field(err, "rows", "a terminal needs both rows and cols");
 	if (find(request, &box, &pty, err) < 0 || process_attach(request, pty.pid, &process, err) < 0 ||
-	    husk_process_resize(process, (uint16_t)rows, (uint16_t)columns, err) < 0)
+	    husk_process_resize(process, (uint16_t)rows, (uint16_t)columns, err) < 0 ||
+	    husk_process_detach(process, err) < 0)
 		return -1;
 	pty.rows = rows;
 	pty.columns = columns;

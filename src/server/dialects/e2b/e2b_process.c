@@ -329,7 +329,8 @@ static int handle_update(struct request *request, struct husk_error *err)
 	uint16_t rows, columns;
 
 	if (!message || read_size(json_object_get(message, "pty"), &rows, &columns, err) < 0 ||
-	    reach(request, message, &follow, &process, err) < 0 || husk_process_resize(process, rows, columns, err) < 0)
+	    reach(request, message, &follow, &process, err) < 0 ||
+	    husk_process_resize(process, rows, columns, err) < 0 || husk_process_detach(process, err) < 0)
 		return -1;
 	return respond_json(request, 200, json_object(), err);
 }
