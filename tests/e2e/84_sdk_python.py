@@ -382,7 +382,7 @@ def test_diff():
     box = create()
     box.filesystem.write("/root/a", "one")
     assert_equal([(each.path, each.change, each.size) for each in box.diff()], [("/root/a", "added", 3)])
-    child = box.fork()[0]
+    child = box.fork()
     child.filesystem.write("/root/a", "two")
     child.filesystem.write("/etc/b", "three")
     assert_equal([(each.path, each.change) for each in child.diff(box)], [("/etc/b", "added"), ("/root/a", "changed")])
