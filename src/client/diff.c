@@ -169,8 +169,11 @@ static int same_bytes(const struct side *base, const struct side *side, const ch
 	if (stream_open(base, path, &left, err) < 0 || stream_open(side, path, &right, err) < 0)
 		return -1;
 	for (;;) {
-		if (stream_fill(&left, &why) < 0 || stream_fill(&right, &why) < 0)
-			return why.code == HUSK_NOT_FOUND || why.code == HUSK_INVALID ? 0 : (*err = why, -1);
+		if (stream_fill(&left, &why) < 0 || stream_fill(&right, &why) < 0) {
+			if (why.code == HUSK_NOT_FOUND || why.code == HUSK_INVALID)
+				return 0;
+			return husk_fail(err, why.code, "%s", why.message);
+		}
 		size_t size = MIN(left.size, right.size);
 		if (size == 0)
 			return left.size == right.size;
