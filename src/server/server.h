@@ -51,6 +51,7 @@ extern const struct route event_routes[];    /* api_events.c: events, logs, stat
 extern const struct route exec_routes[];     /* api_exec.c: exec, processes */
 extern const struct route pty_routes[];      /* api_pty.c */
 extern const struct route code_routes[];     /* api_code.c */
+extern const struct route desktop_routes[];  /* api_desktop.c: the screen */
 extern const struct route file_routes[];     /* api_files.c: files, tar, watch */
 extern const struct route egress_routes[];   /* api_egress.c */
 extern const struct route wire_routes[];     /* api_wire.c: libhusk's connection to the guest */
