@@ -33,6 +33,7 @@ int routes_setup(struct husk_error *err)
 						      exec_routes,
 						      pty_routes,
 						      code_routes,
+						      desktop_routes,
 						      file_routes,
 						      port_routes,
 						      mcp_routes,

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._sync.client import Client
+from ._sync.desktop import Desktop
 from ._sync.filesystem import FileChanges, FileReader, Filesystem
 from ._sync.processes import Process
 from ._sync.pty import Pty
@@ -47,6 +48,7 @@ from .models import (
     CodeOutput,
     CodeRaised,
     CodeResult,
+    DesktopAnswer,
     Egress,
     EgressEvent,
     ExecResult,
@@ -54,6 +56,7 @@ from .models import (
     FileChange,
     FileEntry,
     Output,
+    Picture,
     ProcessInfo,
     Promoted,
     Rewound,
@@ -64,6 +67,7 @@ from .models import (
     SnapshotInfo,
     TemplateInfo,
     VolumeInfo,
+    Window,
 )
 
 if TYPE_CHECKING:
@@ -98,6 +102,8 @@ __all__ = [
     "CodeOutput",
     "CodeRaised",
     "CodeResult",
+    "Desktop",
+    "DesktopAnswer",
     "Egress",
     "EgressEvent",
     "CommandError",
@@ -118,6 +124,7 @@ __all__ = [
     "NotFoundError",
     "Output",
     "OutputStream",
+    "Picture",
     "Process",
     "ProcessInfo",
     "Pty",
@@ -139,4 +146,5 @@ __all__ = [
     "UnavailableError",
     "Volume",
     "VolumeInfo",
+    "Window",
 ]

@@ -1,5 +1,6 @@
 export * from "./errors.js";
 export * from "./models.js";
+export { Desktop, type ActOptions, type ClickOptions, type DesktopAction, type DesktopAnswer, type Picture, type PictureOptions } from "./desktop.js";
 export { Filesystem, type WriteOptions } from "./filesystem.js";
 export { Process, Pty, type FollowOptions, type PtyOptions } from "./process.js";
 export * from "./sandbox.js";

@@ -3,6 +3,7 @@
 import { randomUUID } from "node:crypto";
 
 import { ExecError } from "./errors.js";
+import { Desktop } from "./desktop.js";
 import { Filesystem } from "./filesystem.js";
 import {
   fromWire,
@@ -159,12 +160,14 @@ function connectionOf(options: ConnectionOptions): ConnectionOptions {
 
 export class Sandbox {
   readonly filesystem: Filesystem;
+  readonly desktop: Desktop;
 
   private constructor(
     private readonly transport: Transport,
     private latest: SandboxInfo,
   ) {
     this.filesystem = new Filesystem(transport, this.path);
+    this.desktop = new Desktop(transport, this.path);
   }
 
   get id(): string {

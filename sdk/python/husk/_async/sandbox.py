@@ -39,6 +39,7 @@ from ..models import (
 from . import code as codes
 from ._io import opening
 from .client import AsyncClient
+from .desktop import AsyncDesktop
 from .filesystem import AsyncFilesystem
 from .processes import (
     AsyncProcess,
@@ -101,6 +102,7 @@ class AsyncSandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = AsyncFilesystem(client, info.id)
+        self.desktop = AsyncDesktop(client, info.id)
         client._use(self)
 
     # ---- finding and making ----

@@ -40,6 +40,7 @@ from ..models import (
 from . import code as codes
 from ._io import opening
 from .client import Client
+from .desktop import Desktop
 from .filesystem import Filesystem
 from .processes import (
     Process,
@@ -102,6 +103,7 @@ class Sandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = Filesystem(client, info.id)
+        self.desktop = Desktop(client, info.id)
         client._use(self)
 
     # ---- finding and making ----
