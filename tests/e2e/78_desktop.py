@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 
+from lib import documents
 from lib.harness import *
 from lib.http import server
 from lib.png import pixels
@@ -312,6 +313,28 @@ def mcp(*calls):
         process.stdin.close()
         process.wait(30)
     return results
+
+
+@test
+def the_example_of_the_document_runs():
+    blocks = [lines for _, blocks in documents.sections(TOP / "docs/desktop.md") for kind, lines in blocks if kind == "console"]
+    with scratch() as place:
+        (place / "bin").mkdir()
+        (place / "bin/husk").symlink_to(HUSK)
+        env = environment({"HOME": str(place)})
+        env["PATH"] = f"{place}/bin:{env['PATH']}"
+        shell, names = documents.Shell(place, env), {}
+        try:
+            for command, printed in documents.commands(blocks[0]):
+                said, status = shell.run(documents.translate(names, command))
+                documents.check(command, printed, said, False)
+                documents.learn(names, printed, said)
+                assert status == 0 or any(line.startswith("husk: ") for line in printed), f"{command!r}: {said}"
+        finally:
+            shell.close()
+            husk("rm", "-f", "screen", code=None)
+        assert Shot((place / "page.png").read_bytes()).width == 1280
+        assert (place / "after.jpg").read_bytes().startswith(b"\xff\xd8\xff")
 
 
 @test
