@@ -56,7 +56,7 @@ def test_killed_is_128_and_the_signal():
 def test_timeout_is_124_and_kills_the_group():
     box = create()
     script = "sleep 1000 & sleep 1000 & echo started; wait"
-    done = husk("exec", "--json", "--timeout", f"{500 * SLOW:.0f}ms", box, "--", "sh", "-c", script, code=124).json()
+    done = husk("exec", "--json", "--timeout", f"{1 * SLOW:.0f}s", box, "--", "sh", "-c", script, code=124).json()
     assert done["timed_out"] is True, done
     assert_equal(done["exit_code"], 124)
     assert_equal(done["stdout"], "started\n")

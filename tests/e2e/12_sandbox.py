@@ -147,12 +147,13 @@ def test_ttl_holds_when_every_client_is_gone():
 
 @test
 def test_extend():
-    box = create("--ttl", "3")
+    seconds = round(3 * SLOW)
+    box = create("--ttl", seconds)
     before = inspect(box)["expires_at"]
     told = husk("extend", box, "1h").text.strip()
     after = inspect(box)["expires_at"]
     assert after > before and after == told, (before, told, after)
-    time.sleep(4)
+    time.sleep(seconds + 1)
     assert_equal(sh(box, "echo alive"), "alive")
     husk("extend", box, "1")
     until(lambda: box not in listed(), "the shorter time counts too")
@@ -163,9 +164,10 @@ def test_extend():
 def test_persistent():
     box = create("--persistent", "--ttl", "1")
     assert_equal((inspect(box)["persistent"], inspect(box)["expires_at"]), (True, None))
-    other = create("--ttl", "2")
+    seconds = round(2 * SLOW)
+    other = create("--ttl", seconds)
     assert_equal(husk("extend", other, "--persistent").text.strip(), "never")
-    time.sleep(3)
+    time.sleep(seconds + 1)
     assert {box, other} <= set(listed())
 
 
