@@ -114,7 +114,7 @@ def test_many_execs_at_once():
     running = [start("exec", box, "--", "sh", "-c", f"sleep 0.2; echo {n}; exit {n}") for n in range(20)]
     for n, process in enumerate(running):
         with ending(process):
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=60 * SLOW)
             assert_equal((out, process.returncode), (f"{n}\n".encode(), n), err.decode())
 
 
@@ -200,7 +200,7 @@ def test_what_dies_when_its_sandbox_is_removed():
     with ending(start("exec", box, "--", "sleep", "1000")) as client:
         until(lambda: husk("ps", "--json", box).json(), "it runs")
         husk("rm", box)
-        _, err = client.communicate(timeout=30)
+        _, err = client.communicate(timeout=30 * SLOW)
         assert client.returncode == 125 and err.startswith(b"husk: "), (client.returncode, err)
 
 
@@ -229,7 +229,7 @@ def test_slow_machine_keeps_its_clock():
             time.sleep(4)
             for pid in kernels:
                 os.kill(pid, signal.SIGCONT)
-            out, err = client.communicate(timeout=60)
+            out, err = client.communicate(timeout=60 * SLOW)
     finally:
         for pid in kernels:
             with contextlib.suppress(ProcessLookupError):
