@@ -67,17 +67,12 @@ static int by_path(const void *a, const void *b)
 	return listing_compare(((const struct listed *)a)->change.file.path, ((const struct listed *)b)->change.file.path);
 }
 
-int listing_load(struct listing *listing, const char *path, bool all, struct husk_error *err)
+static int load(struct listing *listing, const struct buf *arguments, struct husk_error *err)
 {
-	cleanup_buf struct buf arguments = { 0 };
 	cleanup_call struct call *call = NULL;
 	struct call_event event = { 0 };
-	int bad = wire_put_string(&arguments, TAG_PATH, path);
+	int result = call_start(listing->husk, listing->sandbox, METHOD_CHANGES, arguments, &call, err);
 
-	bad |= wire_put_int(&arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
-	if (check_arguments(bad, err) < 0)
-		return -1;
-	int result = call_start(listing->husk, listing->sandbox, METHOD_CHANGES, &arguments, &call, err);
 	while (result == 0 && (result = call_next(call, &event, err)) == 0 && event.type != WIRE_END)
 		if (event.type == WIRE_MSG)
 			result = listing_add(listing, &event, err);
@@ -86,4 +81,23 @@ int listing_load(struct listing *listing, const char *path, bool all, struct hus
 	if (result == 0 && listing->count)
 		qsort(listing->entries, listing->count, sizeof(*listing->entries), by_path);
 	return result;
+}
+
+int listing_load(struct listing *listing, const char *path, bool all, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	int bad = wire_put_string(&arguments, TAG_PATH, path);
+
+	bad |= wire_put_int(&arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, err);
+}
+
+int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	int bad = wire_put_string(&arguments, TAG_PATH, path);
+
+	bad |= wire_put_int(&arguments, TAG_FLAGS, CHANGES_ALL);
+	bad |= wire_put_int(&arguments, TAG_CTIME_NS, since_ns);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, err);
 }

@@ -339,8 +339,8 @@ static bool is_open_conflict(const struct apply *apply, const char *path)
 /* Before the commit, which takes the files out of the stage. */
 static int renew_entry(struct apply *apply, const struct work_item *item, struct husk_error *err)
 {
-	struct record_entry *entry = item->base.type ? record_find(&apply->record, item->path)
-						     : record_add(&apply->record, item->path, err);
+	struct record_entry *entry = item->recorded ? record_find(&apply->record, item->path)
+						    : record_add(&apply->record, item->path, err);
 	cleanup_buf struct buf content = { 0 };
 
 	if (!entry || version_copy(&item->theirs, &entry->version, err) < 0)
@@ -354,33 +354,18 @@ static int renew_entry(struct apply *apply, const struct work_item *item, struct
 	return plain > 0 ? record_keep(&apply->record, entry, text_of(&content), err) : plain;
 }
 
-static void drop_removed(struct record *record)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < record->count; i++) {
-		struct record_entry *entry = &record->entries[i];
-		if (entry->version.type)
-			record->entries[kept++] = *entry;
-		else
-			free(entry->path);
-	}
-	record->count = kept;
-}
-
 /* First the entries that there are, which are found in sorted order; then new ones. */
 static int renew_base(struct apply *apply, struct husk_error *err)
 {
 	for (int fresh = 0; fresh < 2; fresh++)
 		for (size_t i = 0; i < apply->work.count; i++) {
 			const struct work_item *item = &apply->work.items[i];
-			if ((item->base.type == 0) != fresh ||
+			if (item->recorded == (fresh != 0) ||
 			    (apply->merged->conflicts && is_open_conflict(apply, item->path)))
 				continue;
 			if (renew_entry(apply, item, err) < 0)
 				return -1;
 		}
-	drop_removed(&apply->record);
 	record_sort(&apply->record);
 	return 0;
 }

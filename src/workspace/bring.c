@@ -239,9 +239,11 @@ static int note_copies(struct husk *husk, struct record *record, struct husk_err
 		return -1;
 	for (size_t i = 0; i < listing.count; i++) {
 		const struct listed *listed = &listing.entries[i];
-		struct record_entry *entry = strlen(listed->change.file.path) > skip
-						     ? record_find(record, listed->change.file.path + skip)
-						     : NULL;
+		const char *path = listed->change.file.path;
+		struct record_entry *entry = strlen(path) > skip ? record_find(record, path + skip) : NULL;
+		record->since_ns = MAX(record->since_ns, listed->ctime_ns);
+		if (str_equal(path, record->path))
+			record->root = listed->inode;
 		if (!entry)
 			continue;
 		entry->inode = listed->inode;

@@ -159,7 +159,8 @@ int record_save(struct record *record, struct husk_error *err)
 	bad |= append_field(&out, record->directory);
 	bad |= append_field(&out, record->path);
 	bad |= append_field(&out, record->pack);
-	bad |= append_field(&out, record->all ? "all" : "");
+	bad |= buf_printf(&out, "%d %" PRId64 " %" PRId64, record->all, record->since_ns, record->root);
+	bad |= buf_append(&out, "", 1);
 	for (size_t i = 0; i < record->count && !bad; i++)
 		bad = append_entry(&out, &record->entries[i]);
 	if (bad || !file)
@@ -210,7 +211,10 @@ static int read_record(struct record *record, const char *at, const char *end, s
 	record->directory = strdup(head[1]);
 	record->path = strdup(head[2]);
 	record->pack = strdup(head[3]);
-	record->all = *head[4] != '\0';
+	int all = 0;
+	if (sscanf(head[4], "%d %" SCNd64 " %" SCNd64, &all, &record->since_ns, &record->root) != 3)
+		return husk_fail(err, HUSK_INTERNAL, "its head is malformed");
+	record->all = all;
 	if (!record->directory || !record->path || !record->pack)
 		return husk_fail_memory(err);
 	while ((numbers = next_field(&at, end))) {

@@ -1,6 +1,10 @@
 /*
- * What a sandbox did to its workspace; see scan.h. The guest's agent lists the directory with inode and time of each file. What has
- * those of the record was not touched, and is not read: the cost is one list, and what has changed.
+ * What a sandbox did to its workspace; see scan.h. The guest's agent lists what was touched since the directory was brought in, with
+ * inode and time. The rest of the record is as it was, and is not read: the cost follows what has changed.
+ *
+ *     a file with the record's inode and time      not changed
+ *     a directory with the record's inode          its names are compared: some may have gone, others were moved here
+ *     another directory                            moved here, with files that have their old times: listed as a whole
  */
 #include "workspace/scan.h"
 
@@ -65,7 +69,7 @@ static int add_item(struct work *work, const char *path, const struct record_ent
 		work->room = room;
 	}
 	struct work_item *item = &work->items[work->count];
-	*item = (struct work_item){ .path = strdup(path), .number = work->count };
+	*item = (struct work_item){ .path = strdup(path), .number = work->count, .recorded = base };
 	if (!item->path)
 		return husk_fail_memory(err);
 	work->count++;
@@ -101,62 +105,263 @@ static int add_found(struct work *work, const struct record *record, const struc
 	return why ? leave_out(work, path, why, err) : add_item(work, path, base, listed, err);
 }
 
-/* The record has it, the list has not. If the template has the directory, the guest's file may be the template's. */
-static int add_missing(struct husk *husk, struct work *work, const struct record *record,
-		       const struct record_entry *base, bool may_be_there, struct husk_error *err)
+/* What became of an entry of the record that the lists do not have. */
+enum fate {
+	FATE_UNTOUCHED = 0,
+	FATE_GONE,    /* its directory no longer has the name */
+	FATE_UNKNOWN, /* changed since it was brought in, and not any more: the sandbox was rewound. It must be looked at */
+};
+
+struct look {
+	struct husk *husk;
+	const struct record *record;
+	struct listing listing; /* all that may have changed; listings of moved directories are added */
+	uint8_t *fates;         /* one for each entry of the record */
+	size_t skip;            /* of a path: the part before the relative one */
+};
+
+static void look_free(struct look *look)
 {
-	const char *why = name_refused(base->path);
+	listing_free(&look->listing);
+	free(look->fates);
+}
+
+static int add_unknown(const struct look *look, struct work *work, const struct record_entry *base,
+		       struct husk_error *err)
+{
 	struct listed found = { 0 };
 	struct husk_error missing = { 0 };
+	cleanup_free char *path = str_format("%s/%s", look->record->path, base->path);
 
-	if (why)
-		return leave_out(work, base->path, why, err);
-	if (!may_be_there)
-		return add_item(work, base->path, base, NULL, err);
-	cleanup_free char *path = str_format("%s/%s", record->path, base->path);
 	if (!path)
 		return husk_fail_memory(err);
-	if (husk_file_stat(husk, record->sandbox, path, false, &found.change.file, &missing) < 0) {
+	if (husk_file_stat(look->husk, look->record->sandbox, path, false, &found.change.file, &missing) < 0) {
 		/* INVALID: a file is where its directory was. */
 		if (missing.code == HUSK_NOT_FOUND || missing.code == HUSK_INVALID)
 			return add_item(work, base->path, base, NULL, err);
 		return husk_fail(err, missing.code, "%s", missing.message);
 	}
-	int result = add_found(work, record, &found, base->path, err);
+	int result = add_found(work, look->record, &found, base->path, err);
 	husk_file_free(&found.change.file);
 	return result;
 }
 
-static int compare_lists(struct husk *husk, const struct record *record, const struct listing *listing, bool in_template,
-			 struct work *work, struct husk_error *err)
+static int add_missing(const struct look *look, struct work *work, const struct record_entry *base,
+		       struct husk_error *err)
 {
-	size_t skip = strlen(record->path) + 1, i = 0, j = 0, known = 0;
-	const char *gone = NULL; /* a directory that was removed: so was what is below */
+	enum fate fate = look->fates[base - look->record->entries];
+	const char *why = fate == FATE_UNTOUCHED ? NULL : name_refused(base->path);
+
+	if (fate == FATE_UNTOUCHED)
+		return 0;
+	if (why)
+		return leave_out(work, base->path, why, err);
+	return fate == FATE_GONE ? add_item(work, base->path, base, NULL, err) : add_unknown(look, work, base, err);
+}
+
+static int compare_lists(const struct look *look, struct work *work, struct husk_error *err)
+{
+	const struct record *record = look->record;
+	const struct listing *listing = &look->listing;
+	size_t i = 0, j = 0;
 	int result = 0;
 
 	while (result == 0 && (i < record->count || j < listing->count)) {
 		const struct record_entry *base = i < record->count ? &record->entries[i] : NULL;
 		const struct listed *listed = j < listing->count ? &listing->entries[j] : NULL;
 		const char *path = listed ? listed->change.file.path : NULL;
-		if (listed && (listed->change.kind == HUSK_REMOVED || strlen(path) <= skip ||
-			       strncmp(path, record->path, skip - 1) != 0 || path[skip - 1] != '/')) {
+		/* Twice in the list: touched, and in a directory that was listed as a whole. */
+		if (listed && (listed->change.kind == HUSK_REMOVED || strlen(path) <= look->skip ||
+			       (j > 0 && str_equal(path, listing->entries[j - 1].change.file.path)))) {
 			j++;
 			continue;
 		}
-		int order = !base ? 1 : !listed ? -1 : listing_compare(base->path, path + skip);
+		int order = !base ? 1 : !listed ? -1 : listing_compare(base->path, path + look->skip);
 		i += order <= 0;
 		j += order >= 0;
-		known = work->count;
-		if (order >= 0)
-			result = add_found(work, record, listed, path + skip, err);
-		else
-			result = add_missing(husk, work, record, base, in_template && !(gone && is_below(base->path, gone)),
-					     err);
-		if (order < 0 && work->count > known && base->version.type == HUSK_DIRECTORY &&
-		    !work->items[known].theirs.type && !(gone && is_below(base->path, gone)))
-			gone = base->path;
+		result = order < 0 ? add_missing(look, work, base, err)
+				   : add_found(work, record, listed, path + look->skip, err);
 	}
 	return result;
+}
+
+/* ---- directories that were touched ---- */
+
+/* The entries of the record below a path, from *first on; `path` "": all. */
+static size_t entries_below(const struct record *record, const char *path, size_t *first)
+{
+	const struct record_entry *at = *path ? record_find(record, path) : NULL;
+	size_t end;
+
+	*first = at ? (size_t)(at - record->entries) + 1 : 0;
+	if (!at && *path)
+		return 0;
+	for (end = *first; end < record->count && (!*path || is_below(record->entries[end].path, path)); end++)
+		;
+	return end - *first;
+}
+
+static void set_fates(struct look *look, const char *path, bool itself, enum fate fate)
+{
+	size_t first, count = entries_below(look->record, path, &first);
+	const struct record_entry *at = itself ? record_find(look->record, path) : NULL;
+
+	memset(look->fates + first, fate, count);
+	if (at)
+		look->fates[at - look->record->entries] = fate;
+}
+
+/* A path whose content was moved here, with its old times: all of it is listed, and what the record has there else is gone. */
+static int take_whole(struct look *look, const char *relative, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("%s%s%s", look->record->path, *relative ? "/" : "", relative);
+	struct listing more = { .husk = look->husk, .sandbox = look->record->sandbox };
+
+	if (!path)
+		return husk_fail_memory(err);
+	set_fates(look, relative, true, FATE_GONE);
+	if (listing_load(&more, path, true, err) < 0) {
+		listing_free(&more);
+		return -1;
+	}
+	size_t room = look->listing.count + more.count;
+	struct listed *grown = reallocarray(look->listing.entries, room + 1, sizeof(*grown));
+	if (!grown) {
+		listing_free(&more);
+		return husk_fail_memory(err);
+	}
+	if (more.count)
+		memcpy(grown + look->listing.count, more.entries, more.count * sizeof(*grown));
+	look->listing.entries = grown;
+	look->listing.count = look->listing.room = room;
+	free(more.entries);
+	return 0;
+}
+
+static int compare_listed(const void *a, const void *b)
+{
+	return listing_compare(((const struct listed *)a)->change.file.path, ((const struct listed *)b)->change.file.path);
+}
+
+static int compare_files(const void *a, const void *b)
+{
+	return strcmp(((const struct husk_file *)a)->path, ((const struct husk_file *)b)->path);
+}
+
+static bool has_name(const struct husk_file *sorted, size_t count, const char *path)
+{
+	const struct husk_file key = { .path = (char *)path };
+
+	return count && bsearch(&key, sorted, count, sizeof(key), compare_files);
+}
+
+/* A name came or went in this directory. `count`: of the touched entries, which are sorted. */
+static int look_into(struct look *look, const char *relative, size_t count, struct husk_error *err)
+{
+	const struct record *record = look->record;
+	cleanup_free char *path = str_format("%s%s%s", record->path, *relative ? "/" : "", relative);
+	struct husk_file *names = NULL;
+	struct husk_error why = { 0 };
+	size_t found = 0, first, below = entries_below(record, relative, &first), depth = *relative ? strlen(relative) + 1 : 0;
+	int result = 0;
+
+	if (!path)
+		return husk_fail_memory(err);
+	if (husk_file_list(look->husk, record->sandbox, path, 1, &names, &found, &why) < 0) {
+		if (why.code == HUSK_NOT_FOUND || why.code == HUSK_INVALID) /* it has gone, or is a file now */
+			return 0;
+		return husk_fail(err, why.code, "%s", why.message);
+	}
+	if (found)
+		qsort(names, found, sizeof(*names), compare_files);
+	for (size_t i = first; i < first + below; i++) {
+		const char *entry = record->entries[i].path;
+		cleanup_free char *full = strchr(entry + depth, '/') ? NULL : str_format("%s/%s", record->path, entry);
+		if (full && !has_name(names, found, full))
+			set_fates(look, entry, true, FATE_GONE);
+	}
+	for (size_t i = 0; i < found && result == 0; i++) {
+		const struct listed key = { .change.file.path = names[i].path };
+		const char *name = strlen(names[i].path) > look->skip ? names[i].path + look->skip : NULL;
+		const struct record_entry *known = name ? record_find(record, name) : NULL;
+		if (name && !(known && known->version.type) &&
+		    !bsearch(&key, look->listing.entries, count, sizeof(key), compare_listed))
+			result = take_whole(look, name, err);
+	}
+	husk_file_list_free(names, found);
+	return result;
+}
+
+/* Names that the sandbox had removed, and that a rewind brought back with their old times: their directories are listed. */
+static int look_for_returned(struct look *look, size_t count, struct husk_error *err)
+{
+	cleanup_free char *last = NULL;
+
+	for (size_t i = 0; i < look->record->count; i++) {
+		const struct record_entry *entry = &look->record->entries[i];
+		const char *slash = strrchr(entry->path, '/');
+		if (entry->version.type)
+			continue;
+		cleanup_free char *parent = strndup(entry->path, slash ? (size_t)(slash - entry->path) : 0);
+		if (!parent)
+			return husk_fail_memory(err);
+		if (str_equal(parent, last))
+			continue;
+		if (look_into(look, parent, count, err) < 0)
+			return -1;
+		free(last);
+		last = steal_pointer(parent);
+	}
+	return 0;
+}
+
+/* Every touched directory: another one than the record's is listed as a whole, and in the same one names are compared. */
+static int look_at_directories(struct look *look, struct husk_error *err)
+{
+	size_t count = look->listing.count;
+
+	for (size_t i = 0; i < count; i++) {
+		const struct husk_file *file = &look->listing.entries[i].change.file;
+		const char *relative = strlen(file->path) > look->skip ? file->path + look->skip : "";
+		const struct record_entry *base = *relative ? record_find(look->record, relative) : NULL;
+		int64_t inode = *relative ? (base ? base->inode : 0) : look->record->root;
+		if (look->listing.entries[i].change.kind == HUSK_REMOVED)
+			continue;
+		if (file->type != HUSK_DIRECTORY) {
+			if (base && base->version.type == HUSK_DIRECTORY)
+				set_fates(look, relative, false, FATE_GONE);
+			continue;
+		}
+		if (base && base->version.type != HUSK_DIRECTORY)
+			base = NULL;
+		int result = inode == look->listing.entries[i].inode ? look_into(look, relative, count, err)
+								     : take_whole(look, relative, err);
+		if (result < 0)
+			return -1;
+	}
+	if (look_for_returned(look, count, err) < 0)
+		return -1;
+	if (look->listing.count)
+		qsort(look->listing.entries, look->listing.count, sizeof(*look->listing.entries), compare_listed);
+	return 0;
+}
+
+static int look_at(struct look *look, struct husk_error *err)
+{
+	const struct record *record = look->record;
+
+	look->skip = strlen(record->path) + 1;
+	look->listing.husk = look->husk;
+	look->listing.sandbox = record->sandbox;
+	look->fates = calloc(record->count + 1, 1);
+	if (!look->fates)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < record->count; i++)
+		if (record->entries[i].inode == 0 || record->entries[i].ctime_ns > record->since_ns)
+			look->fates[i] = FATE_UNKNOWN;
+	if (listing_load_since(&look->listing, record->path, record->since_ns, err) < 0)
+		return -1;
+	return look_at_directories(look, err);
 }
 
 /* ---- what git ignores ---- */
@@ -353,8 +558,7 @@ int stage_text(int stage, size_t number, struct buf *out, struct husk_error *err
 /* ---- all of it ---- */
 
 /* The directory itself: without it every file would look removed. */
-static int check_root(struct husk *husk, const struct record *record, const struct listing *listing, bool *in_template,
-		      struct husk_error *err)
+static int check_root(struct husk *husk, const struct record *record, struct husk_error *err)
 {
 	struct husk_file root = { 0 };
 	struct husk_error why = { 0 };
@@ -367,22 +571,15 @@ static int check_root(struct husk *husk, const struct record *record, const stru
 	if (found < 0 || type != HUSK_DIRECTORY)
 		return husk_fail(err, HUSK_GONE, "sandbox %s has no directory '%s' any more", record->sandbox,
 				 record->path);
-	*in_template = true;
-	for (size_t i = 0; i < listing->count; i++)
-		if (str_equal(listing->entries[i].change.file.path, record->path))
-			*in_template = listing->entries[i].change.kind != HUSK_ADDED;
 	return 0;
 }
 
 int work_scan(struct husk *husk, struct record *record, int stage, uint64_t limit, struct work *out,
 	      struct husk_error *err)
 {
-	cleanup_listing struct listing listing = { .husk = husk, .sandbox = record->sandbox };
-	bool in_template = true;
+	cleanup(look_free) struct look look = { .husk = husk, .record = record };
 
-	if (listing_load(&listing, record->path, true, err) < 0 ||
-	    check_root(husk, record, &listing, &in_template, err) < 0 ||
-	    compare_lists(husk, record, &listing, in_template, out, err) < 0)
+	if (check_root(husk, record, err) < 0 || look_at(&look, err) < 0 || compare_lists(&look, out, err) < 0)
 		return -1;
 	if (!record->all && leave_ignored(record, out, err) < 0)
 		return -1;

@@ -229,6 +229,35 @@ def test_types_change():
         assert_equal(tree(directory), before, "all or nothing")
 
 
+@test
+def test_moved_directories_keep_their_times():
+    with scratch() as top:
+        for folder in ("a", "b", "c/deep"):
+            write(top, **{f"{folder.replace('/', '__')}__same": f"{folder}\n", f"{folder.replace('/', '__')}__only_{folder[0]}": "x\n"})
+        write(top, loose="loose\n", over="over\n")
+        box = create("--workspace", top)
+        # a and b change places, c moves into a new directory, and a file takes the place of another: no content is written.
+        inside(box, "mv a t; mv b a; mv t b; mkdir new; mv c new/moved; mv loose over; mkdir /elsewhere; touch -d 2001-01-01 /elsewhere/old; mv /elsewhere in")
+        apply(box)
+        wanted = inside(box, "find . ! -name . -type f -exec sh -c 'echo $1 $(cat $1)' - {} ';' | sort").splitlines()
+        assert_equal(sorted(f"./{name.decode()} {content.decode().strip()}".strip() for name, content in tree(top).items() if content is not None),
+                     sorted(line.strip() for line in wanted))
+        assert not os.path.exists(f"{top}/c")
+        assert_equal(changes(apply(box)), [])
+
+
+@test
+def test_rewound():
+    with scratch() as top:
+        write(top, one="1\n", two="2\n", three="3\n")
+        box = create("--workspace", top)
+        inside(box, "echo changed >one; rm two; echo new >four")
+        apply(box)
+        husk("rewind", box, "workspace")
+        assert_equal(changes(apply(box)), [("removed", "four"), ("changed", "one"), ("added", "two")])
+        assert_equal(tree(top), {b"one": b"1\n", b"two": b"2\n", b"three": b"3\n"})
+
+
 # ---- a hostile guest ----
 
 
