@@ -570,11 +570,11 @@ struct husk_merge_entry {
 struct husk_merged {
 	struct husk_merge_entry *entries; /* by path */
 	size_t count;
-	size_t conflicts;          /* that are not resolved */
-	bool written;              /* false: nothing was written */
-	char *target;              /* the directory, or the sandbox */
+	size_t conflicts;           /* that are not resolved */
+	bool written;               /* false: nothing was written */
+	char *target;               /* the directory, or the sandbox */
 	char **left_out, **reasons; /* paths that are never written, and why; NULL: none */
-	size_t ignored;            /* new files that git ignores in the directory */
+	size_t ignored;             /* new files that git ignores in the directory */
 };
 void husk_merged_free(struct husk_merged *merged);
 struct husk_merge_options {

@@ -18,7 +18,7 @@
 #define TAIL_MAX 4096  /* bytes of stderr, kept while the command runs */
 #define TAIL_SHOWN 700 /* of these, shown in the message */
 #define UNPRIVILEGED_MEMORY (512u << 20)
-#define TICK_MS 20     /* how often to check for the end if the kernel has no pidfd */
+#define TICK_MS 20 /* how often to check for the end if the kernel has no pidfd */
 #define PATH_DEFAULT "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -205,7 +205,8 @@ int command_unprivileged(void *data)
 	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
 		return 2;
 	if (geteuid() == 0 &&
-	    (setgroups(0, NULL) < 0 || setresgid(COMMAND_NOBODY, COMMAND_NOBODY, COMMAND_NOBODY) < 0 || setresuid(COMMAND_NOBODY, COMMAND_NOBODY, COMMAND_NOBODY) < 0))
+	    (setgroups(0, NULL) < 0 || setresgid(COMMAND_NOBODY, COMMAND_NOBODY, COMMAND_NOBODY) < 0 ||
+	     setresuid(COMMAND_NOBODY, COMMAND_NOBODY, COMMAND_NOBODY) < 0))
 		return 2;
 	return 0;
 }

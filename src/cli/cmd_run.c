@@ -73,8 +73,8 @@ static int run_apply(struct cli *cli, const struct run_arguments *arguments, con
 	if (husk_workspace_apply(cli->husk, sandbox->id, NULL, &merged, &why) < 0)
 		output_error(why.message);
 	else if (merged->conflicts)
-		output_note("%zu of %zu changes conflict with %s; nothing was written", merged->conflicts, merged->count,
-			    merged->target);
+		output_note("%zu of %zu changes conflict with %s; nothing was written", merged->conflicts,
+			    merged->count, merged->target);
 	else {
 		output_note("%zu change%s written to %s", merged->count, merged->count == 1 ? "" : "s", merged->target);
 		return 0;
@@ -127,9 +127,9 @@ static int run_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 				 "--rm and -d exclude each other: a sandbox of run -d ends with its "
 				 "--ttl, or with husk rm");
 	if (arguments->apply && (!arguments->workspace.workspace || arguments->process.detach))
-		return husk_fail(err, HUSK_INVALID, arguments->process.detach
-							    ? "--apply and -d exclude each other; use husk apply later"
-							    : "--apply needs --workspace DIR");
+		return husk_fail(err, HUSK_INVALID,
+				 arguments->process.detach ? "--apply and -d exclude each other; use husk apply later"
+							   : "--apply needs --workspace DIR");
 	arguments->process.image = arguments->create.template || arguments->create.snapshot;
 	if (relay_exec_options(cli, NULL, &arguments->process, argc, argv, &exec, err) < 0)
 		return -1;

@@ -11,7 +11,8 @@
 
 const struct option_spec workspace_options[] = {
 	OPTION(0, "workspace", OPTION_STRING, struct workspace_arguments, workspace, "DIR[:/PATH]",
-	       "copy a directory of yours to /PATH (/workspace), without what git ignores; husk apply brings changes back"),
+	       "copy a directory of yours to /PATH (/workspace), without what git ignores; husk apply brings changes "
+	       "back"),
 	OPTION(0, "workspace-all", OPTION_FLAG, struct workspace_arguments, all, NULL,
 	       "also the files that git ignores"),
 	{ 0 },
@@ -93,7 +94,8 @@ static void print_left_out(const struct husk_merged *merged)
 	if (count > LEFT_OUT_SHOWN)
 		output_note("left out %zu more", count - LEFT_OUT_SHOWN);
 	if (merged->ignored)
-		output_note("left out %zu new file%s that git ignores", merged->ignored, merged->ignored == 1 ? "" : "s");
+		output_note("left out %zu new file%s that git ignores", merged->ignored,
+			    merged->ignored == 1 ? "" : "s");
 }
 
 int merged_print(struct cli *cli, const struct husk_merged *merged, bool dry_run, struct husk_error *err)
@@ -110,7 +112,7 @@ int merged_print(struct cli *cli, const struct husk_merged *merged, bool dry_run
 		return 0;
 	output_note("%zu conflict%s with %s; %s", merged->conflicts, merged->conflicts == 1 ? "" : "s", merged->target,
 		    merged->written ? "these were left as they are"
-		    : dry_run	    ? "nothing would be written"
+		    : dry_run       ? "nothing would be written"
 				    : "nothing was written (--conflicts markers, ours or theirs resolves them)");
 	return EXIT_FAILED;
 }
@@ -153,11 +155,12 @@ const struct cli_command cli_apply = {
 	.name = "apply",
 	.operands = "SANDBOX",
 	.summary = "Write the changes that a sandbox made to its workspace back to your directory",
-	.details = "A is added, M changed, D removed, G changed on both sides and merged, C a conflict. With a conflict "
-		   "nothing\n"
-		   "is written, unless --conflicts is given, and the exit status is 1. Never written: .git, links that "
-		   "lead\n"
-		   "outside, devices, and new files that git ignores. husk diff --workspace SANDBOX shows the changes.\n",
+	.details =
+		"A is added, M changed, D removed, G changed on both sides and merged, C a conflict. With a conflict "
+		"nothing\n"
+		"is written, unless --conflicts is given, and the exit status is 1. Never written: .git, links that "
+		"lead\n"
+		"outside, devices, and new files that git ignores. husk diff --workspace SANDBOX shows the changes.\n",
 	.groups = { { merge_options, 0 } },
 	.arguments_size = sizeof(struct merge_arguments),
 	.min = 1,

@@ -157,8 +157,8 @@ static int add_of_base(struct result *result, struct listed *old, const struct l
 	return status;
 }
 
-static int add_of_both(struct result *result, const struct listing *base, struct listed *old, const struct listing *side,
-		       struct listed *new, struct husk_error *err)
+static int add_of_both(struct result *result, const struct listing *base, struct listed *old,
+		       const struct listing *side, struct listed *new, struct husk_error *err)
 {
 	bool was = old->change.kind != HUSK_REMOVED, is = new->change.kind != HUSK_REMOVED;
 
@@ -252,7 +252,8 @@ int husk_diff(struct husk *husk, const char *sandbox, const char *base, const ch
 {
 	if (husk->remote)
 		return remote_diff(husk->remote, sandbox, base, path, out, err);
-	cleanup_listing struct listing new = { .husk = husk, .sandbox = sandbox }, old = { .husk = husk, .sandbox = base };
+	cleanup_listing struct listing new = { .husk = husk, .sandbox = sandbox },
+				       old = { .husk = husk, .sandbox = base };
 	cleanup_result struct result result = { 0 };
 
 	if ((path && check_path("path", path, err) < 0) || (base && check_template(husk, sandbox, base, err) < 0))

@@ -23,8 +23,8 @@ static int entry_read(const struct call_event *event, struct listed *out, struct
 	if (change < CHANGE_ADDED || change > CHANGE_CHANGED)
 		return husk_fail(err, HUSK_PROTOCOL, "the agent described a change of an unknown kind");
 	*out = (struct listed){ .change.kind = (enum husk_change_kind)change,
-			       .inode = wire_get_int(event->data, event->size, TAG_INODE, 0),
-			       .ctime_ns = wire_get_int(event->data, event->size, TAG_CTIME_NS, 0) };
+				.inode = wire_get_int(event->data, event->size, TAG_INODE, 0),
+				.ctime_ns = wire_get_int(event->data, event->size, TAG_CTIME_NS, 0) };
 	return file_from_fields(event->data, event->size, &out->change.file, err);
 }
 
@@ -64,7 +64,8 @@ int listing_compare(const char *a, const char *b)
 
 static int by_path(const void *a, const void *b)
 {
-	return listing_compare(((const struct listed *)a)->change.file.path, ((const struct listed *)b)->change.file.path);
+	return listing_compare(((const struct listed *)a)->change.file.path,
+			       ((const struct listed *)b)->change.file.path);
 }
 
 static int load(struct listing *listing, const struct buf *arguments, struct husk_error *err)

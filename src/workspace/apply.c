@@ -95,7 +95,8 @@ static int open_directory(struct apply *apply, struct husk_error *err)
 
 /* ---- one path ---- */
 
-static struct op *add_op(struct apply *apply, enum op_kind kind, const struct work_item *item, const struct stat *before)
+static struct op *add_op(struct apply *apply, enum op_kind kind, const struct work_item *item,
+			 const struct stat *before)
 {
 	struct op *op = &apply->ops[apply->op_count++];
 
@@ -293,7 +294,8 @@ static int plan_item(struct apply *apply, const struct work_item *item, struct h
 		in_the_way = false;
 	struct decision decision = threeway_decide(&item->base, &ours, &item->theirs);
 	if (in_the_way && item->theirs.type)
-		result = plan_conflict(apply, item, &ours, "below what is a file or a link here", NULL, true, &before, err);
+		result = plan_conflict(apply, item, &ours, "below what is a file or a link here", NULL, true, &before,
+				       err);
 	else if (decision.verdict == VERDICT_CONFLICT)
 		result = plan_conflict(apply, item, &ours, decision.why, NULL, false, &before, err);
 	else if (decision.verdict == VERDICT_MERGE)
@@ -339,8 +341,8 @@ static bool is_open_conflict(const struct apply *apply, const char *path)
 /* Before the commit, which takes the files out of the stage. */
 static int renew_entry(struct apply *apply, const struct work_item *item, struct husk_error *err)
 {
-	struct record_entry *entry = item->recorded ? record_find(&apply->record, item->path)
-						    : record_add(&apply->record, item->path, err);
+	struct record_entry *entry =
+		item->recorded ? record_find(&apply->record, item->path) : record_add(&apply->record, item->path, err);
 	cleanup_buf struct buf content = { 0 };
 
 	if (!entry || version_copy(&item->theirs, &entry->version, err) < 0)
@@ -409,7 +411,9 @@ int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct hu
 			 struct husk_merged **out, struct husk_error *err)
 {
 	static const struct husk_merge_options defaults = { 0 };
-	cleanup(apply_free) struct apply apply = { .options = options ? options : &defaults, .directory = -1, .stage = -1 };
+	cleanup(apply_free) struct apply apply = { .options = options ? options : &defaults,
+						   .directory = -1,
+						   .stage = -1 };
 
 	apply.merged = calloc(1, sizeof(*apply.merged));
 	if (!apply.merged)

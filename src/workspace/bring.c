@@ -220,8 +220,8 @@ static int send_tar(struct husk *husk, struct bring *bring, struct husk_error *e
 	errno = pthread_create(&thread, NULL, pack_main, bring);
 	if (errno)
 		return husk_fail_errno(err, "cannot start a thread");
-	int result = husk_tar_write(husk, bring->record->sandbox, bring->record->path, bring->options->user, source_pipe,
-				    bring, err);
+	int result = husk_tar_write(husk, bring->record->sandbox, bring->record->path, bring->options->user,
+				    source_pipe, bring, err);
 	fd_close(&bring->in); /* a thread that still packs fails */
 	pthread_join(thread, NULL);
 	if (bring->failed && bring->err.code && result < 0 && err)
@@ -251,9 +251,10 @@ static int note_copies(struct husk *husk, struct record *record, struct husk_err
 		noted++;
 	}
 	if (noted == 0 && record->count > 0)
-		return husk_fail_field(err, "path",
-				       "'%s' of the sandbox is a volume or has the same files already; choose another path",
-				       record->path);
+		return husk_fail_field(
+			err, "path",
+			"'%s' of the sandbox is a volume or has the same files already; choose another path",
+			record->path);
 	return 0;
 }
 

@@ -16,11 +16,11 @@ enum op_kind { OP_REMOVE = 1, OP_RMDIR, OP_MKDIR, OP_PUT, OP_MODE };
 struct op {
 	enum op_kind kind;
 	const char *path;
-	char name[STAGE_NAME_SIZE]; /* PUT: of the new file in the stage */
-	mode_t mode;        /* MKDIR, MODE */
-	bool existed;       /* PUT: it replaces something */
-	bool optional;      /* RMDIR: may stay if it is not empty */
-	struct stat before; /* what is replaced or removed, as it was when that was decided */
+	char name[STAGE_NAME_SIZE];   /* PUT: of the new file in the stage */
+	mode_t mode;                  /* MKDIR, MODE */
+	bool existed;                 /* PUT: it replaces something */
+	bool optional;                /* RMDIR: may stay if it is not empty */
+	struct stat before;           /* what is replaced or removed, as it was when that was decided */
 	char parked[STAGE_NAME_SIZE]; /* where the old file waits, in the stage; "": nowhere */
 	bool done;
 };

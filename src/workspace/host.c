@@ -212,12 +212,8 @@ static int run_git(const char *directory, const char *script, int in, struct buf
 {
 	cleanup_free const char *const *environment = git_environment();
 	const char *const argv[] = { "sh", "-c", script, "husk-git", directory, NULL };
-	struct command command = { COMMAND_INIT,
-				   .argv = argv,
-				   .environment = environment,
-				   .directory = directory,
-				   .output = out,
-				   .timeout_ms = GIT_MS };
+	struct command command = { COMMAND_INIT,           .argv = argv,  .environment = environment,
+				   .directory = directory, .output = out, .timeout_ms = GIT_MS };
 
 	if (!environment)
 		return husk_fail_memory(err);
@@ -268,8 +264,7 @@ int host_ignored(const char *directory, const struct names *names, struct names 
 static int add_tree(int directory, const char *path, int depth, struct names *out, struct husk_error *err);
 
 /* Adds the name, and what is below if it is a directory. A name that vanished, or leads over a link, is left out. */
-static int add_name(int directory, const char *path, bool below, int depth, struct names *out,
-		    struct husk_error *err)
+static int add_name(int directory, const char *path, bool below, int depth, struct names *out, struct husk_error *err)
 {
 	const char *base;
 	struct stat status;
@@ -311,8 +306,7 @@ static int add_tree(int directory, const char *path, int depth, struct names *ou
 }
 
 /* Adds the directories above a name that are not in the list yet: the names come sorted, so a look at the last one is enough. */
-static int add_parents(int directory, const char *path, const char *last, struct names *out,
-		       struct husk_error *err)
+static int add_parents(int directory, const char *path, const char *last, struct names *out, struct husk_error *err)
 {
 	for (const char *slash = strchr(path, '/'); slash; slash = strchr(slash + 1, '/')) {
 		size_t size = (size_t)(slash - path) + 1;

@@ -335,9 +335,10 @@ int record_open(struct husk *husk, const char *sandbox, struct record *out, stru
 	if (found < 0)
 		return -1;
 	if (!file)
-		return husk_fail(err, HUSK_NOT_FOUND,
-				 "sandbox %s has no workspace; it gets one when it is made (husk create --workspace DIR)",
-				 sandbox);
+		return husk_fail(
+			err, HUSK_NOT_FOUND,
+			"sandbox %s has no workspace; it gets one when it is made (husk create --workspace DIR)",
+			sandbox);
 	cleanup_free char *content = file_read(file, RECORD_MAX, &size, err);
 	if (!content)
 		return -1;

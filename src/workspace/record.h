@@ -16,21 +16,22 @@
 #include "workspace/threeway.h"
 
 struct record_entry {
-	char *path;             /* relative to both directories */
-	struct version version; /* type 0: the sandbox removed it, and that was applied; after a rewind it is there again */
+	char *path; /* relative to both directories */
+	struct version
+		version; /* type 0: the sandbox removed it, and that was applied; after a rewind it is there again */
 	int64_t inode, ctime_ns; /* of the copy in the guest, when it was as `version`; 0: unknown */
 	int64_t offset;          /* of the content in the pack; -1: not kept */
 };
 
 struct record {
-	char *sandbox;   /* its id */
-	char *directory; /* of the caller, absolute, without links */
-	char *path;      /* in the guest, absolute, without '/' at its end */
-	char *pack;      /* the name of the file */
-	bool all;        /* files that git ignores belong to it too */
-	int64_t since_ns; /* the guest's time when all was in: what is older was brought in */
-	int64_t root;     /* the inode of `path` in the guest then */
-	char *home;      /* where the record is */
+	char *sandbox;                /* its id */
+	char *directory;              /* of the caller, absolute, without links */
+	char *path;                   /* in the guest, absolute, without '/' at its end */
+	char *pack;                   /* the name of the file */
+	bool all;                     /* files that git ignores belong to it too */
+	int64_t since_ns;             /* the guest's time when all was in: what is older was brought in */
+	int64_t root;                 /* the inode of `path` in the guest then */
+	char *home;                   /* where the record is */
 	struct record_entry *entries; /* sorted by listing_compare */
 	size_t count, room;
 };

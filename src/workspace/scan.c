@@ -80,8 +80,7 @@ static int add_item(struct work *work, const char *path, const struct record_ent
 	const struct husk_file *file = &listed->change.file;
 	item->inode = listed->inode;
 	item->ctime_ns = listed->ctime_ns;
-	item->theirs =
-		(struct version){ .type = file->type, .mode = file->mode & VERSION_MODE, .size = file->size };
+	item->theirs = (struct version){ .type = file->type, .mode = file->mode & VERSION_MODE, .size = file->size };
 	if (file->type == HUSK_SYMLINK && !(item->theirs.target = strdup(file->target ? file->target : "")))
 		return husk_fail_memory(err);
 	return 0;
@@ -108,7 +107,7 @@ static int add_found(struct work *work, const struct record *record, const struc
 /* What became of an entry of the record that the lists do not have. */
 enum fate {
 	FATE_UNTOUCHED = 0,
-	FATE_GONE,    /* its directory no longer has the name */
+	FATE_GONE, /* its directory no longer has the name */
 	FATE_UNKNOWN, /* changed since it was brought in, and not any more: the sandbox was rewound. It must be looked at */
 };
 
@@ -240,7 +239,8 @@ static int take_whole(struct look *look, const char *relative, struct husk_error
 
 static int compare_listed(const void *a, const void *b)
 {
-	return listing_compare(((const struct listed *)a)->change.file.path, ((const struct listed *)b)->change.file.path);
+	return listing_compare(((const struct listed *)a)->change.file.path,
+			       ((const struct listed *)b)->change.file.path);
 }
 
 static int compare_files(const void *a, const void *b)
@@ -262,7 +262,8 @@ static int look_into(struct look *look, const char *relative, size_t count, stru
 	cleanup_free char *path = str_format("%s%s%s", record->path, *relative ? "/" : "", relative);
 	struct husk_file *names = NULL;
 	struct husk_error why = { 0 };
-	size_t found = 0, first, below = entries_below(record, relative, &first), depth = *relative ? strlen(relative) + 1 : 0;
+	size_t found = 0, first, below = entries_below(record, relative, &first),
+	       depth = *relative ? strlen(relative) + 1 : 0;
 	int result = 0;
 
 	if (!path)
@@ -471,9 +472,10 @@ static int fetch_file(struct husk *husk, const struct record *record, struct wor
 		if (fetch->number)
 			return husk_fail_errno(err, "cannot store '%s'", item->path);
 		if (fetch->too_large)
-			return husk_fail(err, HUSK_LIMIT,
-					 "the changes are more than %llu MiB; nothing was written (--limit SIZE allows more)",
-					 (unsigned long long)(fetch->limit >> 20));
+			return husk_fail(
+				err, HUSK_LIMIT,
+				"the changes are more than %llu MiB; nothing was written (--limit SIZE allows more)",
+				(unsigned long long)(fetch->limit >> 20));
 		return -1;
 	}
 	if (EVP_DigestFinal_ex(fetch->hash, digest, NULL) != 1)

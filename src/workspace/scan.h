@@ -8,10 +8,10 @@
 #include "workspace/record.h"
 
 struct work_item {
-	char *path;                 /* relative, and one that may be written (name_refused) */
-	struct version base;        /* of the record */
-	struct version theirs;      /* of the guest; a file's content is the file `number` of the stage */
-	bool recorded;              /* the record has an entry for the path */
+	char *path;            /* relative, and one that may be written (name_refused) */
+	struct version base;   /* of the record */
+	struct version theirs; /* of the guest; a file's content is the file `number` of the stage */
+	bool recorded;         /* the record has an entry for the path */
 	size_t number;
 	int64_t inode, ctime_ns;
 };

@@ -131,6 +131,8 @@ static int run_diff3(const char *directory, const char *our_label, const char *t
 	if (command_run(&command, err) < 0)
 		return -1;
 	char status = out->size ? out->data[--out->size] : '?';
+	if (out->data)
+		out->data[out->size] = '\0';
 	if (status != '0' && status != '1')
 		return husk_fail(err, HUSK_INTERNAL, "diff3 failed; is the package diffutils installed?");
 	return status - '0';

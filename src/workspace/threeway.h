@@ -9,9 +9,9 @@
 #include "base/base.h"
 #include "husk.h"
 
-#define VERSION_HASH 65              /* SHA-256 in hex, with NUL */
-#define VERSION_TEXT_MAX (1u << 20)  /* a larger file is not merged as text */
-#define VERSION_MODE 0777            /* the bits of a mode that are compared and carried over; never set-uid */
+#define VERSION_HASH 65             /* SHA-256 in hex, with NUL */
+#define VERSION_TEXT_MAX (1u << 20) /* a larger file is not merged as text */
+#define VERSION_MODE 0777           /* the bits of a mode that are compared and carried over; never set-uid */
 
 struct version {
 	enum husk_file_type type; /* 0: there is nothing */

@@ -52,10 +52,9 @@ static int fill_change(const struct work_item *item, struct husk_change *change,
 	const struct version *version = item->theirs.type ? &item->theirs : &item->base;
 
 	change->kind = !item->theirs.type ? HUSK_REMOVED : item->base.type ? HUSK_CHANGED : HUSK_ADDED;
-	change->file = (struct husk_file){ .path = strdup(item->path),
-					   .type = version->type,
-					   .size = version->size,
-					   .mode = version->mode };
+	change->file = (struct husk_file){
+		.path = strdup(item->path), .type = version->type, .size = version->size, .mode = version->mode
+	};
 	if (version->target)
 		change->file.target = strdup(version->target);
 	return change->file.path && (!version->target || change->file.target) ? 0 : husk_fail_memory(err);
