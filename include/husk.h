@@ -598,6 +598,13 @@ int husk_workspace_where(struct husk *husk, const char *sandbox, char **director
 int husk_workspace_base_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			     struct husk_error *err);
 
+/* Merges the files that `from` changed into `into`, three-way; both keep running. The common version is `base`, as it is now: a
+ * sandbox of the same build of the template. NULL: the nearest sandbox that both were forked from, or the template if there is none.
+ * INVALID: one of the two was forked from the other, and `base` is not given. `path`: only this path and what is below; NULL:
+ * everything. With conflicts it returns 0 too, and nothing is written unless the options say how. */
+int husk_merge(struct husk *husk, const char *from, const char *into, const char *base, const char *path,
+	       const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
+
 struct husk_watch_event {
 	const char *kind; /* create, write, remove, rename, chmod, overflow */
 	const char *path;

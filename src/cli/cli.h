@@ -58,7 +58,7 @@ struct cli_command {
 extern const struct cli_command *const cli_commands[];
 
 extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls, cli_inspect, cli_rm, cli_cp,
-	cli_fork, cli_checkpoint, cli_rewind, cli_promote, cli_history, cli_diff, cli_apply, cli_tree,
+	cli_fork, cli_checkpoint, cli_rewind, cli_promote, cli_history, cli_diff, cli_apply, cli_merge, cli_tree,
 	cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_volume_create, cli_volume_ls, cli_volume_inspect,
 	cli_volume_rm, cli_volume_files, cli_volume_read, cli_volume_write, cli_hibernate, cli_wake, cli_pause,
 	cli_resume, cli_extend, cli_code, cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls,

@@ -1,5 +1,5 @@
 /*
- * Workspaces on the command line: --workspace of run and create, and `husk apply`. Names of files come from the guest.
+ * Workspaces and merges on the command line: --workspace of run and create, `husk apply` and `husk merge`. Names of files come from the guest.
  */
 #include "cli/cmd_workspace.h"
 
@@ -166,4 +166,51 @@ const struct cli_command cli_apply = {
 	.min = 1,
 	.max = 1,
 	.run = apply_run,
+};
+
+/* ---- husk merge ---- */
+
+struct merge_command {
+	struct merge_arguments merge;
+	const char *base, *path;
+};
+
+static const struct option_spec merge_own_options[] = {
+	OPTION(0, "base", OPTION_STRING, struct merge_command, base, "SANDBOX",
+	       "the common version (the sandbox that both were forked from, or else the template)"),
+	OPTION(0, "path", OPTION_STRING, struct merge_command, path, "PATH", "only this path, and what is below"),
+	{ 0 },
+};
+
+static int merge_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct merge_command *arguments = data;
+	cleanup_merged struct husk_merged *merged = NULL;
+	struct husk_merge_options options = { .dry_run = arguments->merge.dry_run,
+					      .conflicts = arguments->merge.conflicts,
+					      .limit_bytes = arguments->merge.limit_bytes };
+	struct progress *progress = progress_begin("merging");
+
+	(void)argc;
+	int result = husk_merge(cli->husk, argv[0], argv[1], arguments->base, arguments->path, &options, &merged, err);
+	progress_end(&progress);
+	return result < 0 ? -1 : merged_print(cli, merged, options.dry_run, err);
+}
+
+const struct cli_command cli_merge = {
+	.name = "merge",
+	.operands = "SANDBOX SANDBOX",
+	.summary = "Merge the files that one sandbox changed into another one",
+	.details =
+		"The first sandbox's changes go into the second, which keeps running. A is added, M changed, D "
+		"removed, "
+		"G\n"
+		"changed in both and merged, C a conflict. With a conflict nothing is written, unless --conflicts is "
+		"given,\n"
+		"and the exit status is 1.\n",
+	.groups = { { merge_own_options, 0 }, { merge_options, offsetof(struct merge_command, merge) } },
+	.arguments_size = sizeof(struct merge_command),
+	.min = 2,
+	.max = 2,
+	.run = merge_run,
 };

@@ -190,7 +190,7 @@ static struct text text_of(const struct buf *buf)
 	return (struct text){ buf->data ? buf->data : "", buf->size };
 }
 
-/* Merges into the stage, as `name`. 0: without conflicts; 1: with markers; 2: it is not text. */
+/* Merges into the stage, as `name`. 0: without conflicts; 1: with markers; 2: it is not text; 3: ours has it all already. */
 static int merge_item(struct apply *apply, const struct work_item *item, const char *name, struct husk_error *err)
 {
 	cleanup_buf struct buf base = { 0 }, ours = { 0 }, theirs = { 0 }, out = { 0 };
@@ -204,9 +204,11 @@ static int merge_item(struct apply *apply, const struct work_item *item, const c
 	if (result <= 0)
 		return result < 0 ? -1 : 2;
 	result = text_merge(text_of(&base), text_of(&ours), text_of(&theirs), "here", apply->record.sandbox, &out, err);
-	cleanup_close int fd = openat(apply->stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (result < 0)
 		return -1;
+	if (result == 0 && out.size == ours.size && (!out.size || memcmp(out.data, ours.data, out.size) == 0))
+		return 3;
+	cleanup_close int fd = openat(apply->stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0 || write_full(fd, out.data, out.size) < 0)
 		return husk_fail_errno(err, "cannot store '%s'", item->path);
 	return result;
@@ -262,6 +264,12 @@ static int plan_merge(struct apply *apply, const struct work_item *item, const s
 	int result = merge_item(apply, item, name, err);
 	if (result < 0)
 		return -1;
+	if (result == 3 && mode == ours->mode)
+		return 0;
+	if (result == 3) {
+		add_op(apply, OP_MODE, item, before)->mode = mode;
+		return add_result(apply, item, ours, err) ? 0 : -1;
+	}
 	const char *why = !item->base.type ? "added on both sides" : "changed on both sides";
 	if (result == 2)
 		why = item->base.type ? "changed on both sides, and not text" : "added on both sides, and not text";

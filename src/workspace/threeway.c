@@ -71,7 +71,7 @@ static struct decision decide_files(const struct version *base, const struct ver
 	if (ours->mode != old && theirs->mode != old && ours->mode != theirs->mode)
 		return (struct decision){ VERDICT_CONFLICT, ours->mode, "given different modes on the two sides" };
 	if (same_content(ours, theirs) || same_content(base, theirs))
-		out.verdict = VERDICT_MODE;
+		out.verdict = out.mode == ours->mode ? VERDICT_SAME : VERDICT_MODE;
 	else
 		out.verdict = same_content(base, ours) ? VERDICT_TAKE : VERDICT_MERGE;
 	return out;
