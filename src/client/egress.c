@@ -64,7 +64,8 @@ int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_eg
 	cleanup_wipe char *old = NULL, *secrets = NULL;
 	struct husk_error why = { 0 };
 
-	if (egress_check(egress, &policy, err) < 0 || catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+	if (egress_check(egress, &policy, err) < 0 || egress_default_trust(policy, err) < 0 ||
+	    catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
 		return -1;
 	if (row->state == CATALOG_ENDED)
 		return husk_fail(err, HUSK_GONE, "sandbox %s has ended (%s)", row->id, row->end_reason);

@@ -224,6 +224,7 @@ enum wire_tag {
 	TAG_CERTIFICATE,
 	TAG_INTERFACE, /* struct wire_interface */
 	TAG_CPU_MILLI,
+	TAG_HASH,
 
 	TAG_JSON = 130,
 	TAG_REASON,
