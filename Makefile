@@ -70,7 +70,7 @@ KIT_SOURCES := $(call sources,src/base src/wire)
 VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/remote src/jail src/net src/engine src/engine/* src/store src/registry src/volume src/link) \
-	$(call sources,src/instance src/supervisor src/client) \
+	$(call sources,src/instance src/supervisor src/client src/workspace) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 MCP_SOURCES := $(call sources,src/mcp)
@@ -362,7 +362,7 @@ uninstall: ## remove what `make install` installed; sandboxes and templates stay
 deb: all | $(TOP)/.setup-package ## Debian packages husk, huskd and libhusk-dev in build/deb
 	@scripts/deb $(TOP) $(BUILD)/deb
 
-dist: all | $(TOP)/.setup-package ## a tarball that needs no compiler, the wheel and the npm package of the SDKs, in build/dist
+dist: all | $(TOP)/.setup-package ## a tarball that needs no compiler, the same as a wheel, the wheel and the npm package of the SDKs, in build/dist
 	@scripts/dist $(TOP) $(BUILD)/dist
 
 deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, upgrade, purge; needs the network

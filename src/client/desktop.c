@@ -82,6 +82,8 @@ static int refused(const json_t *error, struct husk_error *err)
 	enum husk_code code = code_of(lines_text(error, "code"));
 
 	copy_printable(lines_text(error, "message"), message, sizeof(message));
+	if (!*message)
+		snprintf(message, sizeof(message), "the desktop helper gives no reason");
 	copy_printable(lines_text(error, "action"), action, sizeof(action));
 	copy_printable(lines_text(error, "field"), field, sizeof(field));
 	if (!json_is_integer(json_object_get(error, "index")) || index < 0 || index > 100000) {

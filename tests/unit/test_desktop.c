@@ -156,6 +156,7 @@ static void answers(void **state)
 		answer_of("{\"error\": {\"index\": -1, \"code\": \"unavailable\", \"message\": \"none\"}}", &err), -1);
 	assert_non_null(strstr(err.message, "use -t desktop"));
 	assert_int_equal(answer_of("{\"error\": 7}", &err), -1);
+	assert_true(err.message[0]);
 	assert_int_equal(err.code, HUSK_INTERNAL);
 }
 
