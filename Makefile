@@ -96,7 +96,7 @@ AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
 VMM := $(BUILD)/husk-vmm
 KERNEL := $(BUILD)/kernel/version
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
-GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(BUILD)/guest/close-range.so
+GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(patsubst guest/preload/%.c,$(BUILD)/guest/%.so,$(wildcard guest/preload/*.c))
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZERS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
 ADVERSARY := $(BUILD)/adversary/husk-agent

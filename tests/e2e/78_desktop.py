@@ -213,6 +213,16 @@ def half_a_form_goes_on_in_forks_and_after_hibernation():
 
 
 @test
+def a_terminal_runs_commands():
+    box = machine()
+    sh(box, "gtk-launch xfce4-terminal >/dev/null 2>&1")
+    until(lambda: any(each["program"] == "Xfce4-terminal" and each["active"] for each in windows(box)), "the terminal", 60)
+    # What comes before the shell listens is kept by the terminal.
+    act(box, {"action": "type", "text": "echo \"$SHELL $TERM\" ä >/root/typed; env | grep -c PRELOAD >>/root/typed\n"})
+    assert_equal(sh(box, "until [ $(wc -l </root/typed) -ge 2 ]; do sleep 0.1; done 2>/dev/null; cat /root/typed"), "/bin/bash xterm-256color ä\n0")
+
+
+@test
 def what_is_not_possible_is_said():
     box = machine()
     wrong = (
