@@ -546,6 +546,69 @@ void husk_change_list_free(struct husk_change **list); /* NULL-terminated list *
 int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			    struct husk_error *err);
 
+/* ---- workspaces: a directory of the caller, copied into a sandbox and applied back ---- */
+
+struct husk_workspace_options {
+	const char *directory; /* of the caller; nothing of it is mounted */
+	const char *path;      /* in the guest, absolute; NULL: /workspace */
+	bool all;              /* also the files that git ignores */
+	const char *user;      /* who owns the copies; NULL: the USER of the image, otherwise root */
+	/* Called for each file that stays out (sockets, devices, links that lead outside); NULL: nobody. From another thread. */
+	void (*left_out)(void *data, const char *name, const char *why);
+	void *data;
+};
+/* Copies the directory into the sandbox, with .git, and remembers each file as it is now: the base of husk_workspace_diff and
+ * husk_workspace_apply. The record is on the caller's side (<home>/workspaces, or ~/.local/state/husk for the sandbox of a
+ * server). Forks of the sandbox have the workspace too. */
+int husk_workspace_bring(struct husk *husk, const char *sandbox, const struct husk_workspace_options *options,
+			 struct husk_error *err);
+
+/* One path of a merge. */
+struct husk_merge_entry {
+	char *path; /* relative to the workspace, or absolute in a merge of sandboxes */
+	enum husk_change_kind kind;
+	bool merged;    /* both sides had changed it, and the text of both is in it */
+	char *conflict; /* one phrase; NULL: none */
+	bool resolved;  /* the conflict was resolved as the options said */
+};
+struct husk_merged {
+	struct husk_merge_entry *entries; /* by path */
+	size_t count;
+	size_t conflicts;           /* that are not resolved */
+	bool written;               /* false: nothing was written */
+	char *target;               /* the directory, or the sandbox */
+	char **left_out, **reasons; /* paths that are never written, and why; NULL: none */
+	size_t ignored;             /* new files that git ignores in the directory */
+};
+void husk_merged_free(struct husk_merged *merged);
+struct husk_merge_options {
+	bool dry_run;
+	/* NULL: with a conflict nothing is written. "markers": text gets conflict markers, and other conflicts keep the target's
+	 * version. "ours": the target's version. "theirs": the version of the sandbox that the changes come from. */
+	const char *conflicts;
+	uint64_t limit_bytes; /* of changed files; 0: 1 GiB */
+};
+/* Writes what the sandbox changed in its workspace back to the directory: only that, three-way against what has changed there
+ * meanwhile, all or nothing. With conflicts it returns 0 too, and nothing is written unless the options say how. Never written:
+ * anything in .git, links that lead outside, devices, and new files that git ignores. Killed in the middle, each file is old or
+ * new, and another call completes it. */
+int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct husk_merge_options *options,
+			 struct husk_merged **out, struct husk_error *err);
+/* What husk_workspace_apply would carry over, against the directory as it was brought in. Paths are relative. */
+int husk_workspace_diff(struct husk *husk, const char *sandbox, struct husk_change ***out, struct husk_error *err);
+/* The directory of the workspace, and its path in the guest; the caller frees both. */
+int husk_workspace_where(struct husk *husk, const char *sandbox, char **directory, char **path, struct husk_error *err);
+/* A file as it was brought in. NOT_FOUND: it was not part of it; LIMIT: it is not text, or larger than 1 MiB. */
+int husk_workspace_base_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
+			     struct husk_error *err);
+
+/* Merges the files that `from` changed into `into`, three-way; both keep running. The common version is `base`, as it is now: a
+ * sandbox of the same build of the template. NULL: the nearest sandbox that both were forked from, or the template if there is none.
+ * INVALID: one of the two was forked from the other, and `base` is not given. `path`: only this path and what is below; NULL:
+ * everything. With conflicts it returns 0 too, and nothing is written unless the options say how. */
+int husk_merge(struct husk *husk, const char *from, const char *into, const char *base, const char *path,
+	       const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
+
 struct husk_watch_event {
 	const char *kind; /* create, write, remove, rename, chmod, overflow */
 	const char *path;

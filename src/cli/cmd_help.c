@@ -21,6 +21,8 @@ const struct cli_command *const cli_commands[] = {
 	&cli_promote,
 	&cli_history,
 	&cli_diff,
+	&cli_apply,
+	&cli_merge,
 	&cli_tree,
 	&cli_hibernate,
 	&cli_wake,

@@ -89,6 +89,9 @@ int remote_promote(struct remote *remote, const char *sandbox, bool keep, struct
 
 /* ---- remote_diff.c ---- */
 
+int remote_merge(struct remote *remote, const char *from, const char *into, const char *base, const char *path,
+		 const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
+
 int remote_diff(struct remote *remote, const char *sandbox, const char *base, const char *path,
 		struct husk_change ***out, struct husk_error *err);
 
