@@ -333,7 +333,7 @@ uninstall: ## remove what `make install` installed; sandboxes and templates stay
 deb: all | $(TOP)/.setup-package ## Debian packages husk, huskd and libhusk-dev in build/deb
 	@scripts/deb $(TOP) $(BUILD)/deb
 
-dist: all | $(TOP)/.setup-package ## a tarball that needs no compiler, the wheel and the npm package of the SDKs, in build/dist
+dist: all | $(TOP)/.setup-package ## a tarball that needs no compiler, the same as a wheel, the wheel and the npm package of the SDKs, in build/dist
 	@scripts/dist $(TOP) $(BUILD)/dist
 
 deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, upgrade, purge; needs the network

@@ -120,6 +120,10 @@ struct husk_egress {
 	uint64_t limit_bytes;       /* in total, both directions; 0: no limit */
 	uint64_t limit_rate;        /* bytes per second, both directions; 0: no limit */
 	uint32_t limit_connections; /* at one time; 0: 512 */
+	/* Certificates (PEM, at most 64 KiB) that programs in the sandbox trust in addition to those of the template. NULL: the
+	 * setting network.trust of the machine; "": none. If only `trust` is set in the create options, the rest of the policy is
+	 * the template's or the parent's. */
+	const char *trust;
 };
 
 /* A volume, mounted as a directory of a sandbox. */

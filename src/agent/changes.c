@@ -279,6 +279,8 @@ static int changes_run(struct job *job, struct husk_error *err)
 			     ? husk_fail_errno(err, "cannot open the layers of the root")
 			     : walk_directory(&walk, &place, err);
 	place_close(&place);
+	if (result == 0 && since_ns >= 0 && wire_put_int(&job->results, TAG_CTIME_NS, since_ns) < 0)
+		return husk_fail_memory(err);
 	return result;
 }
 

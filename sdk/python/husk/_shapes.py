@@ -78,6 +78,8 @@ class Egress(Model):
     deny: list[str] = field(default_factory=list)
     secrets: list[dict[str, Any]] = field(default_factory=list)  # names and hosts; values are never given back
     limits: dict[str, int] = field(default_factory=dict)
+    # certificates (PEM, at most 64 KiB) that its programs trust besides those of the template; absent: none
+    trust: str = ""
     traffic: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -100,6 +100,8 @@ export interface Egress {
   /** Names and hosts; values are never given back. */
   secrets: { name: string; hosts: string[]; header?: string }[];
   limits: { bytes: number; rate: number; connections: number };
+  /** Certificates (PEM, at most 64 KiB) that its programs trust besides those of the template; absent: none. */
+  trust?: string;
   traffic: { host: string; port: number; sent: number; received: number; connections: number; denied: number }[];
 }
 

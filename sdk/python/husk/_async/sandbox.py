@@ -137,7 +137,7 @@ class AsyncSandbox:
         killed. on_expiry: "kill" or "hibernate" when its time is over; asleep it has no end. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
         "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. egress: what it may reach,
         "off" unless told, "open", or {"allow": ["example.com", "10.1.2.0/24:443"], "secrets": [{"name", "value", "hosts"}],
-        "limits": {…}}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
+        "limits": {…}, "trust": PEM}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
         {"/data": {"volume": "name", "read_only": True}}. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
         does that by itself.
         """
@@ -271,9 +271,13 @@ class AsyncSandbox:
         allow: Sequence[str] | None = None,
         secrets: Sequence[Mapping[str, Any]] | None = None,
         limits: Mapping[str, int | str] | None = None,
+        trust: str | None = None,
     ) -> Egress:
-        """Replaces what it may reach. When this returns, it holds: connections it does not allow are cut."""
-        body = given(mode=mode, allow=allow, secrets=secrets, limits=limits)
+        """Replaces what it may reach. When this returns, it holds: connections it does not allow are cut.
+
+        trust: certificates (PEM) that its programs trust besides those of the template.
+        """
+        body = given(mode=mode, allow=allow, secrets=secrets, limits=limits, trust=trust)
         return Egress.from_document(await self._client._json(Request.json("PUT", self._path("egress"), body)))
 
     async def egress_log(self, *, limit: int | None = None) -> List[EgressEvent]:
