@@ -17,7 +17,7 @@ import textwrap
 ANSWERS = {"Sandbox": ("SandboxInfo", "SandboxInfo"), "Volume": ("VolumeInfo", "VolumeInfo"), "Stats": ("SandboxStats", "Stats"),
            "Egress": ("Egress", "Egress"), "EgressEvent": ("EgressEvent", "EgressEvent"), "Event": ("SandboxEvent", "HuskEvent"),
            "Snapshot": ("SnapshotInfo", "SnapshotInfo"), "Checkpoint": ("Checkpoint", "Checkpoint"),
-           "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
+           "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Merged": ("Merged", "Merged"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
            "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry")}
 # Parts of those schemas that the TypeScript SDK names. Their keys keep the API's spelling.
 PARTS = {"Mount": "Mount", "TreeNode": "TreeNode"}

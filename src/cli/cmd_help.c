@@ -23,6 +23,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_diff,
 	&cli_apply,
 	&cli_merge,
+	&cli_explore,
 	&cli_tree,
 	&cli_hibernate,
 	&cli_wake,

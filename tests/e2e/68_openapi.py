@@ -109,6 +109,8 @@ def lifecycle(call, box):
     call("rewindSandbox", status=404, id=box)
     call("diffSandbox", id=box)
     child = call("forkSandbox", {"count": 1}, 201, id=box).json()["sandboxes"][0]["id"]
+    call("mergeSandbox", {"from": child, "base": child, "dry_run": True}, id=box)
+    call("mergeSandbox", {"from": child, "conflicts": "never"}, status=400, id=box)
     call("promoteSandbox", {"keep": True}, id=child)
     call("promoteSandbox", status=400, id=box)
     call("diffSandbox", id=box, query=f"?against={box}&path=/root")

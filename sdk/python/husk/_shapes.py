@@ -166,6 +166,18 @@ class Promoted(Model):
 
 
 @dataclass(frozen=True)
+class Merged(Model):
+    """What a merge did, or would do."""
+
+    target: str  # the sandbox that was merged into
+    written: bool = False  # false: nothing was written
+    conflicts: int = 0  # that are not resolved
+    changes: list[dict[str, Any]] = field(default_factory=list)  # by path
+    left_out: list[dict[str, str]] = field(default_factory=list)  # paths that are never written, and why
+    ignored: int = 0  # new files that git ignores; 0 in a merge of sandboxes
+
+
+@dataclass(frozen=True)
 class Change(Model):
     """A file that differs from the template's, or from another sandbox's."""
 

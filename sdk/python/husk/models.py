@@ -24,6 +24,7 @@ from ._shapes import (
     Egress as Egress,
     EgressEvent as EgressEvent,
     ProcessInfo as ProcessInfo,
+    Merged as Merged,
     Promoted as Promoted,
     Rewound as Rewound,
     SandboxEvent as SandboxEvent,

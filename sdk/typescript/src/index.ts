@@ -1,5 +1,6 @@
 export * from "./errors.js";
 export * from "./models.js";
+export type { Branch, ExploreOptions, Plan, Score } from "./explore.js";
 export { Filesystem, type WriteOptions } from "./filesystem.js";
 export { Process, Pty, type FollowOptions, type PtyOptions } from "./process.js";
 export * from "./sandbox.js";

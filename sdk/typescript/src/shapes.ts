@@ -193,6 +193,22 @@ export interface Promoted {
   ended: string[];
 }
 
+/** What a merge did, or would do. */
+export interface Merged {
+  /** The sandbox that was merged into. */
+  target: string;
+  /** False: nothing was written. */
+  written: boolean;
+  /** That are not resolved. */
+  conflicts: number;
+  /** By path. */
+  changes: { path: string; change: "added" | "removed" | "changed"; merged: boolean; conflict: string | null; resolved: boolean }[];
+  /** Paths that are never written, and why. */
+  leftOut: { path: string; reason: string }[];
+  /** New files that git ignores; 0 in a merge of sandboxes. */
+  ignored: number;
+}
+
 /** A file that differs from the template's, or from another sandbox's. */
 export interface Change {
   path: string;
