@@ -1,6 +1,6 @@
 /*
  * The files of huskd's own web pages, inside the program: src/server/pages, and noVNC as Debian has it (scripts/novnc).
- * build/assets.c, which scripts/assets writes, has the table.
+ * scripts/assets writes the table into the build directory.
  */
 #ifndef HUSK_SERVER_ASSETS_H
 #define HUSK_SERVER_ASSETS_H
