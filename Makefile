@@ -78,6 +78,7 @@ CLI_SOURCES := $(call sources,src/cli src/config) $(JSON_SOURCES) $(MCP_SOURCES)
 SERVER_SOURCES := $(call sources,src/config src/server src/server/dialects src/server/dialects/*) $(JSON_SOURCES) $(MCP_SOURCES)
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
+DESKTOP_SOURCES := $(call sources,guest/desktop)
 ADVERSARY_SOURCES := $(wildcard tests/adversary/*.c)
 TEST_SOURCES := $(wildcard tests/unit/test_*.c)
 FUZZ_SOURCES := $(wildcard tests/fuzz/fuzz_*.c)
@@ -95,7 +96,7 @@ AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
 VMM := $(BUILD)/husk-vmm
 KERNEL := $(BUILD)/kernel/version
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
-GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%)
+GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(BUILD)/guest/close-range.so
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZERS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
 ADVERSARY := $(BUILD)/adversary/husk-agent
@@ -234,6 +235,31 @@ $(BUILD)/guest/%: $(BUILD)/guest-side/guest/%.o
 	@mkdir -p $(@D)
 	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) $^ -o $@
 
+# husk-desktop speaks to the X server of a guest and writes pictures. Debian has those libraries for glibc alone; static, so that it
+# runs in every image that has an X server.
+DESKTOP_LIBRARIES := -lxcb-xtest -lxcb-shm -lxcb-damage -lxcb-xfixes -lxcb-randr -lxcb-render -lxcb-shape -lxcb -lXau -lXdmcp \
+	-lpng -lz -ljpeg -lwebp -ljansson -lm
+$(BUILD)/desktop/keysyms.inc: | $(TOP)/.setup
+	@mkdir -p $(@D)
+	$(Q)sed -nE 's/^#define XK_([A-Za-z0-9_]+)[[:space:]]+(0x[0-9a-fA-F]+).*/{ "\1", \2 },/p' /usr/include/X11/keysymdef.h >$@.tmp
+	$(Q)sed -nE 's/^#define XF86XK_([A-Za-z0-9_]+)[[:space:]]+(0x[0-9a-fA-F]+).*/{ "XF86\1", \2 },/p' \
+		/usr/include/X11/XF86keysym.h >>$@.tmp
+	$(Q)mv $@.tmp $@
+$(BUILD)/desktop/%.o: %.c $(BUILD)/.flags $(BUILD)/desktop/keysyms.inc | $(TOP)/.setup
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -I$(BUILD)/desktop $(AGENT_CFLAGS) -O2 -c $< -o $@
+$(BUILD)/guest/husk-desktop: $(call objects,desktop,$(DESKTOP_SOURCES) $(call sources,src/base))
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(AGENT_LDFLAGS) $^ $(DESKTOP_LIBRARIES) -o $@
+
+# Loaded into programs of the guest before their own C library: no library, no start-up code.
+$(BUILD)/guest/%.so: guest/preload/%.c $(BUILD)/.flags | $(TOP)/.setup
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LANGUAGE) -Os -fPIC -shared -nostdlib -s -MF $(@D)/.$(@F).d $< -o $@
+
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libhusk.a
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
@@ -307,7 +333,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 755 $(BUILD)/husk-vmm '$(ROOT)/lib/husk/husk-vmm'
 	[ ! -f $(TOP)/runsc ] || install -m 755 $(TOP)/runsc '$(ROOT)/lib/husk/runsc'
 	cp -R $(BUILD)/kernel '$(ROOT)/lib/husk/'
-	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
+	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__ %/desktop %/preload,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
 	rm -rf '$(ROOT)/share/husk/templates'
 	cp -R templates '$(ROOT)/share/husk/templates'
 	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'

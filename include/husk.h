@@ -737,6 +737,24 @@ int husk_code_contexts(struct husk *husk, const char *sandbox, struct husk_code_
 int husk_code_restart(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
 int husk_code_remove(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
 
+/* ---- desktop ---- */
+
+struct husk_desktop_options {
+	/* A JSON document: {"actions": [{"action": "left_click", "coordinate": [640, 400]}, …], "space": {"width", "height"},
+	 * "settle": true, "screenshot": {"format": "jpeg", …}}; all of it optional. docs/desktop.md lists the actions. It is JSON
+	 * because models write it: two dozen actions, each with fields of its own, pass through as they are. */
+	const char *request;
+	/* As in husk_code_options; if the caller gives up, the actions continue. */
+	int (*wait)(void *data, int fd, int timeout_ms);
+	void *wait_data;
+};
+/* Acts on the screen of a sandbox, one action after the other, and gives {"results": […], "width", "height", "settled"?,
+ * "screenshot"?: {"type", "width", "height", "data": base64}} as JSON text, which the caller frees. An action that is not possible
+ * ends the list: INVALID with the field "actions[2].coordinate", and a message that names the action; those before it are done.
+ * GONE: the display had ended and was started again; nothing was done. UNAVAILABLE: the template has no desktop. */
+int husk_desktop_act(struct husk *husk, const char *sandbox, const struct husk_desktop_options *options, char **answer,
+		     struct husk_error *err);
+
 /* ---- templates ---- */
 
 struct husk_template {

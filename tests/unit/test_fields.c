@@ -208,6 +208,7 @@ NO_ROUTES(event_routes);
 NO_ROUTES(exec_routes);
 NO_ROUTES(pty_routes);
 NO_ROUTES(code_routes);
+NO_ROUTES(desktop_routes);
 NO_ROUTES(file_routes);
 NO_ROUTES(egress_routes);
 NO_ROUTES(volume_routes);
