@@ -597,6 +597,11 @@ int husk_control_request(struct husk *husk, const char *sandbox, const char *rea
 /* For actions of agents: CONFLICT while a person is in control; the message has the name and the time. */
 int husk_control_check(struct husk *husk, const char *sandbox, struct husk_error *err);
 
+/* A link to the live view of a desktop, which the caller frees; `seconds` 0: valid for an hour. The server of the
+ * instance makes and serves it: UNAVAILABLE if none runs, or it listens on no TCP port. */
+int husk_desktop_link(struct husk *husk, const char *sandbox, bool view_only, int64_t seconds, char **url,
+		      struct husk_error *err);
+
 /* ---- recordings of a desktop ---- */
 
 /* The screen of a sandbox, recorded on the host from what its VNC server sends, so that the guest cannot change it

@@ -208,6 +208,8 @@ int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err)
 		put_block(recorder, "", 0);
 	recorder->about.reason = strdup(reason);
 	recorder->about.state = HUSK_RECORDING_COMPLETE;
-	return recorder->about.reason ? recording_describe(recorder->directory, &recorder->about, err)
-				      : husk_fail_memory(err);
+	int result = recorder->about.reason ? recording_describe(recorder->directory, &recorder->about, err)
+					    : husk_fail_memory(err);
+	fd_close(&recorder->screen); /* and with it the lock: whoever waits for the end goes on */
+	return result;
 }

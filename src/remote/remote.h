@@ -84,6 +84,8 @@ int remote_control_take(struct remote *remote, const char *sandbox, const struct
 int remote_control_release(struct remote *remote, const char *sandbox, const char *holder, struct husk_error *err);
 int remote_control_request(struct remote *remote, const char *sandbox, const char *reason, struct husk_control **out,
 			   struct husk_error *err);
+int remote_desktop_link(struct remote *remote, const char *sandbox, bool view_only, int64_t seconds, char **url,
+			struct husk_error *err);
 
 /* ---- remote_points.c ---- */
 

@@ -1,5 +1,5 @@
 /*
- * Who controls the desktop of a sandbox, over the API.
+ * Who controls the desktop of a sandbox, over the API, and links to look at it.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"
@@ -96,4 +96,27 @@ int remote_control_request(struct remote *remote, const char *sandbox, const cha
 	if (exchange_run(remote, &x, &document, err) < 0)
 		return -1;
 	return out ? read_control(document, out, err) : 0;
+}
+
+int remote_desktop_link(struct remote *remote, const char *sandbox, bool view_only, int64_t seconds, char **url,
+			struct husk_error *err)
+{
+	cleanup_json json_t *document = NULL;
+	struct writing w;
+
+	write_begin(&w);
+	write_json(&w, "view_only", json_boolean(view_only));
+	write_number(&w, "expires_seconds", seconds);
+	struct exchange x = { .method = "POST", .body = write_done(&w, err) };
+	if (!x.body)
+		return -1;
+	x.target = target_make("/v1/sandboxes/%s/desktop/url", sandbox);
+	if (exchange_run(remote, &x, &document, err) < 0)
+		return -1;
+	struct reading r = { .from = document };
+	*url = read_needed(&r, "url");
+	if (read_done(&r, "a link", err) == 0)
+		return 0;
+	free(steal_pointer(*url));
+	return -1;
 }

@@ -3,6 +3,8 @@
 import { randomUUID } from "node:crypto";
 
 import { ExecError } from "./errors.js";
+import { Browser } from "./browser.js";
+import { DesktopView } from "./desktop_view.js";
 import { Filesystem } from "./filesystem.js";
 import {
   fromWire,
@@ -159,12 +161,18 @@ function connectionOf(options: ConnectionOptions): ConnectionOptions {
 
 export class Sandbox {
   readonly filesystem: Filesystem;
+  /** Links to the live view, control and recordings of the screen (template "desktop"). */
+  readonly desktop: DesktopView;
+  /** The browser of the desktop, for programs. */
+  readonly browser: Browser;
 
   private constructor(
     private readonly transport: Transport,
     private latest: SandboxInfo,
   ) {
     this.filesystem = new Filesystem(transport, this.path);
+    this.desktop = new DesktopView(transport, this.path);
+    this.browser = new Browser(transport, this.path);
   }
 
   get id(): string {

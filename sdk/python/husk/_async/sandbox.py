@@ -38,7 +38,9 @@ from ..models import (
 )
 from . import code as codes
 from ._io import opening
+from .browser import AsyncBrowser
 from .client import AsyncClient
+from .desktop_view import AsyncDesktopView
 from .filesystem import AsyncFilesystem
 from .processes import (
     AsyncProcess,
@@ -101,6 +103,8 @@ class AsyncSandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = AsyncFilesystem(client, info.id)
+        self.desktop = AsyncDesktopView(client, info.id)
+        self.browser = AsyncBrowser(client, info.id)
         client._use(self)
 
     # ---- finding and making ----
