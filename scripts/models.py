@@ -19,7 +19,8 @@ ANSWERS = {"Sandbox": ("SandboxInfo", "SandboxInfo"), "Volume": ("VolumeInfo", "
            "Snapshot": ("SnapshotInfo", "SnapshotInfo"), "Checkpoint": ("Checkpoint", "Checkpoint"),
            "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
            "Control": ("Control", "Control"), "Recording": ("Recording", "Recording"), "Link": ("Link", "Link"),
-           "Browser": ("BrowserInfo", "BrowserInfo"), "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry")}
+           "Browser": ("BrowserInfo", "BrowserInfo"), "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry"),
+           "Window": ("Window", "Window")}
 # Parts of those schemas that the TypeScript SDK names. Their keys keep the API's spelling.
 PARTS = {"Mount": "Mount", "TreeNode": "TreeNode"}
 

@@ -17,6 +17,7 @@
 #define DRAG_STEP_MS 8
 #define BROWSER "/usr/local/bin/husk-browser"
 #define BROWSER_CLASS "Chromium"
+#define BROWSER_EMPTY "Untitled - Chromium" /* the title until a page comes */
 
 struct run {
 	struct display *d;
@@ -506,30 +507,31 @@ static int run_resize(struct run *run, const json_t *action, json_t *result, str
 
 /* ---- the browser ---- */
 
-static int start_browser(const char *url, struct husk_error *err)
+static pid_t start_browser(const char *url, struct husk_error *err)
 {
 	pid_t child = fork();
 
 	if (child < 0)
-		return husk_fail_errno(err, "cannot start the browser");
-	if (child == 0) {
-		/* A grandchild, so that nobody has to wait for it. */
-		int nothing = open("/dev/null", O_RDWR);
-		if (setsid() < 0 || fork() != 0)
-			_exit(0);
-		dup2(nothing, 0);
-		dup2(nothing, 1);
-		dup2(nothing, 2);
-		signal(SIGPIPE, SIG_DFL);
-		execl(BROWSER, BROWSER, url, NULL);
-		_exit(127);
-	}
-	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
-		;
-	return 0;
+		return (pid_t)husk_fail_errno(err, "cannot start the browser");
+	if (child > 0)
+		return child;
+	int nothing = open("/dev/null", O_RDWR);
+	setsid();
+	for (int fd = 0; fd < 3; fd++)
+		dup2(nothing, fd);
+	signal(SIGPIPE, SIG_DFL);
+	execl(BROWSER, BROWSER, url, NULL);
+	_exit(127);
 }
 
-/* Waits for the first window; a browser that is there already opens a tab, and settling is enough. */
+/* A first browser has shown a page when its window has a title of that page. One that runs has been told when the second program ends. */
+static bool is_open(struct run *run, bool first, pid_t child)
+{
+	if (!first)
+		return waitpid(child, NULL, WNOHANG) == child;
+	return windows_count(run->d, BROWSER_CLASS, NULL) > windows_count(run->d, BROWSER_CLASS, BROWSER_EMPTY);
+}
+
 static int run_open(struct run *run, const json_t *action, json_t *result, struct husk_error *err)
 {
 	const char *url = "about:blank";
@@ -541,17 +543,16 @@ static int run_open(struct run *run, const json_t *action, json_t *result, struc
 		return husk_fail_field(err, "url", "'url' is not an address, as in \"https://example.com/\"");
 	if (access(BROWSER, X_OK) < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "template has no %s; use -t desktop", BROWSER);
-	size_t before = windows_count(run->d, BROWSER_CLASS);
-	if (start_browser(url, err) < 0)
+	bool first = windows_count(run->d, BROWSER_CLASS, NULL) == 0;
+	pid_t child = start_browser(url, err);
+	if (child < 0)
 		return -1;
 	int64_t deadline = time_monotonic_ms() + OPEN_MS;
-	while (!before && display_alive(run->d) && windows_count(run->d, BROWSER_CLASS) == 0) {
-		if (time_monotonic_ms() > deadline)
-			return husk_fail(err, HUSK_TIMEOUT, "the browser shows no window after %d seconds", OPEN_MS / 1000);
+	while (display_alive(run->d) && !is_open(run, first, child) && time_monotonic_ms() < deadline)
 		display_sleep(run->d, 50);
-	}
-	/* Its window is empty at first, and a tab takes a moment. */
-	display_settle(run->d, 500, 10000);
+	if (windows_count(run->d, BROWSER_CLASS, NULL) == 0)
+		return husk_fail(err, HUSK_TIMEOUT, "the browser shows no window after %d seconds", OPEN_MS / 1000);
+	display_settle(run->d, 400, 10000);
 	return display_sync(run->d, err);
 }
 

@@ -145,9 +145,10 @@ void clipboard_event(struct display *d, const xcb_generic_event_t *event);
 
 /* ---- windows.c ---- */
 
-/* [{id, title, class, pid, x, y, width, height, active, minimized}] from the bottom to the top. */
+/* [{id, title, program, pid, x, y, width, height, active, minimized}] from the bottom to the top. */
 json_t *windows_list(struct display *d, struct husk_error *err);
-size_t windows_count(struct display *d, const char *class);
+/* How many have this class, and, unless it is NULL, this title. */
+size_t windows_count(struct display *d, const char *class, const char *title);
 int window_focus(struct display *d, xcb_window_t window, struct husk_error *err);
 int window_close(struct display *d, xcb_window_t window, struct husk_error *err);
 /* Of the window with its frame; NULL: as it is. */

@@ -3,6 +3,7 @@
  */
 #include "desktop.h"
 
+#include <netdb.h>
 #include <poll.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
@@ -30,6 +31,19 @@ static const char *const atom_names[ATOM_COUNT] = {
 };
 
 /* ---- opening ---- */
+
+/* xcb would look up a host for a display that is reached by TCP. There is none here, and a resolver is large and not meant to be
+ * linked statically. */
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **list)
+{
+	(void)node, (void)service, (void)hints, (void)list;
+	return EAI_FAIL;
+}
+
+void freeaddrinfo(struct addrinfo *list)
+{
+	(void)list;
+}
 
 static void read_atoms(struct display *d)
 {

@@ -5,6 +5,7 @@
  */
 #include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 
 #include "desktop.h"
 
@@ -106,6 +107,8 @@ int main(void)
 			return 1;
 		if (p[1].revents && display_alive(&display))
 			display_pump(&display);
+		while (waitpid(-1, NULL, WNOHANG) > 0) /* browsers that ended */
+			;
 		if (!p[0].revents)
 			continue;
 		ssize_t got = read(0, piece, sizeof(piece));

@@ -106,7 +106,7 @@ json_t *windows_list(struct display *d, struct husk_error *err)
 		if (!place_of(d, window, place)) /* it has just gone */
 			continue;
 		json_t *entry = json_pack("{s:I, s:o, s:o, s:I, s:i, s:i, s:i, s:i, s:b, s:b}", "id", (json_int_t)window, "title",
-					  title_of(d, window), "class", class_of(d, window), "pid",
+					  title_of(d, window), "program", class_of(d, window), "pid",
 					  (json_int_t)number(d, window, d->atoms[ATOM_WM_PID]), "x", place[0], "y", place[1],
 					  "width", place[2], "height", place[3], "active", window == active, "minimized",
 					  is_hidden(d, window));
@@ -118,14 +118,15 @@ json_t *windows_list(struct display *d, struct husk_error *err)
 	return steal_pointer(windows);
 }
 
-size_t windows_count(struct display *d, const char *class)
+size_t windows_count(struct display *d, const char *class, const char *title)
 {
 	size_t count, found = 0;
 	cleanup_free xcb_get_property_reply_t *list = client_list(d, &count);
 
 	for (size_t i = 0; i < count; i++) {
-		cleanup_json json_t *name = class_of(d, ((xcb_window_t *)xcb_get_property_value(list))[i]);
-		found += str_equal(json_string_value(name), class);
+		xcb_window_t window = ((xcb_window_t *)xcb_get_property_value(list))[i];
+		cleanup_json json_t *name = class_of(d, window), *shown = title ? title_of(d, window) : NULL;
+		found += str_equal(json_string_value(name), class) && (!title || str_equal(json_string_value(shown), title));
 	}
 	return found;
 }

@@ -345,7 +345,7 @@ static int write_picture(const struct order *order, const json_t *answer, struct
 
 static int print_windows(const json_t *list, struct husk_error *err)
 {
-	static const char *const heading[] = { "WINDOW", "CLASS", "X", "Y", "WIDTH", "HEIGHT", "STATE", "TITLE" };
+	static const char *const heading[] = { "WINDOW", "PROGRAM", "X", "Y", "WIDTH", "HEIGHT", "STATE", "TITLE" };
 	static const char *const numbers[] = { "x", "y", "width", "height" };
 	cleanup_table struct table table = { 0 };
 	json_t *window;
@@ -355,7 +355,7 @@ static int print_windows(const json_t *list, struct husk_error *err)
 	json_array_foreach(list, i, window)
 	{
 		table_cellf(&table, "%lld", (long long)json_integer_value(json_object_get(window, "id")));
-		table_cell(&table, json_string_value(json_object_get(window, "class")));
+		table_cell(&table, json_string_value(json_object_get(window, "program")));
 		for (size_t n = 0; n < ARRAY_SIZE(numbers); n++)
 			table_cellf(&table, "%lld", (long long)json_integer_value(json_object_get(window, numbers[n])));
 		table_cell(&table, json_is_true(json_object_get(window, "active"))	? "active"

@@ -172,6 +172,20 @@ def streams(call, box):
     call("wire", status=400, id=box, headers={"Connection": "Upgrade", "Upgrade": "husk-wire/99"})
 
 
+def desktop(call, box):
+    """This machine has none; 78_desktop.py compares answers of one that has."""
+    for operation in ("getDesktop", "getScreenshot", "getClipboard", "listWindows"):
+        call(operation, status=503, id=box)
+    call("actOnDesktop", {"actions": [{"action": "left_click"}], "screenshot": True}, 503, id=box)
+    call("actOnDesktop", {"action": []}, 400, id=box)
+    call("resizeDesktop", {"width": 1280, "height": 800}, 503, id=box)
+    call("resizeDesktop", {"width": 1}, 400, id=box)
+    call("setClipboard", {"text": "x"}, 503, id=box)
+    call("moveWindow", {"focus": True}, 503, id=box, window=5)
+    call("closeWindow", status=503, id=box, window=5)
+    call("closeWindow", status=400, id=box, window="x")
+
+
 def network(call, box):
     call("getEgress", id=box)
     call("setEgress", {"allow": ["example.test", "10.9.8.0/24:443"], "limits": {"rate": "1M"}}, id=box)
@@ -265,6 +279,7 @@ def every_operation_answers_as_documented():
             processes(call, box)
             files(call, box)
             streams(call, box)
+            desktop(call, box)
             network(call, box)
             desktop(call, box)
             volumes(call)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._sync.client import Client
+from ._sync.desktop import Desktop
 from ._sync.filesystem import FileChanges, FileReader, Filesystem
 from ._sync.processes import Process
 from ._sync.pty import Pty
@@ -49,6 +50,7 @@ from .models import (
     CodeRaised,
     CodeResult,
     Control,
+    DesktopAnswer,
     Egress,
     EgressEvent,
     ExecResult,
@@ -56,6 +58,7 @@ from .models import (
     FileChange,
     FileEntry,
     Output,
+    Picture,
     ProcessInfo,
     Promoted,
     Recording,
@@ -67,6 +70,7 @@ from .models import (
     SnapshotInfo,
     TemplateInfo,
     VolumeInfo,
+    Window,
 )
 
 if TYPE_CHECKING:
@@ -102,6 +106,8 @@ __all__ = [
     "CodeOutput",
     "CodeRaised",
     "CodeResult",
+    "Desktop",
+    "DesktopAnswer",
     "Egress",
     "EgressEvent",
     "CommandError",
@@ -123,6 +129,7 @@ __all__ = [
     "NotFoundError",
     "Output",
     "OutputStream",
+    "Picture",
     "Process",
     "ProcessInfo",
     "Pty",
@@ -145,4 +152,5 @@ __all__ = [
     "UnavailableError",
     "Volume",
     "VolumeInfo",
+    "Window",
 ]

@@ -276,3 +276,17 @@ class FileEntry(Model):
     group: str | None = None
     target: str | None = None  # of a symlink
     modified_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Window(Model):
+    id: int  # of the window, for the actions on windows
+    title: str = ""  # as its program set it
+    program: str = ""  # the class of its program, such as Chromium
+    pid: int = 0  # of its program; 0: unknown
+    x: int = 0  # of its left edge, with the frame
+    y: int = 0  # of its upper edge
+    width: int = 0  # with the frame
+    height: int = 0  # with the frame
+    active: bool = False  # it has the keyboard
+    minimized: bool = False  # it is hidden

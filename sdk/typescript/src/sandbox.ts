@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 
 import { ExecError } from "./errors.js";
 import { Browser } from "./browser.js";
-import { DesktopView } from "./desktop_view.js";
+import { Desktop } from "./desktop.js";
 import { Filesystem } from "./filesystem.js";
 import {
   fromWire,
@@ -161,8 +161,7 @@ function connectionOf(options: ConnectionOptions): ConnectionOptions {
 
 export class Sandbox {
   readonly filesystem: Filesystem;
-  /** Links to the live view, control and recordings of the screen (template "desktop"). */
-  readonly desktop: DesktopView;
+  readonly desktop: Desktop;
   /** The browser of the desktop, for programs. */
   readonly browser: Browser;
 
@@ -171,7 +170,7 @@ export class Sandbox {
     private latest: SandboxInfo,
   ) {
     this.filesystem = new Filesystem(transport, this.path);
-    this.desktop = new DesktopView(transport, this.path);
+    this.desktop = new Desktop(transport, this.path);
     this.browser = new Browser(transport, this.path);
   }
 

@@ -306,3 +306,26 @@ export interface Entry {
   target: string | null;
   modifiedAt: string;
 }
+
+export interface Window {
+  /** Of the window, for the actions on windows. */
+  id: number;
+  /** As its program set it. */
+  title: string;
+  /** The class of its program, such as Chromium. */
+  program: string;
+  /** Of its program; 0: unknown. */
+  pid: number;
+  /** Of its left edge, with the frame. */
+  x: number;
+  /** Of its upper edge. */
+  y: number;
+  /** With the frame. */
+  width: number;
+  /** With the frame. */
+  height: number;
+  /** It has the keyboard. */
+  active: boolean;
+  /** It is hidden. */
+  minimized: boolean;
+}

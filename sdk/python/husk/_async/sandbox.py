@@ -40,7 +40,7 @@ from . import code as codes
 from ._io import opening
 from .browser import AsyncBrowser
 from .client import AsyncClient
-from .desktop_view import AsyncDesktopView
+from .desktop import AsyncDesktop
 from .filesystem import AsyncFilesystem
 from .processes import (
     AsyncProcess,
@@ -103,7 +103,7 @@ class AsyncSandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = AsyncFilesystem(client, info.id)
-        self.desktop = AsyncDesktopView(client, info.id)
+        self.desktop = AsyncDesktop(client, info.id)
         self.browser = AsyncBrowser(client, info.id)
         client._use(self)
 

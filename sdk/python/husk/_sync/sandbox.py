@@ -41,7 +41,7 @@ from . import code as codes
 from ._io import opening
 from .browser import Browser
 from .client import Client
-from .desktop_view import DesktopView
+from .desktop import Desktop
 from .filesystem import Filesystem
 from .processes import (
     Process,
@@ -104,7 +104,7 @@ class Sandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = Filesystem(client, info.id)
-        self.desktop = DesktopView(client, info.id)
+        self.desktop = Desktop(client, info.id)
         self.browser = Browser(client, info.id)
         client._use(self)
 
