@@ -10,18 +10,14 @@ static int local_link(struct husk *husk, const char *sandbox, bool view_only, in
 	cleanup_free char *address = str_format("unix:%s/huskd.sock", husk->paths.run);
 	struct husk_host host = { .url = address };
 	struct remote *remote = NULL;
-	struct husk_error why = { 0 };
 
 	if (!address)
 		return husk_fail_memory(err);
 	if (remote_open(&host, &remote, err) < 0)
 		return -1;
-	int result = remote_desktop_link(remote, sandbox, view_only, seconds, url, &why);
+	int result = remote_desktop_link(remote, sandbox, view_only, seconds, url, err);
 	remote_close(remote);
-	if (result < 0 && access(address + strlen("unix:"), F_OK) < 0)
-		return husk_fail(err, HUSK_UNAVAILABLE,
-				 "no server runs for this instance, so there is nothing to link to; start one: huskd");
-	return result < 0 ? husk_fail(err, why.code, "%s", why.message) : 0;
+	return result;
 }
 
 int husk_desktop_link(struct husk *husk, const char *sandbox, bool view_only, int64_t seconds, char **url,

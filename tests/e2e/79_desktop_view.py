@@ -8,6 +8,7 @@ import json
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 
@@ -233,9 +234,15 @@ def an_agent_asks_for_a_person():
         assert_equal((seen["request"], seen["button"], seen["complaints"]), ("The agent asks for a person: log in <b>", False, []))
         huskd.put(f"/v1/sandboxes/{box}/desktop/control", {"name": "Ada", "holder": "a"})
         assert_equal(huskd.get(f"/v1/sandboxes/{box}/desktop/control").json()["request"]["state"], "taken")
-        said = huskd.post(f"/v1/sandboxes/{box}/browser", {}, 409).json()["error"]["message"]
-        assert "Ada controls the desktop" in said, said
+        # Agents may look, but not act.
+        actions = f"/v1/sandboxes/{box}/desktop/actions"
+        click = {"actions": [{"action": "left_click", "coordinate": [5, 5]}]}
+        for said in (huskd.post(f"/v1/sandboxes/{box}/browser", {}, 409), huskd.post(actions, click, 409)):
+            assert "Ada controls the desktop" in said.json()["error"]["message"], said
+        huskd.post(actions, {"actions": [{"action": "cursor_position"}, {"action": "screenshot"}]})
+        assert "Ada controls the desktop" in husk("desktop", box, "click", "5", "5", code=1).error
         huskd.delete(f"/v1/sandboxes/{box}/desktop/control?holder=a")
+        huskd.post(actions, click)
         thread.join(60)
         assert_equal((waited["held"], waited["request"]["state"]), (False, "done"))
 
@@ -319,11 +326,15 @@ def recordings_are_made_on_the_host():
         assert_equal((made["state"], made["width"], made["height"]), ("recording", 1280, 800))
         huskd.delete(f"{base}/{made['id']}", 409)
         form(huskd, box)
+        huskd.post(f"/v1/sandboxes/{box}/desktop/actions", {"actions": [{"action": "mouse_move", "coordinate": [9, 9]}]})
         time.sleep(3)
         done = huskd.post(f"{base}/{made['id']}/stop").json()
         assert_equal((done["state"], done["reason"]), ("complete", "stopped"))
         screen = huskd.get(f"{base}/{made['id']}/screen").body
         assert_equal((len(screen), screen[:12]), (done["bytes"], b"FBS 001.001\n"))
+        noted = [json.loads(line) for line in huskd.get(f"{base}/{made['id']}/actions").text.splitlines()]
+        assert_equal([each["action"] for each in noted], [{"action": "mouse_move", "coordinate": [9, 9]}])
+        assert 0 < noted[0]["ms"] < done["duration_seconds"] * 1000, noted
         seen = play("replay", link(huskd, box, recording=made["id"]), place / "replay.png")
         assert_equal(seen["complaints"], [])
         assert_green(place / "replay.png")
@@ -359,9 +370,37 @@ def a_stopping_server_ends_its_recordings():
 
 
 @test
+def the_python_sdk():
+    sys.path.insert(0, str(TOP / "sdk/python"))
+    import husk as sdk
+
+    with server() as huskd:
+        box = desktop(huskd)
+        with sdk.Client(f"unix:{huskd.socket_path}") as client:
+            sandbox = sdk.Sandbox.connect(box, client=client)
+            Viewer(huskd, beside(sandbox.desktop.url(), "vnc")).see()
+            taken = sandbox.desktop.take_over("Ada", ttl_seconds=60)
+            assert_equal((taken.name, sandbox.desktop.control().held), ("Ada", True))
+            try:
+                sandbox.desktop.click(5, 5)
+                raise AssertionError("clicked while a person is in control")
+            except sdk.ConflictError as error:
+                assert "Ada" in str(error), error
+            sandbox.desktop.give_back(taken.holder)
+            assert_equal(sandbox.desktop.request_human("look").request["state"], "waiting")
+            recording = sandbox.desktop.record(max_seconds=30)
+            assert_equal(sandbox.desktop.stop_recording(recording.id).state, "complete")
+            assert sandbox.desktop.read_recording(recording.id).startswith(b"FBS ")
+            assert_equal([each.id for each in sandbox.desktop.recordings()], [recording.id])
+            sandbox.desktop.remove_recording(recording.id)
+            husk("exec", "-i", box, "--", "sh", "-c", "cat >/tmp/form.html", stdin=FORM.encode())
+            assert_equal(play("drive", sandbox.browser.cdp_url("file:///tmp/form.html"), "", "from Python")["title"], "typed:from Python")
+
+
+@test
 def the_command_prints_a_link():
     box = create("-t", "desktop", "--memory", "2G")
-    assert "no server runs" in husk("desktop", box, "view", code=1).error
+    assert "no server listens" in husk("desktop", box, "view", code=1).error
     with server() as huskd:
         url = husk("desktop", box, "view").text.strip()
         assert "husk_access=view" in url, url
