@@ -32,6 +32,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_extend,
 	&cli_egress,
 	&cli_code,
+	&cli_desktop,
 	&cli_logs,
 	&cli_stats,
 	&cli_events,
