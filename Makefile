@@ -96,7 +96,7 @@ AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
 VMM := $(BUILD)/husk-vmm
 KERNEL := $(BUILD)/kernel/version
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
-GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(BUILD)/guest/close-range.so
+GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(patsubst guest/preload/%.c,$(BUILD)/guest/%.so,$(wildcard guest/preload/*.c))
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZERS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
 ADVERSARY := $(BUILD)/adversary/husk-agent
@@ -270,6 +270,9 @@ $(BUILD)/tests/%: $(BUILD)/host/tests/unit/%.o $(BUILD)/libvmm.a $(BUILD)/libhus
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
 $(TESTS:$(BUILD)/tests/%=$(BUILD)/host/tests/unit/%.o): | $(TOP)/.setup-test
+# It includes the parsers of husk-desktop.
+$(BUILD)/host/tests/unit/test_desktop.o: $(BUILD)/desktop/keysyms.inc
+$(BUILD)/host/tests/unit/test_desktop.o: CPPFLAGS += -Iguest/desktop -I$(BUILD)/desktop
 
 # ---- fuzzing: the same sources once more, instrumented by clang ------------------------------------------------------
 
@@ -383,9 +386,9 @@ deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
 HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c scripts/filters.c $(CLI_SOURCES) $(SERVER_SOURCES))
-C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
+C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(DESKTOP_SOURCES) $(wildcard guest/preload/*.c) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
 	$(ADVERSARY_SOURCES)
-H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h src/*/*/*/*.h guest/*.h tests/adversary/*.h)
+H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h src/*/*/*/*.h guest/*.h guest/*/*.h tests/adversary/*.h)
 
 format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHECK=1: only tell)
 	clang-format $(if $(CHECK),--dry-run -Werror,-i) $(C_FILES) $(H_FILES)
@@ -425,6 +428,6 @@ help: ## this list
 # ---- dependencies the compiler found ---------------------------------------------------------------------------------
 
 -include $(patsubst %.o,%.d,$(call objects,host,$(HOST_SOURCES)) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
--include $(ADVERSARY_SOURCES:%.c=$(BUILD)/guest-side/%.d) $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
+-include $(DESKTOP_SOURCES:%.c=$(BUILD)/desktop/%.d) $(ADVERSARY_SOURCES:%.c=$(BUILD)/guest-side/%.d) $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
 -include $(LINTED:.ok=.d)
 .SECONDARY:

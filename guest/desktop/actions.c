@@ -76,8 +76,9 @@ static int held(const json_t *action, struct chord *chord, struct husk_error *er
 }
 
 /* `what` with the keys of `chord` down; they are up again in any case. */
-static int with_keys(struct run *run, const struct chord *chord, int (*what)(struct run *, const void *, struct husk_error *),
-		     const void *data, struct husk_error *err)
+static int with_keys(struct run *run, const struct chord *chord,
+		     int (*what)(struct run *, const void *, struct husk_error *), const void *data,
+		     struct husk_error *err)
 {
 	if (chord->count && input_chord(run->d, chord, true, err) < 0)
 		return -1;
@@ -148,7 +149,8 @@ struct path {
 static int glide(struct run *run, struct point from, struct point to, struct husk_error *err)
 {
 	for (int i = 1; i <= DRAG_STEPS; i++) {
-		struct point at = { from.x + (to.x - from.x) * i / DRAG_STEPS, from.y + (to.y - from.y) * i / DRAG_STEPS };
+		struct point at = { from.x + (to.x - from.x) * i / DRAG_STEPS,
+				    from.y + (to.y - from.y) * i / DRAG_STEPS };
 		if (input_move(run->d, at, err) < 0)
 			return -1;
 		display_sleep(run->d, DRAG_STEP_MS);
@@ -179,15 +181,16 @@ static int read_path(struct run *run, const json_t *action, struct path *path, s
 	path->count = 0;
 	if (list) {
 		if (!json_is_array(list) || json_array_size(list) < 2 || json_array_size(list) > PATH_MAX_POINTS)
-			return husk_fail_field(err, "path", "'path' is not a list of 2 to %d coordinates", PATH_MAX_POINTS);
-		json_array_foreach(list, i, pair)
-			if (field_point(pair, "path", space, screen, &path->points[path->count++], err) < 0)
-				return -1;
+			return husk_fail_field(err, "path", "'path' is not a list of 2 to %d coordinates",
+					       PATH_MAX_POINTS);
+		json_array_foreach(list, i, pair) if (field_point(pair, "path", space, screen,
+								  &path->points[path->count++], err) < 0) return -1;
 		return 0;
 	}
 	path->points[0] = display_pointer(run->d);
 	pair = json_object_get(action, "start_coordinate");
-	if (pair && !json_is_null(pair) && field_point(pair, "start_coordinate", space, screen, &path->points[0], err) < 0)
+	if (pair && !json_is_null(pair) &&
+	    field_point(pair, "start_coordinate", space, screen, &path->points[0], err) < 0)
 		return -1;
 	path->count = 2;
 	return field_point(json_object_get(action, "coordinate"), "coordinate", space, screen, &path->points[1], err);
@@ -214,7 +217,8 @@ static int run_scroll(struct run *run, const json_t *action, json_t *result, str
 
 	(void)result;
 	if (field_text(action, "scroll_direction", true, &direction, err) < 0 ||
-	    field_integer(action, "scroll_amount", 0, 200, &clicks.times, NULL, err) < 0 || held(action, &chord, err) < 0)
+	    field_integer(action, "scroll_amount", 0, 200, &clicks.times, NULL, err) < 0 ||
+	    held(action, &chord, err) < 0)
 		return -1;
 	for (int i = 0; i < 4; i++)
 		if (str_equal(direction, directions[i]))
@@ -231,7 +235,8 @@ static int run_cursor_position(struct run *run, const json_t *action, json_t *re
 	struct point at = display_pointer(run->d), space = space_of(run), screen = screen_of(run);
 
 	(void)action;
-	return put(result, "coordinate", json_pack("[i, i]", at.x * space.x / screen.x, at.y * space.y / screen.y), err);
+	return put(result, "coordinate", json_pack("[i, i]", at.x * space.x / screen.x, at.y * space.y / screen.y),
+		   err);
 }
 
 /* ---- keys ---- */
@@ -277,8 +282,8 @@ static int spend(struct run *run, double seconds, struct husk_error *err)
 {
 	run->seconds += seconds;
 	if (run->seconds > DURATION_MAX)
-		return husk_fail_field(err, "duration", "the actions of one call wait and hold for more than %d seconds",
-				       DURATION_MAX);
+		return husk_fail_field(err, "duration",
+				       "the actions of one call wait and hold for more than %d seconds", DURATION_MAX);
 	return 0;
 }
 
@@ -321,7 +326,8 @@ static int run_type(struct run *run, const json_t *action, json_t *result, struc
 	for (const char *at = text; *at; count++) {
 		uint32_t character = character_next(&at);
 		if (!key_of_character(character))
-			return husk_fail_field(err, "text", "'text' contains the control character U+%04X; use the action 'key'",
+			return husk_fail_field(err, "text",
+					       "'text' contains the control character U+%04X; use the action 'key'",
 					       character);
 	}
 	if (count > TEXT_MAX)
@@ -359,7 +365,8 @@ static void fit(struct picture *picture, struct point box)
 	picture->height = MAX(1, MIN(box.y, (int)lround(height * factor)));
 }
 
-static int read_picture(struct run *run, const json_t *object, bool zoom, struct picture *picture, struct husk_error *err)
+static int read_picture(struct run *run, const json_t *object, bool zoom, struct picture *picture,
+			struct husk_error *err)
 {
 	struct point screen = screen_of(run), box = { SIDE_MAX, SIDE_MAX };
 
@@ -450,7 +457,8 @@ static int read_window(const json_t *action, xcb_window_t *out, struct husk_erro
 	const json_t *value = json_object_get(action, "window");
 
 	if (!json_is_integer(value) || json_integer_value(value) <= 0 || json_integer_value(value) > UINT32_MAX)
-		return husk_fail_field(err, "window", "'window' is not the id of a window; the action 'windows' lists them");
+		return husk_fail_field(err, "window",
+				       "'window' is not the id of a window; the action 'windows' lists them");
 	*out = (xcb_window_t)json_integer_value(value);
 	return 0;
 }
@@ -596,7 +604,8 @@ static const struct action *find_action(const json_t *object, struct husk_error 
 	const char *name = "", *names[ARRAY_SIZE(actions)];
 
 	if (!json_is_object(object)) {
-		husk_fail_field(err, "action", "it is not an object, as in {\"action\": \"left_click\", \"coordinate\": [1, 2]}");
+		husk_fail_field(err, "action",
+				"it is not an object, as in {\"action\": \"left_click\", \"coordinate\": [1, 2]}");
 		return NULL;
 	}
 	if (field_text(object, "action", true, &name, err) < 0)
@@ -607,7 +616,8 @@ static const struct action *find_action(const json_t *object, struct husk_error 
 		names[i] = actions[i].name;
 	}
 	const char *near = strlen(name) < 64 ? str_nearest(name, names, ARRAY_SIZE(names)) : NULL;
-	husk_fail_field(err, "action", "it is not known%s%s%s", near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+	husk_fail_field(err, "action", "it is not known%s%s%s", near ? "; did you mean '" : "", near ? near : "",
+			near ? "'?" : "");
 	return NULL;
 }
 
@@ -671,7 +681,8 @@ static int read_space(struct run *run, const json_t *request, struct husk_error 
 	if (!json_is_object(space) || fields_known(space, "width height", err) < 0 ||
 	    field_integer(space, "width", 1, 100000, &run->space.x, NULL, err) < 0 ||
 	    field_integer(space, "height", 1, 100000, &run->space.y, NULL, err) < 0 || !run->space.x || !run->space.y)
-		return husk_fail_field(err, "space", "'space' is not {\"width\": …, \"height\": …}, each from 1 to 100000");
+		return husk_fail_field(err, "space",
+				       "'space' is not {\"width\": …, \"height\": …}, each from 1 to 100000");
 	return 0;
 }
 
@@ -688,7 +699,8 @@ static int read_settle(const json_t *request, struct settling *out, struct husk_
 	if (!settle || json_is_boolean(settle) || json_is_null(settle))
 		return 0;
 	if (!json_is_object(settle))
-		return husk_fail_field(err, "settle", "'settle' is not true, false or {\"quiet_ms\": …, \"timeout_ms\": …}");
+		return husk_fail_field(err, "settle",
+				       "'settle' is not true, false or {\"quiet_ms\": …, \"timeout_ms\": …}");
 	if (fields_known(settle, "quiet_ms timeout_ms", err) < 0 ||
 	    field_integer(settle, "quiet_ms", 1, 10000, &out->quiet_ms, NULL, err) < 0 ||
 	    field_integer(settle, "timeout_ms", 1, 60000, &out->limit_ms, NULL, err) < 0)
@@ -703,7 +715,8 @@ static int finish(struct run *run, const json_t *request, const struct settling 
 	bool picture = wanted && !json_is_null(wanted) && !json_is_false(wanted);
 
 	if (settling->wanted &&
-	    put(answer, "settled", json_boolean(display_settle(run->d, settling->quiet_ms, settling->limit_ms)), err) < 0)
+	    put(answer, "settled", json_boolean(display_settle(run->d, settling->quiet_ms, settling->limit_ms)), err) <
+		    0)
 		return -1;
 	display_pump(run->d);
 	if (picture) {

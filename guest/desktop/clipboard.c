@@ -21,8 +21,8 @@ int clipboard_set(struct display *d, const char *text, size_t size, struct husk_
 	d->clipboard = copy;
 	d->clipboard_size = size;
 	xcb_set_selection_owner(d->x, d->window, d->atoms[ATOM_CLIPBOARD], XCB_CURRENT_TIME);
-	cleanup_free xcb_get_selection_owner_reply_t *owner = xcb_get_selection_owner_reply(
-		d->x, xcb_get_selection_owner(d->x, d->atoms[ATOM_CLIPBOARD]), NULL);
+	cleanup_free xcb_get_selection_owner_reply_t *owner =
+		xcb_get_selection_owner_reply(d->x, xcb_get_selection_owner(d->x, d->atoms[ATOM_CLIPBOARD]), NULL);
 	d->clipboard_owned = owner && owner->owner == d->window;
 	return d->clipboard_owned ? 0 : husk_fail(err, HUSK_UNAVAILABLE, "display :0 does not give the clipboard");
 }
@@ -34,7 +34,8 @@ static bool answer(struct display *d, const xcb_selection_request_event_t *reque
 	if (!d->clipboard_owned || request->selection != atoms[ATOM_CLIPBOARD])
 		return false;
 	if (request->target == atoms[ATOM_TARGETS]) {
-		xcb_atom_t targets[] = { atoms[ATOM_TARGETS], atoms[ATOM_UTF8_STRING], atoms[ATOM_TEXT], XCB_ATOM_STRING };
+		xcb_atom_t targets[] = { atoms[ATOM_TARGETS], atoms[ATOM_UTF8_STRING], atoms[ATOM_TEXT],
+					 XCB_ATOM_STRING };
 		xcb_change_property(d->x, XCB_PROP_MODE_REPLACE, request->requestor, property, XCB_ATOM_ATOM, 32,
 				    ARRAY_SIZE(targets), targets);
 		return true;
@@ -101,11 +102,11 @@ static bool wait_for(struct display *d, uint8_t wanted, xcb_atom_t *property, in
 /* Takes what stands in the transfer property. 0: nothing more. */
 static int take(struct display *d, struct buf *text, struct husk_error *err)
 {
-	cleanup_free xcb_get_property_reply_t *reply = xcb_get_property_reply(
-		d->x,
-		xcb_get_property(d->x, 1, d->window, d->atoms[ATOM_TRANSFER], XCB_GET_PROPERTY_TYPE_ANY, 0,
-				 CLIPBOARD_MAX / 4 + 1),
-		NULL);
+	cleanup_free xcb_get_property_reply_t *reply =
+		xcb_get_property_reply(d->x,
+				       xcb_get_property(d->x, 1, d->window, d->atoms[ATOM_TRANSFER],
+							XCB_GET_PROPERTY_TYPE_ANY, 0, CLIPBOARD_MAX / 4 + 1),
+				       NULL);
 
 	if (!reply)
 		return 0;
@@ -133,7 +134,8 @@ static int fetch(struct display *d, struct buf *text, struct husk_error *err)
 		return got < 0 ? -1 : 0;
 	do {
 		if (!wait_for(d, XCB_PROPERTY_NOTIFY, NULL, time_monotonic_ms() + WAIT_MS))
-			return husk_fail(err, HUSK_TIMEOUT, "the program that owns the clipboard stopped in the middle of it");
+			return husk_fail(err, HUSK_TIMEOUT,
+					 "the program that owns the clipboard stopped in the middle of it");
 		got = take(d, text, err);
 	} while (got > 0);
 	return got;

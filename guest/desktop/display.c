@@ -93,8 +93,8 @@ static void make_window(struct display *d)
 	uint32_t events = XCB_EVENT_MASK_PROPERTY_CHANGE;
 
 	d->window = xcb_generate_id(d->x);
-	xcb_create_window(d->x, XCB_COPY_FROM_PARENT, d->window, d->root, -10, -10, 1, 1, 0, XCB_WINDOW_CLASS_INPUT_ONLY,
-			  XCB_COPY_FROM_PARENT, XCB_CW_EVENT_MASK, &events);
+	xcb_create_window(d->x, XCB_COPY_FROM_PARENT, d->window, d->root, -10, -10, 1, 1, 0,
+			  XCB_WINDOW_CLASS_INPUT_ONLY, XCB_COPY_FROM_PARENT, XCB_CW_EVENT_MASK, &events);
 }
 
 static int display_try(struct display *d, struct husk_error *err)
@@ -106,14 +106,16 @@ static int display_try(struct display *d, struct husk_error *err)
 	if (xcb_connection_has_error(d->x)) {
 		xcb_disconnect(d->x);
 		d->x = NULL;
-		return husk_fail(err, HUSK_UNAVAILABLE, "no X server answers on display %s", name && *name ? name : ":0");
+		return husk_fail(err, HUSK_UNAVAILABLE, "no X server answers on display %s",
+				 name && *name ? name : ":0");
 	}
 	d->screen = xcb_setup_roots_iterator(xcb_get_setup(d->x)).data;
 	d->root = d->screen->root;
 	d->width = d->screen->width_in_pixels;
 	d->height = d->screen->height_in_pixels;
 	if (d->screen->root_depth < 24) {
-		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 has a depth of %d; 24 is needed", d->screen->root_depth);
+		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 has a depth of %d; 24 is needed",
+				 d->screen->root_depth);
 	}
 	if (read_extensions(d, err) < 0)
 		return -1;
@@ -244,7 +246,8 @@ struct point display_pointer(struct display *d)
 
 /* ---- size ---- */
 
-static bool find_mode(const xcb_randr_get_screen_resources_reply_t *resources, int width, int height, xcb_randr_mode_t *out)
+static bool find_mode(const xcb_randr_get_screen_resources_reply_t *resources, int width, int height,
+		      xcb_randr_mode_t *out)
 {
 	xcb_randr_mode_info_t *modes = xcb_randr_get_screen_resources_modes(resources);
 
@@ -258,8 +261,8 @@ static bool find_mode(const xcb_randr_get_screen_resources_reply_t *resources, i
 }
 
 /* A mode of this size: one that is there, or a new one, added to the output. */
-static int make_mode(struct display *d, const xcb_randr_get_screen_resources_reply_t *resources, xcb_randr_output_t output,
-		     int width, int height, xcb_randr_mode_t *out, struct husk_error *err)
+static int make_mode(struct display *d, const xcb_randr_get_screen_resources_reply_t *resources,
+		     xcb_randr_output_t output, int width, int height, xcb_randr_mode_t *out, struct husk_error *err)
 {
 	char name[32];
 
@@ -320,7 +323,8 @@ int display_resize(struct display *d, int width, int height, struct husk_error *
 				  (uint32_t)(height * 254 / 960));
 	if (display_sync(d, err) < 0)
 		return -1;
-	cleanup_free xcb_get_geometry_reply_t *now = xcb_get_geometry_reply(d->x, xcb_get_geometry(d->x, d->root), NULL);
+	cleanup_free xcb_get_geometry_reply_t *now =
+		xcb_get_geometry_reply(d->x, xcb_get_geometry(d->x, d->root), NULL);
 	if (!now || now->width != width || now->height != height)
 		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 refuses the size %dx%d", width, height);
 	d->width = width;

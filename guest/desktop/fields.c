@@ -3,8 +3,6 @@
  */
 #include "fields.h"
 
-#include <math.h>
-
 #define WORDS_MAX 16
 
 int fields_known(const json_t *object, const char *words, struct husk_error *err)
@@ -53,7 +51,8 @@ int field_text(const json_t *object, const char *name, bool required, const char
 	return 0;
 }
 
-int field_integer(const json_t *object, const char *name, int min, int max, int *out, bool *given, struct husk_error *err)
+int field_integer(const json_t *object, const char *name, int min, int max, int *out, bool *given,
+		  struct husk_error *err)
 {
 	const json_t *value = get(object, name);
 
@@ -64,7 +63,7 @@ int field_integer(const json_t *object, const char *name, int min, int max, int 
 	double number = json_number_value(value);
 	if (!json_is_number(value) || !(number >= min && number <= max))
 		return husk_fail_field(err, name, "'%s' is not a number from %d to %d", name, min, max);
-	*out = (int)lround(number);
+	*out = (int)(number < 0 ? number - 0.5 : number + 0.5);
 	return 0;
 }
 
@@ -111,7 +110,8 @@ int field_point(const json_t *pair, const char *name, struct point space, struct
 	return 0;
 }
 
-int field_region(const json_t *object, struct point space, struct point screen, struct region *out, struct husk_error *err)
+int field_region(const json_t *object, struct point space, struct point screen, struct region *out,
+		 struct husk_error *err)
 {
 	const json_t *value = get(object, "region");
 	double at[4];
@@ -126,11 +126,12 @@ int field_region(const json_t *object, struct point space, struct point screen, 
 		at[i] = json_number_value(json_array_get(value, i));
 	}
 	if (!(at[0] >= 0 && at[1] >= 0 && at[2] <= space.x && at[3] <= space.y))
-		return husk_fail_field(err, "region", "'region' [%.6g, %.6g, %.6g, %.6g] is not within %dx%d", at[0], at[1], at[2],
-				       at[3], space.x, space.y);
+		return husk_fail_field(err, "region", "'region' [%.6g, %.6g, %.6g, %.6g] is not within %dx%d", at[0],
+				       at[1], at[2], at[3], space.x, space.y);
 	*out = (struct region){ (int)(at[0] * screen.x / space.x), (int)(at[1] * screen.y / space.y),
 				(int)(at[2] * screen.x / space.x), (int)(at[3] * screen.y / space.y) };
 	if (out->x1 <= out->x0 || out->y1 <= out->y0)
-		return husk_fail_field(err, "region", "'region' [%.6g, %.6g, %.6g, %.6g] has no size", at[0], at[1], at[2], at[3]);
+		return husk_fail_field(err, "region", "'region' [%.6g, %.6g, %.6g, %.6g] has no size", at[0], at[1],
+				       at[2], at[3]);
 	return 0;
 }

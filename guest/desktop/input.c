@@ -54,7 +54,8 @@ static xcb_keysym_t symbol_at(const struct display *d, xcb_keycode_t key, int le
 {
 	int per = d->mapping->keysyms_per_keycode;
 
-	return level < per ? xcb_get_keyboard_mapping_keysyms(d->mapping)[(key - d->first_key) * per + level] : XCB_NO_SYMBOL;
+	return level < per ? xcb_get_keyboard_mapping_keysyms(d->mapping)[(key - d->first_key) * per + level]
+			   : XCB_NO_SYMBOL;
 }
 
 static int load(struct display *d, struct husk_error *err)
@@ -236,7 +237,8 @@ int input_type(struct display *d, const char *text, struct husk_error *err)
 		struct needed needed = { 0 };
 		const char *end = stretch(d, text, &needed);
 		if (end == text)
-			return husk_fail(err, HUSK_UNAVAILABLE, "the keyboard of display :0 has no spare key for other characters");
+			return husk_fail(err, HUSK_UNAVAILABLE,
+					 "the keyboard of display :0 has no spare key for other characters");
 		if (prepare(d, &needed, err) < 0)
 			return -1;
 		for (int i = 1; text < end; i++) {

@@ -17,16 +17,16 @@ static const struct name symbols[] = {
 };
 
 static const struct name aliases[] = {
-	{ "enter", 0xff0d },      { "esc", 0xff1b },         { "ctrl", 0xffe3 },       { "control", 0xffe3 },
-	{ "shift", 0xffe1 },      { "alt", 0xffe9 },         { "option", 0xffe9 },     { "altgr", 0xfe03 },
-	{ "super", 0xffeb },      { "win", 0xffeb },         { "windows", 0xffeb },    { "cmd", 0xffeb },
-	{ "command", 0xffeb },    { "meta", 0xffeb },        { "pageup", 0xff55 },     { "pagedown", 0xff56 },
-	{ "pgup", 0xff55 },       { "pgdn", 0xff56 },        { "pgdown", 0xff56 },     { "del", 0xffff },
-	{ "ins", 0xff63 },        { "arrowup", 0xff52 },     { "arrowdown", 0xff54 },  { "arrowleft", 0xff51 },
-	{ "arrowright", 0xff53 }, { "up_arrow", 0xff52 },    { "down_arrow", 0xff54 }, { "left_arrow", 0xff51 },
-	{ "right_arrow", 0xff53 },{ "spacebar", 0x20 },      { "capslock", 0xffe5 },   { "numlock", 0xff7f },
-	{ "scrolllock", 0xff14 }, { "printscreen", 0xff61 }, { "back_space", 0xff08 }, { "contextmenu", 0xff67 },
-	{ "newline", 0xff0d },    { "dash", 0x2d },
+	{ "enter", 0xff0d },       { "esc", 0xff1b },         { "ctrl", 0xffe3 },       { "control", 0xffe3 },
+	{ "shift", 0xffe1 },       { "alt", 0xffe9 },         { "option", 0xffe9 },     { "altgr", 0xfe03 },
+	{ "super", 0xffeb },       { "win", 0xffeb },         { "windows", 0xffeb },    { "cmd", 0xffeb },
+	{ "command", 0xffeb },     { "meta", 0xffeb },        { "pageup", 0xff55 },     { "pagedown", 0xff56 },
+	{ "pgup", 0xff55 },        { "pgdn", 0xff56 },        { "pgdown", 0xff56 },     { "del", 0xffff },
+	{ "ins", 0xff63 },         { "arrowup", 0xff52 },     { "arrowdown", 0xff54 },  { "arrowleft", 0xff51 },
+	{ "arrowright", 0xff53 },  { "up_arrow", 0xff52 },    { "down_arrow", 0xff54 }, { "left_arrow", 0xff51 },
+	{ "right_arrow", 0xff53 }, { "spacebar", 0x20 },      { "capslock", 0xffe5 },   { "numlock", 0xff7f },
+	{ "scrolllock", 0xff14 },  { "printscreen", 0xff61 }, { "back_space", 0xff08 }, { "contextmenu", 0xff67 },
+	{ "newline", 0xff0d },     { "dash", 0x2d },
 };
 
 uint32_t character_next(const char **text)
@@ -55,7 +55,8 @@ xcb_keysym_t key_of_character(uint32_t character)
 	return character < 0x100 ? XCB_NO_SYMBOL : character | 0x01000000u;
 }
 
-static xcb_keysym_t find(const struct name *list, size_t count, const char *name, int (*compare)(const char *, const char *))
+static xcb_keysym_t find(const struct name *list, size_t count, const char *name,
+			 int (*compare)(const char *, const char *))
 {
 	for (size_t i = 0; i < count; i++)
 		if (compare(list[i].name, name) == 0)
@@ -96,7 +97,8 @@ static int chord_add(struct chord *out, const char *name, struct husk_error *err
 
 	if (!symbol) {
 		const char *near = strlen(name) <= 32 ? nearest(name) : NULL;
-		return husk_fail_field(err, "text", "key '%.32s' is not known%s%s%s (as in \"ctrl+s\", \"Return\", \"Page_Down\")",
+		return husk_fail_field(err, "text",
+				       "key '%.32s' is not known%s%s%s (as in \"ctrl+s\", \"Return\", \"Page_Down\")",
 				       name, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 	}
 	if (out->count == CHORD_MAX)

@@ -28,7 +28,8 @@ static int say(json_t *answer)
 
 static json_t *refusal(const char *code, const char *message)
 {
-	return json_pack("{s:{s:i, s:s, s:s, s:s}}", "error", "index", -1, "action", "", "message", message, "code", code);
+	return json_pack("{s:{s:i, s:s, s:s, s:s}}", "error", "index", -1, "action", "", "message", message, "code",
+			 code);
 }
 
 /* The display is there: 1; it was lost and is there again: 0 with an answer; not there: -1 with an answer. */
@@ -48,8 +49,9 @@ static int ensure(struct display *d, bool *before, json_t **answer)
 		*before = true;
 		return 1;
 	}
-	*answer = refusal(desktop_code_name(HUSK_GONE), "the display had ended and was started again: the windows that were open are gone, "
-						     "and nothing of this call was done; take a screenshot and go on");
+	*answer = refusal(desktop_code_name(HUSK_GONE),
+			  "the display had ended and was started again: the windows that were open are gone, "
+			  "and nothing of this call was done; take a screenshot and go on");
 	return 0;
 }
 
@@ -102,7 +104,8 @@ int main(void)
 		return 1;
 	for (;;) {
 		struct pollfd p[2] = { { .fd = 0, .events = POLLIN },
-				       { .fd = display_alive(&display) ? xcb_get_file_descriptor(display.x) : -1, .events = POLLIN } };
+				       { .fd = display_alive(&display) ? xcb_get_file_descriptor(display.x) : -1,
+					 .events = POLLIN } };
 		if (poll(p, 2, -1) < 0 && errno != EINTR)
 			return 1;
 		if (p[1].revents && display_alive(&display))
@@ -114,7 +117,8 @@ int main(void)
 		ssize_t got = read(0, piece, sizeof(piece));
 		if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
 			return 0;
-		if (got > 0 && (buf_append(&input, piece, (size_t)got) < 0 || serve_lines(&display, &before, &input) < 0))
+		if (got > 0 &&
+		    (buf_append(&input, piece, (size_t)got) < 0 || serve_lines(&display, &before, &input) < 0))
 			return 1;
 	}
 }

@@ -23,7 +23,8 @@ static void draw_cursor(struct display *d, uint8_t *pixels, struct region region
 		return;
 	for (int row = 0; row < cursor->height; row++) {
 		for (int column = 0; column < cursor->width; column++) {
-			int x = cursor->x - cursor->xhot + column - region.x0, y = cursor->y - cursor->yhot + row - region.y0;
+			int x = cursor->x - cursor->xhot + column - region.x0,
+			    y = cursor->y - cursor->yhot + row - region.y0;
 			uint32_t value = image[row * cursor->width + column], alpha = value >> 24;
 			if (x < 0 || y < 0 || x >= width || y >= height || !alpha)
 				continue;
@@ -58,7 +59,8 @@ static void mean(const uint8_t *from, int width, int x0, int x1, int y0, int y1,
 /* Between four pixels, at x, y in 1/256. */
 static void between(const uint8_t *from, int width, int height, int x, int y, uint8_t *to)
 {
-	int left = MAX(0, x) >> 8, top = MAX(0, y) >> 8, right = MIN(left + 1, width - 1), bottom = MIN(top + 1, height - 1);
+	int left = MAX(0, x) >> 8, top = MAX(0, y) >> 8, right = MIN(left + 1, width - 1),
+	    bottom = MIN(top + 1, height - 1);
 	int fx = x < 0 ? 0 : x & 255, fy = y < 0 ? 0 : y & 255;
 
 	for (int i = 0; i < 3; i++) {
@@ -76,13 +78,16 @@ void picture_scale(const uint8_t *from, int from_width, int from_height, uint8_t
 	bool smaller = width <= from_width && height <= from_height;
 
 	for (int y = 0; y < height; y++) {
-		int64_t y0 = ((int64_t)y * from_height << 8) / height, y1 = ((int64_t)(y + 1) * from_height << 8) / height;
+		int64_t y0 = ((int64_t)y * from_height << 8) / height,
+			y1 = ((int64_t)(y + 1) * from_height << 8) / height;
 		for (int x = 0; x < width; x++, to += 3) {
-			int64_t x0 = ((int64_t)x * from_width << 8) / width, x1 = ((int64_t)(x + 1) * from_width << 8) / width;
+			int64_t x0 = ((int64_t)x * from_width << 8) / width,
+				x1 = ((int64_t)(x + 1) * from_width << 8) / width;
 			if (smaller)
 				mean(from, from_width, (int)x0, (int)x1, (int)y0, (int)y1, to);
 			else
-				between(from, from_width, from_height, (int)((x0 + x1) / 2 - 128), (int)((y0 + y1) / 2 - 128), to);
+				between(from, from_width, from_height, (int)((x0 + x1) / 2 - 128),
+					(int)((y0 + y1) / 2 - 128), to);
 		}
 	}
 }
@@ -211,7 +216,8 @@ char *picture_base64(const uint8_t *data, size_t size)
 
 	for (size_t i = 0; text && i < size; i += 3) {
 		size_t left = size - i;
-		uint32_t bits = (uint32_t)data[i] << 16 | (uint32_t)(left > 1 ? data[i + 1] : 0) << 8 | (left > 2 ? data[i + 2] : 0);
+		uint32_t bits = (uint32_t)data[i] << 16 | (uint32_t)(left > 1 ? data[i + 1] : 0) << 8 |
+				(left > 2 ? data[i + 2] : 0);
 		*at++ = digits[bits >> 18];
 		*at++ = digits[bits >> 12 & 63];
 		*at++ = left > 1 ? digits[bits >> 6 & 63] : '=';
@@ -257,13 +263,14 @@ json_t *picture_take(struct display *d, const struct picture *picture, size_t *s
 	}
 	*spent += bytes.size;
 	if (*spent > PICTURE_BYTES) {
-		husk_fail(err, HUSK_LIMIT, "pictures of more than %u MiB; use format \"jpeg\", max_width or fewer of them",
+		husk_fail(err, HUSK_LIMIT,
+			  "pictures of more than %u MiB; use format \"jpeg\", max_width or fewer of them",
 			  PICTURE_BYTES >> 20);
 		return NULL;
 	}
 	cleanup_free char *text = picture_base64((const uint8_t *)bytes.data, bytes.size);
-	json_t *document = text ? json_pack("{s:s, s:i, s:i, s:s}", "type", types[picture->format], "width", picture->width,
-					    "height", picture->height, "data", text)
+	json_t *document = text ? json_pack("{s:s, s:i, s:i, s:s}", "type", types[picture->format], "width",
+					    picture->width, "height", picture->height, "data", text)
 				: NULL;
 	if (!document)
 		husk_fail_memory(err);

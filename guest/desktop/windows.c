@@ -77,9 +77,10 @@ static bool is_hidden(struct display *d, xcb_window_t window)
 /* The place of a window with its frame. */
 static bool place_of(struct display *d, xcb_window_t window, int place[4])
 {
-	cleanup_free xcb_get_geometry_reply_t *size = xcb_get_geometry_reply(d->x, xcb_get_geometry(d->x, window), NULL);
-	cleanup_free xcb_translate_coordinates_reply_t *at = xcb_translate_coordinates_reply(
-		d->x, xcb_translate_coordinates(d->x, window, d->root, 0, 0), NULL);
+	cleanup_free xcb_get_geometry_reply_t *size =
+		xcb_get_geometry_reply(d->x, xcb_get_geometry(d->x, window), NULL);
+	cleanup_free xcb_translate_coordinates_reply_t *at =
+		xcb_translate_coordinates_reply(d->x, xcb_translate_coordinates(d->x, window, d->root, 0, 0), NULL);
 	cleanup_free xcb_get_property_reply_t *frame = property(d, window, d->atoms[ATOM_FRAME_EXTENTS], 4);
 	static const uint32_t none[4];
 	const uint32_t *edges = bytes_of(frame, 32) >= 16 ? xcb_get_property_value(frame) : none;
@@ -105,11 +106,11 @@ json_t *windows_list(struct display *d, struct husk_error *err)
 		int place[4];
 		if (!place_of(d, window, place)) /* it has just gone */
 			continue;
-		json_t *entry = json_pack("{s:I, s:o, s:o, s:I, s:i, s:i, s:i, s:i, s:b, s:b}", "id", (json_int_t)window, "title",
-					  title_of(d, window), "program", class_of(d, window), "pid",
-					  (json_int_t)number(d, window, d->atoms[ATOM_WM_PID]), "x", place[0], "y", place[1],
-					  "width", place[2], "height", place[3], "active", window == active, "minimized",
-					  is_hidden(d, window));
+		json_t *entry = json_pack(
+			"{s:I, s:o, s:o, s:I, s:i, s:i, s:i, s:i, s:b, s:b}", "id", (json_int_t)window, "title",
+			title_of(d, window), "program", class_of(d, window), "pid",
+			(json_int_t)number(d, window, d->atoms[ATOM_WM_PID]), "x", place[0], "y", place[1], "width",
+			place[2], "height", place[3], "active", window == active, "minimized", is_hidden(d, window));
 		if (json_array_append_new(windows, entry) < 0) {
 			husk_fail_memory(err);
 			return NULL;
@@ -126,7 +127,8 @@ size_t windows_count(struct display *d, const char *class, const char *title)
 	for (size_t i = 0; i < count; i++) {
 		xcb_window_t window = ((xcb_window_t *)xcb_get_property_value(list))[i];
 		cleanup_json json_t *name = class_of(d, window), *shown = title ? title_of(d, window) : NULL;
-		found += str_equal(json_string_value(name), class) && (!title || str_equal(json_string_value(shown), title));
+		found += str_equal(json_string_value(name), class) &&
+			 (!title || str_equal(json_string_value(shown), title));
 	}
 	return found;
 }
@@ -141,7 +143,8 @@ static int check(struct display *d, xcb_window_t window, struct husk_error *err)
 	for (size_t i = 0; i < count; i++)
 		if (((xcb_window_t *)xcb_get_property_value(list))[i] == window)
 			return 0;
-	return husk_fail_field(err, "window", "window %u is not on the screen; the action 'windows' lists those that are", window);
+	return husk_fail_field(err, "window",
+			       "window %u is not on the screen; the action 'windows' lists those that are", window);
 }
 
 static int ask(struct display *d, xcb_window_t window, enum atom what, const uint32_t data[5], struct husk_error *err)

@@ -18,17 +18,23 @@ static const char *const buttons[] = { "left", "middle", "right", NULL };
 static const char *const formats[] = { "png", "jpeg", "webp", NULL };
 
 static const struct option_spec desktop_options[] = {
-	OPTION('b', "button", OPTION_CHOICE, struct desktop_arguments, button, "NAME", "of click: left, middle or right (left)", .choices = buttons),
+	OPTION('b', "button", OPTION_CHOICE, struct desktop_arguments, button, "NAME",
+	       "of click: left, middle or right (left)", .choices = buttons),
 	OPTION('n', "count", OPTION_INTEGER, struct desktop_arguments, count, "N",
-	       "clicks (1; to 3 with the left button), notches of scroll (3), presses of key (1)", .min = 1, .max = 100),
-	OPTION('k', "keys", OPTION_STRING, struct desktop_arguments, keys, "KEYS", "hold these during the click, scroll or drag"),
+	       "clicks (1; to 3 with the left button), notches of scroll (3), presses of key (1)", .min = 1,
+	       .max = 100),
+	OPTION('k', "keys", OPTION_STRING, struct desktop_arguments, keys, "KEYS",
+	       "hold these during the click, scroll or drag"),
 	OPTION('s', "screenshot", OPTION_STRING, struct desktop_arguments, screenshot, "FILE",
 	       "afterwards, when the screen is still, write a picture of it ('-': to stdout)"),
 	OPTION('f', "format", OPTION_CHOICE, struct desktop_arguments, format, "NAME",
 	       "of the picture: png, jpeg or webp (by the name of the file, else png)", .choices = formats),
-	OPTION(0, "quality", OPTION_INTEGER, struct desktop_arguments, quality, "N", "of jpeg and webp (75)", .min = 1, .max = 100),
-	OPTION('r', "region", OPTION_STRING, struct desktop_arguments, region, "X0,Y0,X1,Y1", "only this part of the screen"),
-	OPTION(0, "max-width", OPTION_INTEGER, struct desktop_arguments, max_width, "PIXELS", "scale the picture down", .min = 1, .max = 8192),
+	OPTION(0, "quality", OPTION_INTEGER, struct desktop_arguments, quality, "N", "of jpeg and webp (75)", .min = 1,
+	       .max = 100),
+	OPTION('r', "region", OPTION_STRING, struct desktop_arguments, region, "X0,Y0,X1,Y1",
+	       "only this part of the screen"),
+	OPTION(0, "max-width", OPTION_INTEGER, struct desktop_arguments, max_width, "PIXELS", "scale the picture down",
+	       .min = 1, .max = 8192),
 	{ 0 },
 };
 
@@ -55,8 +61,8 @@ static int number(const char *word, int64_t min, int64_t max, int *out, struct h
 	int64_t value;
 
 	if (str_to_int64(word, min, max, &value) < 0)
-		return husk_fail(err, HUSK_INVALID, "desktop: '%.32s' is not a number from %lld to %lld", word, (long long)min,
-				 (long long)max);
+		return husk_fail(err, HUSK_INVALID, "desktop: '%.32s' is not a number from %lld to %lld", word,
+				 (long long)min, (long long)max);
 	*out = (int)value;
 	return 0;
 }
@@ -73,7 +79,8 @@ static json_t *point(char **words, struct husk_error *err)
 /* An action with the keys that are held; `coordinate` may be NULL. */
 static json_t *pointed(const struct order *order, const char *action, json_t *coordinate)
 {
-	return json_pack("{s:s, s:o*, s:s*}", "action", action, "coordinate", coordinate, "text", order->arguments->keys);
+	return json_pack("{s:s, s:o*, s:s*}", "action", action, "coordinate", coordinate, "text",
+			 order->arguments->keys);
 }
 
 /* ---- verbs ---- */
@@ -92,7 +99,8 @@ static json_t *verb_click(const struct order *order, struct husk_error *err)
 	bool left = !button || str_equal(button, "left");
 	if (count > 3 || (!left && count > 1)) {
 		json_decref(at);
-		husk_fail(err, HUSK_INVALID, "desktop click: --count is at most 3, and 1 with another button than the left");
+		husk_fail(err, HUSK_INVALID,
+			  "desktop click: --count is at most 3, and 1 with another button than the left");
 		return NULL;
 	}
 	return pointed(order, left ? many[count - 1] : str_equal(button, "right") ? "right_click" : "middle_click", at);
@@ -113,8 +121,8 @@ static json_t *verb_drag(const struct order *order, struct husk_error *err)
 		json_decref(from);
 		return NULL;
 	}
-	return json_pack("{s:s, s:o, s:o, s:s*}", "action", "left_click_drag", "start_coordinate", from, "coordinate", to, "text",
-			 order->arguments->keys);
+	return json_pack("{s:s, s:o, s:o, s:s*}", "action", "left_click_drag", "start_coordinate", from, "coordinate",
+			 to, "text", order->arguments->keys);
 }
 
 static json_t *verb_scroll(const struct order *order, struct husk_error *err)
@@ -129,7 +137,8 @@ static json_t *verb_scroll(const struct order *order, struct husk_error *err)
 		return NULL;
 	json_t *action = pointed(order, "scroll", at);
 	json_object_set_new(action, "scroll_direction", json_string(order->words[0]));
-	json_object_set_new(action, "scroll_amount", json_integer(order->arguments->count ? order->arguments->count : 3));
+	json_object_set_new(action, "scroll_amount",
+			    json_integer(order->arguments->count ? order->arguments->count : 3));
 	return action;
 }
 
@@ -145,7 +154,8 @@ static json_t *verb_type(const struct order *order, struct husk_error *err)
 static json_t *verb_key(const struct order *order, struct husk_error *err)
 {
 	int64_t count = order->arguments->count ? order->arguments->count : 1;
-	json_t *action = json_pack("{s:s, s:s, s:I}", "action", "key", "text", order->words[0], "repeat", (json_int_t)count);
+	json_t *action =
+		json_pack("{s:s, s:s, s:I}", "action", "key", "text", order->words[0], "repeat", (json_int_t)count);
 
 	if (!action)
 		husk_fail(err, HUSK_INVALID, "desktop key: the name is not valid UTF-8");
@@ -158,7 +168,8 @@ static json_t *verb_wait(const struct order *order, struct husk_error *err)
 	double seconds = order->count ? strtod(order->words[0], &end) : 1;
 
 	if (order->count && (end == order->words[0] || *end || !(seconds >= 0 && seconds <= 100))) {
-		husk_fail(err, HUSK_INVALID, "desktop wait: '%.32s' is not a number of seconds from 0 to 100", order->words[0]);
+		husk_fail(err, HUSK_INVALID, "desktop wait: '%.32s' is not a number of seconds from 0 to 100",
+			  order->words[0]);
 		return NULL;
 	}
 	return json_pack("{s:s, s:f}", "action", "wait", "duration", seconds);
@@ -185,8 +196,9 @@ static json_t *window_action(const struct order *order, const char *name, struct
 	int64_t window;
 
 	if (str_to_int64(order->words[0], 1, UINT32_MAX, &window) < 0) {
-		husk_fail(err, HUSK_INVALID, "desktop %s: '%.32s' is not the id of a window (husk desktop SANDBOX windows)",
-			  order->verb, order->words[0]);
+		husk_fail(err, HUSK_INVALID,
+			  "desktop %s: '%.32s' is not the id of a window (husk desktop SANDBOX windows)", order->verb,
+			  order->words[0]);
 		return NULL;
 	}
 	return json_pack("{s:s, s:I}", "action", name, "window", (json_int_t)window);
@@ -217,7 +229,8 @@ static json_t *verb_size(const struct order *order, struct husk_error *err)
 
 static json_t *verb_open(const struct order *order, struct husk_error *err)
 {
-	json_t *action = json_pack("{s:s, s:s}", "action", "open", "url", order->count ? order->words[0] : "about:blank");
+	json_t *action =
+		json_pack("{s:s, s:s}", "action", "open", "url", order->count ? order->words[0] : "about:blank");
 
 	if (!action)
 		husk_fail(err, HUSK_INVALID, "desktop open: the address is not valid UTF-8");
@@ -252,8 +265,8 @@ static const struct verb *verb_find(const char *name, struct husk_error *err)
 		names[i] = verbs[i].name;
 	}
 	const char *near = str_nearest(name, names, ARRAY_SIZE(names));
-	husk_fail(err, HUSK_INVALID, "desktop: '%.32s' is not known%s%s%s (husk desktop --help)", name, near ? "; did you mean '" : "",
-		  near ? near : "", near ? "'?" : "");
+	husk_fail(err, HUSK_INVALID, "desktop: '%.32s' is not known%s%s%s (husk desktop --help)", name,
+		  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 	return NULL;
 }
 
@@ -276,16 +289,19 @@ static int add_picture(struct order *order, struct husk_error *err)
 
 	if (str_equal(order->picture, "-") && isatty(STDOUT_FILENO)) {
 		json_decref(picture);
-		return husk_fail(err, HUSK_INVALID, "desktop: a picture is not for a terminal; name a file, as in screenshot screen.png");
+		return husk_fail(err, HUSK_INVALID,
+				 "desktop: a picture is not for a terminal; name a file, as in screenshot screen.png");
 	}
 	if (arguments->quality)
 		json_object_set_new(picture, "quality", json_integer(arguments->quality));
 	if (arguments->max_width)
 		json_object_set_new(picture, "max_width", json_integer(arguments->max_width));
 	if (arguments->region) {
-		if (sscanf(arguments->region, "%d,%d,%d,%d%n", &at[0], &at[1], &at[2], &at[3], &end) != 4 || arguments->region[end]) {
+		if (sscanf(arguments->region, "%d,%d,%d,%d%n", &at[0], &at[1], &at[2], &at[3], &end) != 4 ||
+		    arguments->region[end]) {
 			json_decref(picture);
-			return husk_fail(err, HUSK_INVALID, "desktop: region '%.64s' is not X0,Y0,X1,Y1", arguments->region);
+			return husk_fail(err, HUSK_INVALID, "desktop: region '%.64s' is not X0,Y0,X1,Y1",
+					 arguments->region);
 		}
 		json_object_set_new(picture, "region", json_pack("[i, i, i, i]", at[0], at[1], at[2], at[3]));
 	}
@@ -305,7 +321,8 @@ static json_t *given_request(const char *word, struct husk_error *err)
 	if (json_is_object(request))
 		return request;
 	json_decref(request);
-	husk_fail(err, HUSK_INVALID, "desktop act: not JSON, as in '[{\"action\": \"left_click\", \"coordinate\": [640, 400]}]'");
+	husk_fail(err, HUSK_INVALID,
+		  "desktop act: not JSON, as in '[{\"action\": \"left_click\", \"coordinate\": [640, 400]}]'");
 	return NULL;
 }
 
@@ -336,11 +353,13 @@ static int write_picture(const struct order *order, const json_t *answer, struct
 	cleanup_buf struct buf bytes = { 0 };
 
 	if (!json_is_string(data) ||
-	    base64_decode("screenshot", json_string_value(data), json_string_length(data), &bytes, err) < 0 || !bytes.size)
+	    base64_decode("screenshot", json_string_value(data), json_string_length(data), &bytes, err) < 0 ||
+	    !bytes.size)
 		return husk_fail(err, HUSK_PROTOCOL, "the sandbox sent no picture");
 	if (!str_equal(order->picture, "-"))
 		return file_write_atomic(order->picture, bytes.data, bytes.size, 0644, err);
-	return write_full(STDOUT_FILENO, bytes.data, bytes.size) < 0 ? husk_fail_errno(err, "cannot write the picture") : 0;
+	return write_full(STDOUT_FILENO, bytes.data, bytes.size) < 0 ? husk_fail_errno(err, "cannot write the picture")
+								     : 0;
 }
 
 static int print_windows(const json_t *list, struct husk_error *err)
@@ -358,7 +377,7 @@ static int print_windows(const json_t *list, struct husk_error *err)
 		table_cell(&table, json_string_value(json_object_get(window, "program")));
 		for (size_t n = 0; n < ARRAY_SIZE(numbers); n++)
 			table_cellf(&table, "%lld", (long long)json_integer_value(json_object_get(window, numbers[n])));
-		table_cell(&table, json_is_true(json_object_get(window, "active"))	? "active"
+		table_cell(&table, json_is_true(json_object_get(window, "active"))      ? "active"
 				   : json_is_true(json_object_get(window, "minimized")) ? "minimized"
 											: NULL);
 		table_cell(&table, json_string_value(json_object_get(window, "title")));

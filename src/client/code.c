@@ -109,7 +109,8 @@ static bool is_context(const void *data, const char *label)
 	const struct language *language;
 	const char *name;
 
-	return label_read(label, &language, &name) && language == session->language && str_equal(name, session->lines.name);
+	return label_read(label, &language, &name) && language == session->language &&
+	       str_equal(name, session->lines.name);
 }
 
 /* ---- talking to the kernel ---- */
@@ -203,7 +204,8 @@ static int follow(struct session *session, const char *id, int64_t deadline_ms, 
 
 /* ---- opening a context ---- */
 
-static int session_open(struct session *session, bool fresh, const struct husk_code_options *options, struct husk_error *err)
+static int session_open(struct session *session, bool fresh, const struct husk_code_options *options,
+			struct husk_error *err)
 {
 	cleanup_free char *label = str_format("code:%s:%s", session->language->name, session->lines.name);
 	struct husk_exec_options exec = {
@@ -385,7 +387,11 @@ static int context_end(struct husk *husk, const char *sandbox, const char *wante
 int husk_code_restart(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err)
 {
 	cleanup(session_close) struct session session = {
-		.lines = { .husk = husk, .sandbox = sandbox, .what = "context", .ended = context_ended, .data = &session },
+		.lines = { .husk = husk,
+			   .sandbox = sandbox,
+			   .what = "context",
+			   .ended = context_ended,
+			   .data = &session },
 	};
 	cleanup_free char *cwd = NULL;
 	const char *colon = strchr(context, ':');

@@ -8,6 +8,7 @@
  *
  * The answer is the guest's word. Its length is bounded by lines.h and its time below; an error is cut to what can be printed.
  */
+#include "client/desktop.h"
 #include "client/lines.h"
 
 #define LABEL "desktop:0"
@@ -28,9 +29,11 @@ static int helper_ended(struct lines *lines, const struct husk_process_event *ev
 {
 	lines_forget(lines, lines->pid, NULL);
 	if (event->exit_code == 127 || event->exit_code == 126)
-		return husk_fail(err, HUSK_UNAVAILABLE, "template is older than husk-desktop; build it again (husk template build)");
+		return husk_fail(err, HUSK_UNAVAILABLE,
+				 "template is older than husk-desktop; build it again (husk template build)");
 	if (event->signal)
-		return husk_fail(err, HUSK_GONE, "the desktop helper was killed by signal %d; the next call starts it afresh",
+		return husk_fail(err, HUSK_GONE,
+				 "the desktop helper was killed by signal %d; the next call starts it afresh",
 				 event->signal);
 	return husk_fail(err, HUSK_GONE, "the desktop helper ended with exit code %d; the next call starts it afresh",
 			 event->exit_code);
@@ -79,17 +82,35 @@ static int refused(const json_t *error, struct husk_error *err)
 	enum husk_code code = code_of(lines_text(error, "code"));
 
 	copy_printable(lines_text(error, "message"), message, sizeof(message));
+	if (!*message)
+		snprintf(message, sizeof(message), "the desktop helper gives no reason");
 	copy_printable(lines_text(error, "action"), action, sizeof(action));
 	copy_printable(lines_text(error, "field"), field, sizeof(field));
 	if (!json_is_integer(json_object_get(error, "index")) || index < 0 || index > 100000) {
 		if (code == HUSK_UNAVAILABLE)
 			return husk_fail(err, code, "sandbox has no desktop (%s); use -t desktop", message);
-		return code == HUSK_INVALID ? husk_fail_field(err, field, "%s", message) : husk_fail(err, code, "%s", message);
+		return code == HUSK_INVALID ? husk_fail_field(err, field, "%s", message)
+					    : husk_fail(err, code, "%s", message);
 	}
 	if (code != HUSK_INVALID)
 		return husk_fail(err, code, "action %d (%s): %s", (int)index, action, message);
-	cleanup_free char *where = str_format(*field && !str_equal(field, "action") ? "actions[%d].%s" : "actions[%d]", (int)index, field);
+	cleanup_free char *where =
+		str_format(*field && !str_equal(field, "action") ? "actions[%d].%s" : "actions[%d]", (int)index, field);
 	return husk_fail_field(err, where ? where : "actions", "action %d (%s): %s", (int)index, action, message);
+}
+
+int desktop_answer(json_t *object, char **text, struct husk_error *err)
+{
+	const json_t *error = json_object_get(object, "error");
+
+	if (error)
+		return refused(error, err);
+	if (!json_is_array(json_object_get(object, "results")))
+		return husk_fail(err, HUSK_PROTOCOL, "the desktop helper gave an answer without results");
+	json_object_del(object, "id");
+	json_object_del(object, "type");
+	*text = json_dumps(object, JSON_COMPACT);
+	return *text ? 0 : husk_fail_memory(err);
 }
 
 /* ---- the call ---- */
@@ -103,9 +124,9 @@ static json_t *request_of(const char *text, const char *id, struct husk_error *e
 		husk_fail_field(err, "request", "the request has more than %u MiB", REQUEST_MAX_BYTES >> 20);
 		return NULL;
 	}
-	json_t *request = !size					       ? json_object()
+	json_t *request = !size                                    ? json_object()
 			  : str_json_deeper(text, size, DEPTH_MAX) ? NULL
-								       : json_loads(text, JSON_REJECT_DUPLICATES, &where);
+								   : json_loads(text, JSON_REJECT_DUPLICATES, &where);
 	if (!json_is_object(request) || json_object_set_new(request, "id", json_string(id)) < 0) {
 		json_decref(request);
 		husk_fail_field(err, "request", "the request is not a JSON object, as in {\"actions\": []}");
@@ -159,7 +180,8 @@ static int follow(struct lines *lines, const char *id, json_t **out, struct husk
 			return -1;
 		if (got == 0) {
 			lines_forget(lines, lines->pid, NULL);
-			return husk_fail(err, HUSK_TIMEOUT, "the desktop helper did not answer within %d seconds and was ended",
+			return husk_fail(err, HUSK_TIMEOUT,
+					 "the desktop helper did not answer within %d seconds and was ended",
 					 ANSWER_LIMIT_MS / 1000);
 		}
 		if (str_equal(lines_text(object, "id"), id) && str_equal(lines_text(object, "type"), "end")) {
@@ -196,13 +218,5 @@ int husk_desktop_act(struct husk *husk, const char *sandbox, const struct husk_d
 	    lines_open(&lines, is_helper, NULL, &exec, START_LIMIT_MS, err) < 0 ||
 	    lines_send(&lines, request, err) < 0 || follow(&lines, id, &object, err) < 0)
 		return -1;
-	const json_t *error = json_object_get(object, "error");
-	if (error)
-		return refused(error, err);
-	if (!json_is_array(json_object_get(object, "results")))
-		return husk_fail(err, HUSK_PROTOCOL, "the desktop helper gave an answer without results");
-	json_object_del(object, "id");
-	json_object_del(object, "type");
-	*answer = json_dumps(object, JSON_COMPACT);
-	return *answer ? 0 : husk_fail_memory(err);
+	return desktop_answer(object, answer, err);
 }

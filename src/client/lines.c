@@ -93,7 +93,8 @@ static int wait_for_process(struct lines *lines, int timeout_ms, struct husk_err
 	if (lines->wait) {
 		if (lines->wait(lines->wait_data, p.fd, timeout_ms) >= 0)
 			return 0;
-		return husk_fail(err, HUSK_GONE, "nobody waits for %s '%s' any more; it goes on", lines->what, lines->name);
+		return husk_fail(err, HUSK_GONE, "nobody waits for %s '%s' any more; it goes on", lines->what,
+				 lines->name);
 	}
 	if (poll(&p, 1, timeout_ms) < 0 && errno != EINTR)
 		return husk_fail_errno(err, "cannot wait for %s '%s'", lines->what, lines->name);
@@ -123,8 +124,9 @@ static int read_more(struct lines *lines, int64_t deadline_ms, struct husk_error
 	buf_consume(&lines->text, lines->start);
 	lines->start = 0;
 	if (lines->text.size + event.size > LINES_MAX_BYTES)
-		return husk_fail(err, HUSK_LIMIT, "%s '%s' sent a result of more than %u MiB; write it to a file instead",
-				 lines->what, lines->name, LINES_MAX_BYTES >> 20);
+		return husk_fail(err, HUSK_LIMIT,
+				 "%s '%s' sent a result of more than %u MiB; write it to a file instead", lines->what,
+				 lines->name, LINES_MAX_BYTES >> 20);
 	return buf_append(&lines->text, event.data, event.size) < 0 ? husk_fail_memory(err) : 1;
 }
 
@@ -134,9 +136,8 @@ int lines_read(struct lines *lines, int64_t deadline_ms, json_t **out, struct hu
 
 	for (;;) {
 		size_t from = lines->start + searched;
-		char *newline = from < lines->text.size
-					? memchr(lines->text.data + from, '\n', lines->text.size - from)
-					: NULL;
+		char *newline =
+			from < lines->text.size ? memchr(lines->text.data + from, '\n', lines->text.size - from) : NULL;
 		if (!newline) {
 			searched = lines->text.size - lines->start;
 			/* The deadline also applies to a process that never stops sending. */

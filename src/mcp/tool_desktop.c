@@ -46,9 +46,8 @@ static int give(struct tool_call *call, json_t *answer, struct husk_error *err)
 	json_t *result, *results = json_object_get(answer, "results");
 	size_t i;
 
-	json_array_foreach(results, i, result)
-		if (show(call, json_object_get(result, "screenshot"), err) < 0)
-			return -1;
+	json_array_foreach(results, i,
+			   result) if (show(call, json_object_get(result, "screenshot"), err) < 0) return -1;
 	if (show(call, json_object_get(answer, "screenshot"), err) < 0 || say_results(call, answer, err) < 0)
 		return -1;
 	json_object_del(answer, "screenshot");
@@ -69,7 +68,8 @@ static int act(struct tool_call *call, json_t *request, struct husk_error *err)
 	if (husk_desktop_act(call->session->husk, call->sandbox, &options, &given, err) < 0) {
 		if (err->code == HUSK_UNAVAILABLE)
 			return husk_fail(err, HUSK_UNAVAILABLE,
-					 "sandbox %s has no desktop; create_sandbox with template \"desktop\" and memory_mb 2048 "
+					 "sandbox %s has no desktop; create_sandbox with template \"desktop\" and "
+					 "memory_mb 2048 "
 					 "makes one that has, and its id goes into 'sandbox'",
 					 call->sandbox);
 		return -1;
@@ -86,8 +86,8 @@ int tool_computer(struct tool_call *call, struct husk_error *err)
 	json_t *picture = json_is_false(wanted) ? json_false() : json_pack("{s:s}", "format", format ? format : "png");
 
 	return act(call,
-		   json_pack("{s:O?, s:O*, s:b, s:o}", "actions", actions, "space", json_object_get(call->arguments, "space"), "settle",
-			     true, "screenshot", picture),
+		   json_pack("{s:O?, s:O*, s:b, s:o}", "actions", actions, "space",
+			     json_object_get(call->arguments, "space"), "settle", true, "screenshot", picture),
 		   err);
 }
 
@@ -96,7 +96,7 @@ int tool_browser_open(struct tool_call *call, struct husk_error *err)
 	const char *url = tool_string(call, "url");
 
 	return act(call,
-		   json_pack("{s:[{s:s, s:s}], s:b, s:{s:s}}", "actions", "action", "open", "url", url ? url : "", "settle", true,
-			     "screenshot", "format", "png"),
+		   json_pack("{s:[{s:s, s:s}], s:b, s:{s:s}}", "actions", "action", "open", "url", url ? url : "",
+			     "settle", true, "screenshot", "format", "png"),
 		   err);
 }

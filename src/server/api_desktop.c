@@ -75,8 +75,8 @@ static int handle_state(struct request *request, struct husk_error *err)
 	cleanup_json json_t *answer = NULL;
 
 	if (request_query_known(request, no_query, err) < 0 ||
-	    act(request, json_pack("{s:[{s:s}, {s:s}]}", "actions", "action", "windows", "action", "cursor_position"), &answer,
-		err) < 0)
+	    act(request, json_pack("{s:[{s:s}, {s:s}]}", "actions", "action", "windows", "action", "cursor_position"),
+		&answer, err) < 0)
 		return -1;
 	const json_t *results = json_object_get(answer, "results");
 	json_t *windows = json_object_get(json_array_get(results, 0), "windows");
@@ -118,13 +118,14 @@ static int add_number(struct request *request, json_t *picture, const char *name
 
 static int read_picture(struct request *request, json_t *picture, bool *settle, struct husk_error *err)
 {
-	static const char *const known[] = { "format",	   "quality", "region", "max_width",
+	static const char *const known[] = { "format",     "quality", "region", "max_width",
 					     "max_height", "cursor",  "settle", NULL };
 	const char *format = request_query(request, "format"), *region = request_query(request, "region");
 	bool cursor = true;
 
 	if (request_query_known(request, known, err) < 0 || add_number(request, picture, "quality", 100, err) < 0 ||
-	    add_number(request, picture, "max_width", 8192, err) < 0 || add_number(request, picture, "max_height", 8192, err) < 0 ||
+	    add_number(request, picture, "max_width", 8192, err) < 0 ||
+	    add_number(request, picture, "max_height", 8192, err) < 0 ||
 	    request_query_bool(request, "cursor", true, &cursor, err) < 0 ||
 	    request_query_bool(request, "settle", false, settle, err) < 0)
 		return -1;
@@ -150,7 +151,8 @@ static int handle_screenshot(struct request *request, struct husk_error *err)
 		return -1;
 	const json_t *taken = json_object_get(answer, "screenshot"), *data = json_object_get(taken, "data");
 	const char *type = json_string_value(json_object_get(taken, "type"));
-	if (!json_is_string(data) || (!str_equal(type, "image/png") && !str_equal(type, "image/jpeg") && !str_equal(type, "image/webp")))
+	if (!json_is_string(data) ||
+	    (!str_equal(type, "image/png") && !str_equal(type, "image/jpeg") && !str_equal(type, "image/webp")))
 		return husk_fail(err, HUSK_PROTOCOL, "the desktop helper gave no picture");
 	if (base64_decode("screenshot", json_string_value(data), json_string_length(data), &bytes, err) < 0)
 		return husk_fail(err, HUSK_PROTOCOL, "the desktop helper gave a picture that is not base64");
@@ -168,14 +170,16 @@ static int handle_size(struct request *request, struct husk_error *err)
 
 	if (request_query_known(request, no_query, err) < 0 || fields_begin(&fields, request_json(request, err)) < 0)
 		return -1;
-	int64_t width = fields_int(&fields, "width", 0, 320, 4096), height = fields_int(&fields, "height", 0, 200, 4096);
+	int64_t width = fields_int(&fields, "width", 0, 320, 4096),
+		height = fields_int(&fields, "height", 0, 200, 4096);
 	if (fields_done(&fields, err) < 0)
 		return -1;
 	if (!width || !height)
 		return husk_fail_field(err, width ? "height" : "width", "%s is missing; give both, in pixels",
 				       width ? "height" : "width");
 	return act_empty(request,
-			 json_pack("{s:s, s:I, s:I}", "action", "resize", "width", (json_int_t)width, "height", (json_int_t)height),
+			 json_pack("{s:s, s:I, s:I}", "action", "resize", "width", (json_int_t)width, "height",
+				   (json_int_t)height),
 			 err);
 }
 
@@ -186,7 +190,8 @@ static int handle_clipboard_get(struct request *request, struct husk_error *err)
 	if (request_query_known(request, no_query, err) < 0 ||
 	    act(request, json_pack("{s:[{s:s}]}", "actions", "action", "get_clipboard"), &answer, err) < 0)
 		return -1;
-	return respond_json(request, 200, json_pack("{s:O?}", "text", json_object_get(first_result(answer), "text")), err);
+	return respond_json(request, 200, json_pack("{s:O?}", "text", json_object_get(first_result(answer), "text")),
+			    err);
 }
 
 static int handle_clipboard_put(struct request *request, struct husk_error *err)
@@ -210,13 +215,15 @@ static int handle_windows(struct request *request, struct husk_error *err)
 	if (request_query_known(request, no_query, err) < 0 ||
 	    act(request, json_pack("{s:[{s:s}]}", "actions", "action", "windows"), &answer, err) < 0)
 		return -1;
-	return respond_json(request, 200, json_pack("{s:O?}", "windows", json_object_get(first_result(answer), "windows")), err);
+	return respond_json(request, 200,
+			    json_pack("{s:O?}", "windows", json_object_get(first_result(answer), "windows")), err);
 }
 
 static int window_of(struct request *request, int64_t *out, struct husk_error *err)
 {
 	if (str_to_int64(request_path(request, "window"), 1, UINT32_MAX, out) < 0)
-		return husk_fail_field(err, "window", "'%.32s' is not the id of a window", request_path(request, "window"));
+		return husk_fail_field(err, "window", "'%.32s' is not the id of a window",
+				       request_path(request, "window"));
 	return 0;
 }
 
@@ -244,11 +251,13 @@ static int handle_window_put(struct request *request, struct husk_error *err)
 		json_array_append(actions, move);
 	json_decref(move);
 	if (focus)
-		json_array_append_new(actions, json_pack("{s:s, s:I}", "action", "focus_window", "window", (json_int_t)window));
+		json_array_append_new(actions,
+				      json_pack("{s:s, s:I}", "action", "focus_window", "window", (json_int_t)window));
 	if (fields_done(&fields, err) < 0 || json_array_size(actions) == 0) {
 		json_decref(actions);
 		return moves || focus ? -1
-				      : husk_fail_field(err, "focus", "nothing is asked for; give focus, x, y, width or height");
+				      : husk_fail_field(err, "focus",
+							"nothing is asked for; give focus, x, y, width or height");
 	}
 	if (act(request, json_pack("{s:o}", "actions", actions), &answer, err) < 0)
 		return -1;

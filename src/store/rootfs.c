@@ -7,9 +7,9 @@
  * links inside an unpacked root are never followed, because the root is untrusted.
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <signal.h>
 #include <sys/wait.h>
 
 #include "store/builder.h"

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 
+from lib import documents
 from lib.harness import *
 from lib.http import server
 from lib.png import pixels
@@ -212,6 +213,16 @@ def half_a_form_goes_on_in_forks_and_after_hibernation():
 
 
 @test
+def a_terminal_runs_commands():
+    box = machine()
+    sh(box, "gtk-launch xfce4-terminal >/dev/null 2>&1")
+    until(lambda: any(each["program"] == "Xfce4-terminal" and each["active"] for each in windows(box)), "the terminal", 60)
+    # What comes before the shell listens is kept by the terminal.
+    act(box, {"action": "type", "text": "echo \"$SHELL $TERM\" ä >/root/typed; env | grep -c PRELOAD >>/root/typed\n"})
+    assert_equal(sh(box, "until [ $(wc -l </root/typed) -ge 2 ]; do sleep 0.1; done 2>/dev/null; cat /root/typed"), "/bin/bash xterm-256color ä\n0")
+
+
+@test
 def what_is_not_possible_is_said():
     box = machine()
     wrong = (
@@ -312,6 +323,28 @@ def mcp(*calls):
         process.stdin.close()
         process.wait(30)
     return results
+
+
+@test
+def the_example_of_the_document_runs():
+    blocks = [lines for _, blocks in documents.sections(TOP / "docs/desktop.md") for kind, lines in blocks if kind == "console"]
+    with scratch() as place:
+        (place / "bin").mkdir()
+        (place / "bin/husk").symlink_to(HUSK)
+        env = environment({"HOME": str(place)})
+        env["PATH"] = f"{place}/bin:{env['PATH']}"
+        shell, names = documents.Shell(place, env), {}
+        try:
+            for command, printed in documents.commands(blocks[0]):
+                said, status = shell.run(documents.translate(names, command))
+                documents.check(command, printed, said, False)
+                documents.learn(names, printed, said)
+                assert status == 0 or any(line.startswith("husk: ") for line in printed), f"{command!r}: {said}"
+        finally:
+            shell.close()
+            husk("rm", "-f", "screen", code=None)
+        assert Shot((place / "page.png").read_bytes()).width == 1280
+        assert (place / "after.jpg").read_bytes().startswith(b"\xff\xd8\xff")
 
 
 @test
