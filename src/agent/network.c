@@ -11,9 +11,9 @@
 
 #define RESOLVER "/etc/resolv.conf"
 #define CERTIFICATES "/etc/ssl/certs"
-#define BUNDLE CERTIFICATES "/ca-certificates.crt"
+#define BUNDLE NETWORK_BUNDLE
 #define OWN_DIRECTORY "/usr/local/share/ca-certificates" /* update-ca-certificates makes the bundle from these files */
-#define OWN_FILE OWN_DIRECTORY "/husk.crt"
+#define OWN_FILE NETWORK_OWN_FILE
 #define BUNDLE_MAX (8u << 20)
 
 static int set_resolver(const char *address, struct husk_error *err)
