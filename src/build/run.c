@@ -138,22 +138,45 @@ static int fill_bind(struct build *build, const char *sandbox, const struct plan
 		       mount->target, step->user, err);
 }
 
-static int move_aside(struct build *build, const char *sandbox, const struct dockerfile_mount *mount, bool *moved,
-		      struct husk_error *err)
+/* What was at a target before its mount. */
+struct before {
+	bool moved; /* something, which is aside now */
+	char *made; /* nothing: the first folder on the way to it that has to be made, or the target */
+};
+
+static bool exists(struct build *build, const char *sandbox, const char *path)
+{
+	struct husk_file file = { 0 };
+	bool found = husk_file_stat(build->husk, sandbox, path, false, &file, NULL) == 0;
+
+	husk_file_free(&file);
+	return found;
+}
+
+static int move_aside(struct build *build, const char *sandbox, const struct dockerfile_mount *mount,
+		      struct before *before, struct husk_error *err)
 {
 	cleanup_free char *aside = str_format("%s" ASIDE, mount->target);
-	struct husk_file file = { 0 };
 
-	*moved = husk_file_stat(build->husk, sandbox, mount->target, false, &file, NULL) == 0;
-	husk_file_free(&file);
-	if (!aside)
+	before->made = strdup(mount->target);
+	if (!aside || !before->made)
 		return husk_fail_memory(err);
-	return *moved ? husk_file_move(build->husk, sandbox, mount->target, aside, err) : 0;
+	before->moved = exists(build, sandbox, mount->target);
+	if (before->moved)
+		return husk_file_move(build->husk, sandbox, mount->target, aside, err);
+	for (char *slash; (slash = strrchr(before->made, '/')) && slash > before->made;) {
+		*slash = '\0';
+		if (exists(build, sandbox, before->made)) {
+			*slash = '/';
+			break;
+		}
+	}
+	return 0;
 }
 
 /* One mount before the program starts. Secrets that are variables are added to *pairs by the caller. */
 static int mount_begin(struct build *build, const char *sandbox, const struct plan_step *step,
-		       struct dockerfile_mount *mount, bool *moved, struct husk_error *err)
+		       struct dockerfile_mount *mount, struct before *before, struct husk_error *err)
 {
 	if (mount->type == MOUNT_SECRET) {
 		const char *value = secret_value(build, secret_id(mount));
@@ -166,12 +189,12 @@ static int mount_begin(struct build *build, const char *sandbox, const struct pl
 			return 0;
 		if (!mount->target && !(mount->target = str_format("/run/secrets/%s", mount->id)))
 			return husk_fail_memory(err);
-		return move_aside(build, sandbox, mount, moved, err) < 0
+		return move_aside(build, sandbox, mount, before, err) < 0
 			       ? -1
 			       : write_text(build, sandbox, mount->target, mount->mode ? mount->mode : 0400, step->user,
 					    value, err);
 	}
-	if (move_aside(build, sandbox, mount, moved, err) < 0)
+	if (move_aside(build, sandbox, mount, before, err) < 0)
 		return -1;
 	if (mount->type == MOUNT_CACHE)
 		return fill_cache(build, sandbox, step, mount, err);
@@ -180,19 +203,21 @@ static int mount_begin(struct build *build, const char *sandbox, const struct pl
 	return fill_bind(build, sandbox, step, mount, err);
 }
 
-static int mount_end(struct build *build, const char *sandbox, const struct dockerfile_mount *mount, bool moved,
-		     bool keep, struct husk_error *err)
+static int mount_end(struct build *build, const char *sandbox, const struct dockerfile_mount *mount,
+		     const struct before *before, bool keep, struct husk_error *err)
 {
-	cleanup_free char *aside = mount->target ? str_format("%s" ASIDE, mount->target) : NULL;
 	struct husk_error why = { 0 };
 
-	if (!mount->target)
+	if (!before->made)
 		return 0;
+	cleanup_free char *aside = str_format("%s" ASIDE, mount->target);
+	if (!aside)
+		return husk_fail_memory(err);
 	if (keep && mount->type == MOUNT_CACHE)
 		keep_cache(build, sandbox, mount);
-	if (husk_file_remove(build->husk, sandbox, mount->target, &why) < 0 && why.code != HUSK_NOT_FOUND)
+	if (husk_file_remove(build->husk, sandbox, before->made, &why) < 0 && why.code != HUSK_NOT_FOUND)
 		return husk_fail(err, why.code, "%s", why.message);
-	return moved && aside ? husk_file_move(build->husk, sandbox, aside, mount->target, err) : 0;
+	return before->moved ? husk_file_move(build->husk, sandbox, aside, mount->target, err) : 0;
 }
 
 /* ---- the program ---- */
@@ -320,26 +345,28 @@ int step_run(struct build *build, const char *sandbox, const struct plan_step *s
 {
 	cleanup_strv char **storage = NULL;
 	cleanup_free struct husk_pair *pairs = NULL;
-	cleanup_free bool *moved = calloc(step->mount_count + 1, sizeof(*moved));
+	cleanup_free struct before *before = calloc(step->mount_count + 1, sizeof(*before));
 	struct husk_error later = { 0 };
 	size_t count = 0, mounted = 0;
 	int code = 0;
 
-	if (!moved || make_pairs(build, step, &storage, &pairs, &count, err) < 0)
-		return moved ? -1 : husk_fail_memory(err);
+	if (!before || make_pairs(build, step, &storage, &pairs, &count, err) < 0)
+		return before ? -1 : husk_fail_memory(err);
 	if (set_network(build, sandbox, step, false, err) < 0)
 		return -1;
 	for (; code == 0 && mounted < step->mount_count; mounted++)
-		code = mount_begin(build, sandbox, step, &step->mounts[mounted], &moved[mounted], err);
+		code = mount_begin(build, sandbox, step, &step->mounts[mounted], &before[mounted], err);
 	if (code == 0)
 		code = start_and_follow(build, sandbox, step, pairs, count, err);
 	if (code > 0)
 		report_failure(build, sandbox, step, pairs, count, code);
 	if (code == 0)
 		end_leftovers(build, sandbox);
-	for (size_t i = mounted; i-- > 0;)
-		if (mount_end(build, sandbox, &step->mounts[i], moved[i], code == 0, &later) < 0 && code == 0)
+	for (size_t i = mounted; i-- > 0;) {
+		if (mount_end(build, sandbox, &step->mounts[i], &before[i], code == 0, &later) < 0 && code == 0)
 			code = husk_fail(err, later.code, "%s", later.message);
+		free(before[i].made);
+	}
 	if (code == 0 && set_network(build, sandbox, step, true, err) < 0)
 		code = -1;
 	return code ? -1 : 0;
