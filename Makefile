@@ -70,7 +70,7 @@ KIT_SOURCES := $(call sources,src/base src/wire)
 VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/remote src/jail src/net src/engine src/engine/* src/store src/registry src/volume src/link) \
-	$(call sources,src/instance src/supervisor src/client src/workspace) \
+	$(call sources,src/instance src/supervisor src/client src/workspace src/build) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 MCP_SOURCES := $(call sources,src/mcp)

@@ -878,9 +878,11 @@ struct husk_image {
 	uint64_t bytes; /* of its layers as stored; other images may share some */
 	struct husk_image_layer *layers;
 	size_t layer_count;
-	char **command;              /* ENTRYPOINT and CMD; NULL: none */
-	char **environment;          /* NULL: none */
-	char *user, *cwd;            /* NULL: root; the user's home */
+	char **command;     /* ENTRYPOINT and CMD; NULL: none */
+	char **environment; /* NULL: none */
+	char *user, *cwd;   /* NULL: root; the user's home */
+	/* Everything that the image says, as its `config` in JSON: Labels, ExposedPorts, Healthcheck, StopSignal … */
+	char *config;
 	size_t sandboxes, snapshots; /* existing ones that were made from it */
 };
 void husk_image_free(struct husk_image *image);
@@ -918,6 +920,81 @@ int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **
 int husk_image_remove(struct husk *husk, const char *name, struct husk_error *err);
 /* Removes all images without sandboxes and snapshots. *count: how many; *bytes: of disk. */
 int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);
+
+/* ---- images of one's own ---- */
+
+struct husk_commit_options {
+	const char *name; /* of the image: [HOST[:PORT]/]NAME[:TAG] */
+	/* What the image says, as `config` of an OCI image in JSON; NULL: what the sandbox's own image or template says. */
+	const char *config;
+	const char *key; /* kept with the image, for husk_build; NULL: none */
+};
+/* Makes an image of the files of a sandbox: one layer, without Husk's files and without what every sandbox has of its own. The
+ * sandbox continues; files that are written meanwhile may be in it half-written. The image is in the store, as if pulled. */
+int husk_commit(struct husk *husk, const char *sandbox, const struct husk_commit_options *options,
+		struct husk_image **out, struct husk_error *err);
+/* Copies an image of the store into a new OCI image layout, a directory that must not exist or is empty: for skopeo, podman and
+ * buildah. */
+int husk_image_export(struct husk *husk, const char *name, const char *directory, struct husk_error *err);
+
+enum husk_build_kind {
+	HUSK_BUILD_STEP = 1, /* begins */
+	HUSK_BUILD_CACHED,   /* its result exists */
+	HUSK_BUILD_OUTPUT,   /* of the program that it runs */
+	HUSK_BUILD_DONE,     /* after duration_ms */
+	HUSK_BUILD_NOTE,     /* about the build, not about a step */
+};
+struct husk_build_event {
+	enum husk_build_kind kind;
+	size_t step, steps; /* from 1 on; 0: none */
+	const char *stage;  /* its name or number; NULL: none */
+	unsigned line;      /* in the Dockerfile */
+	const char *text;   /* the step as written, or output */
+	size_t size;        /* of the text */
+	bool error_output;  /* HUSK_BUILD_OUTPUT: to stderr */
+	int64_t duration_ms;
+};
+/* Where a step failed: its sandbox, which ends when the callback returns. */
+struct husk_build_failure {
+	const char *sandbox;
+	const char *user, *cwd;
+	const struct husk_pair *environment;
+	size_t environment_count;
+	unsigned line;
+	int exit_code; /* -1: the step failed before its program ended */
+};
+struct husk_dockerfile_options {
+	const char *name;                  /* of the image; without ':', '/' and '@' also of its template */
+	const char *dockerfile;            /* a file; NULL: Dockerfile in the context */
+	const char *text;                  /* its text instead; `dockerfile` is its name in errors then */
+	const char *context;               /* a directory; NULL: COPY and ADD have no files */
+	const char *target;                /* the stage to build; NULL: the last */
+	const struct husk_pair *arguments; /* ARG */
+	size_t argument_count;
+	const struct husk_pair *secrets; /* for RUN --mount=type=secret: id and value */
+	size_t secret_count;
+	const struct husk_egress *egress; /* of RUN; NULL: off */
+	const char *registries;           /* those that FROM may pull from (husk_image_allowed); NULL: all */
+	const char *isolation;
+	uint64_t memory_bytes, disk_bytes; /* of the sandboxes; 0: 2 GiB, and the base's */
+	uint32_t cpu_milli;
+	int64_t timeout_ms; /* of each RUN; 0: one hour */
+	bool no_cache;      /* run every step */
+	/* Called for each event, and at least every 200 ms while a program runs (then `event` is NULL). Non-zero: the build
+	 * ends with GONE. May be NULL. */
+	int (*progress)(void *data, const struct husk_build_event *event);
+	void (*failed)(void *data, const struct husk_build_failure *failure); /* may be NULL */
+	void *data;
+};
+/* Builds an image from a Dockerfile, and its template. Every RUN happens in a sandbox. Results of steps are kept as snapshots; a
+ * later build continues from them. INVALID, with file, line and column: the Dockerfile has an error or uses something that is not
+ * supported; nothing has run then. CONFLICT: a RUN ended with another status than 0. *fresh: something was made. For the owner of an instance of this host. */
+int husk_build(struct husk *husk, const struct husk_dockerfile_options *options, struct husk_image **out, bool *fresh,
+	       struct husk_error *err);
+/* Removes kept results of steps, oldest first, until at most `limit` bytes are left. husk_snapshot_list does not show them. */
+int husk_build_prune(struct husk *husk, uint64_t limit, size_t *count, uint64_t *bytes, struct husk_error *err);
+/* Metadata of the sandboxes and snapshots that hold a step. */
+#define HUSK_STEP_KEY "husk.step"
 
 /* ---- the instance ---- */
 
