@@ -70,7 +70,7 @@ KIT_SOURCES := $(call sources,src/base src/wire)
 VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/remote src/jail src/net src/engine src/engine/* src/store src/registry src/volume src/link) \
-	$(call sources,src/instance src/supervisor src/client src/workspace) \
+	$(call sources,src/instance src/supervisor src/client src/workspace src/build) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 MCP_SOURCES := $(call sources,src/mcp)
@@ -129,6 +129,12 @@ $(BUILD)/kernel/version: scripts/kernel | $(TOP)/.setup
 	@[ '$(KERNEL_FETCH)' = 0 ] || scripts/kernel $(@D) || echo 'make: no guest kernel: virtual machines will not work'
 	@touch $@
 
+# noVNC, for the page of desktops. A host whose apt cannot give it still builds; the page then says what is missing.
+$(TOP)/novnc/version: scripts/novnc | $(TOP)/.setup
+	@mkdir -p $(@D)
+	@scripts/novnc $(@D) || echo 'make: no noVNC: the live view of desktops will not work'
+	@touch $@
+
 # A current gVisor beside Debian's, which is years old; husk takes it when it is there. Only when asked for.
 runsc: $(TOP)/runsc ## build the current gVisor from its Go module; husk prefers it to Debian's
 $(TOP)/runsc: scripts/runsc scripts/gvisor/go.mod scripts/gvisor/go.sum
@@ -179,9 +185,18 @@ $(BUILD)/husk: $(CLI_OBJECTS) $(BUILD)/libhusk.a
 	$(Q)$(CC) $(LDFLAGS) $^ $(LIBRARIES) -o $@
 
 # A program of its own, so that the command line and the supervisors do not load an HTTP server with TLS.
-$(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/libhusk.a
+$(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/host/assets.o $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS) $^ -lmicrohttpd -lwslay $(LIBRARIES) -o $@
+
+# The files of its web pages, inside the program.
+$(BUILD)/assets.c: scripts/assets $(wildcard src/server/pages/*) $(TOP)/novnc/version
+	@mkdir -p $(@D)
+	$(Q)scripts/assets src/server/pages $(TOP)/novnc >$@
+$(BUILD)/host/assets.o: $(BUILD)/assets.c
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 # Links no more than it uses, and no library that would have to be loaded first: what runs beside a hostile guest should
 # be small, and every machine waits for its start.

@@ -5,7 +5,7 @@
  *     husk desktop box click 640 400 --screenshot after.png
  *     {"actions":[{"action":"left_click","coordinate":[640,400]}],"settle":true,"screenshot":{"format":"png"}}
  */
-#include "cli/cli.h"
+#include "cli/cmd_desktop_view.h"
 
 #define REQUEST_MAX (6u << 20)
 
@@ -423,6 +423,8 @@ static int finish(struct cli *cli, const struct order *order, char *text, struct
 
 static int desktop_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
+	if (desktop_view_has(argv[1]))
+		return desktop_view_run(cli, argv[0], argv[1], argv + 2, argc - 2, err);
 	struct order order = { .arguments = data, .verb = argv[1], .words = argv + 2, .count = argc - 2 };
 	const struct verb *verb = verb_find(argv[1], err);
 	cleanup_free char *answer = NULL, *text = NULL;
@@ -460,6 +462,9 @@ const struct cli_command cli_desktop = {
 		   "  windows, focus ID, close ID     the windows of the screen\n"
 		   "  size [WxH]                      show the size, or change it\n"
 		   "  open [URL]                      in the browser of the sandbox\n"
+		   "  view [control]                  a link to the live view; with control, to take over too\n"
+		   "  control [release]               who has taken over; give the desktop back\n"
+		   "  record [SECONDS], recordings    record the screen until Ctrl-C; list recordings\n"
 		   "  act JSON|-                      a list of actions, or a whole request (docs/desktop.md)\n"
 		   "\n"
 		   "The sandbox needs a desktop: husk create -t desktop --memory 2G\n",

@@ -135,6 +135,39 @@ static json_t *request_of(const char *text, const char *id, struct husk_error *e
 	return request;
 }
 
+/* ---- people and recordings ---- */
+
+static bool is_input(const json_t *action)
+{
+	static const char *const harmless[] = { "screenshot", "zoom", "cursor_position", "wait", "get_clipboard", "windows" };
+	const char *name = lines_text(action, "action");
+
+	for (size_t i = 0; i < ARRAY_SIZE(harmless); i++)
+		if (str_equal(name, harmless[i]))
+			return false;
+	return true;
+}
+
+/* While a person is in control, an agent may look, but not act. What it does is part of recordings. */
+static int admit(struct husk *husk, const char *sandbox, const json_t *actions, struct husk_error *err)
+{
+	size_t index;
+	json_t *action;
+	bool acts = false;
+
+	json_array_foreach (actions, index, action)
+		acts |= is_input(action);
+	if (acts && husk_control_check(husk, sandbox, err) < 0)
+		return -1;
+	json_array_foreach (actions, index, action) {
+		cleanup_free char *text = json_dumps(action, JSON_COMPACT);
+		struct husk_error why = { 0 };
+		if (text && husk_recording_note(husk, sandbox, text, &why) < 0)
+			log_line(LOG_WARN, "an action of %s is missing in a recording: %s", sandbox, why.message);
+	}
+	return 0;
+}
+
 /* Reads until the answer to our own request. */
 static int follow(struct lines *lines, const char *id, json_t **out, struct husk_error *err)
 {
@@ -181,7 +214,8 @@ int husk_desktop_act(struct husk *husk, const char *sandbox, const struct husk_d
 	if (random_id("act-", 20, id) < 0)
 		return husk_fail_errno(err, "no random bytes for a request id");
 	cleanup_json json_t *request = request_of(options->request, id, err), *object = NULL;
-	if (!request || lines_open(&lines, is_helper, NULL, &exec, START_LIMIT_MS, err) < 0 ||
+	if (!request || admit(husk, sandbox, json_object_get(request, "actions"), err) < 0 ||
+	    lines_open(&lines, is_helper, NULL, &exec, START_LIMIT_MS, err) < 0 ||
 	    lines_send(&lines, request, err) < 0 || follow(&lines, id, &object, err) < 0)
 		return -1;
 	return desktop_answer(object, answer, err);

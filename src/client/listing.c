@@ -68,7 +68,19 @@ static int by_path(const void *a, const void *b)
 			       ((const struct listed *)b)->change.file.path);
 }
 
-static int load(struct listing *listing, const struct buf *arguments, struct husk_error *err)
+/* An agent from before listings by time ignores that argument, and lists no directory that has lost a name. */
+static int check_since(const struct call_event *end, int64_t since_ns, struct husk_error *err)
+{
+	if (since_ns < 0 || wire_get_int(end->data, end->size, TAG_CTIME_NS, -1) == since_ns)
+		return 0;
+	return husk_fail(
+		err, HUSK_UNAVAILABLE,
+		"the template of this sandbox was built by an older husk, whose agent has no workspaces; build it "
+		"again (husk template build), and use a new sandbox");
+}
+
+/* `since_ns` -1: not by time. */
+static int load(struct listing *listing, const struct buf *arguments, int64_t since_ns, struct husk_error *err)
 {
 	cleanup_call struct call *call = NULL;
 	struct call_event event = { 0 };
@@ -79,6 +91,8 @@ static int load(struct listing *listing, const struct buf *arguments, struct hus
 			result = listing_add(listing, &event, err);
 	if (result == 0)
 		result = wire_end_status(event.data, event.size, err);
+	if (result == 0)
+		result = check_since(&event, since_ns, err);
 	if (result == 0 && listing->count)
 		qsort(listing->entries, listing->count, sizeof(*listing->entries), by_path);
 	return result;
@@ -90,7 +104,7 @@ int listing_load(struct listing *listing, const char *path, bool all, struct hus
 	int bad = wire_put_string(&arguments, TAG_PATH, path);
 
 	bad |= wire_put_int(&arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
-	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, err);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, -1, err);
 }
 
 int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err)
@@ -100,5 +114,5 @@ int listing_load_since(struct listing *listing, const char *path, int64_t since_
 
 	bad |= wire_put_int(&arguments, TAG_FLAGS, CHANGES_ALL);
 	bad |= wire_put_int(&arguments, TAG_CTIME_NS, since_ns);
-	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, err);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, since_ns, err);
 }

@@ -33,6 +33,7 @@ static const struct tool tools[] = {
 	{ "checkpoint_sandbox", tool_checkpoint_sandbox },
 	{ "rewind_sandbox", tool_rewind_sandbox },
 	{ "promote_sandbox", tool_promote_sandbox },
+	{ "merge_sandbox", tool_merge_sandbox },
 	{ "diff_sandbox", tool_diff_sandbox },
 	{ "hibernate_sandbox", tool_hibernate_sandbox },
 	{ "kill_sandbox", tool_kill_sandbox },

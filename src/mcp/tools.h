@@ -50,6 +50,7 @@ int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_promote_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_merge_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_diff_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_hibernate_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_kill_sandbox(struct tool_call *call, struct husk_error *err);

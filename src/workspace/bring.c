@@ -8,12 +8,15 @@
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 
 #include "client/listing.h"
 #include "workspace/host.h"
 #include "workspace/record.h"
+#include "workspace/redact.h"
 
 #define CHUNK (256u << 10)
+#define CONFIG_MAX (1u << 20) /* of git, which is read as a whole */
 #define WORKSPACE_PATH "/workspace"
 
 struct bring {
@@ -131,6 +134,34 @@ static const char *judge(const char *name, const struct stat *status, const char
 	return "it is a socket, a pipe or a device";
 }
 
+/* git's configuration without credentials takes the place of the file. */
+static int redact_file(const struct bring *bring, const char *name, int *fd, struct stat *status,
+		       struct husk_error *err)
+{
+	cleanup_buf struct buf text = { 0 }, out = { 0 };
+
+	if (!redact_applies(name))
+		return 0;
+	if (status->st_size > (off_t)CONFIG_MAX)
+		return husk_fail(err, HUSK_LIMIT, "'%s' is larger than %u bytes", name, CONFIG_MAX);
+	if (buf_reserve(&text, (size_t)status->st_size + 1) < 0)
+		return husk_fail_memory(err);
+	ssize_t size = pread(*fd, text.data, (size_t)status->st_size, 0);
+	if (size < 0)
+		return husk_fail_errno(err, "cannot read '%s'", name);
+	int changed = redact_config(text.data, (size_t)size, &out);
+	if (changed <= 0)
+		return changed < 0 ? husk_fail_memory(err) : 0;
+	cleanup_close int copy = memfd_create("husk-config", MFD_CLOEXEC);
+	if (copy < 0 || write_full(copy, out.data, out.size) < 0 || lseek(copy, 0, SEEK_SET) < 0)
+		return husk_fail_errno(err, "cannot copy '%s'", name);
+	fd_close(fd);
+	*fd = steal_fd(&copy);
+	status->st_size = (off_t)out.size;
+	leave_out(bring, name, "the credentials in it stay here; the rest of it went in");
+	return 0;
+}
+
 static int pack_entry(struct bring *bring, struct archive *archive, const char *name, struct husk_error *err)
 {
 	const char *base;
@@ -152,6 +183,8 @@ static int pack_entry(struct bring *bring, struct archive *archive, const char *
 		fd = openat(parent, base, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 		if (fd < 0 || fstat(fd, &status) < 0)
 			return husk_fail_errno(err, "cannot open '%s'", name);
+		if (redact_file(bring, name, &fd, &status, err) < 0)
+			return -1;
 	}
 	struct record_entry *entry = record_add(bring->record, name, err);
 	if (!entry)
@@ -258,6 +291,14 @@ static int note_copies(struct husk *husk, struct record *record, struct husk_err
 	return 0;
 }
 
+/* Now, and not at the first apply, an agent is found that cannot list by time. */
+static int check_agent(struct husk *husk, const struct record *record, struct husk_error *err)
+{
+	cleanup_listing struct listing listing = { .husk = husk, .sandbox = record->sandbox };
+
+	return listing_load_since(&listing, record->path, record->since_ns, err);
+}
+
 /* ---- the call ---- */
 
 static int fill_record(struct record *record, const struct husk_workspace_options *options, struct husk_error *err)
@@ -302,7 +343,7 @@ int husk_workspace_bring(struct husk *husk, const char *sandbox, const struct hu
 		return -1;
 	record.all = !is_git;
 	record_sort(&record);
-	if (note_copies(husk, &record, err) < 0)
+	if (note_copies(husk, &record, err) < 0 || check_agent(husk, &record, err) < 0)
 		return -1;
 	return record_save(&record, err);
 }

@@ -119,6 +119,21 @@ def test_in_and_back():
 
 
 @test
+def test_credentials_of_git_stay():
+    with scratch() as directory:
+        git(directory, "init", "-q")
+        git(directory, "config", "remote.origin.url", "https://ada:token-in-a-url@example.com/r.git")
+        git(directory, "config", "http.https://example.com/.extraheader", "Authorization: Basic header-value")
+        write(directory, file="text\n")
+        made = husk("create", "--workspace", directory)
+        box = adopt(made.text.strip())
+        assert_in(".git/config", made.error)
+        assert_equal(inside(box, "git config remote.origin.url"), "https://example.com/r.git")
+        assert_equal(inside(box, "grep -rE 'token-in-a-url|header-value' . | wc -l"), "0")
+        assert_in("token-in-a-url", git(directory, "config", "remote.origin.url"), "the caller's own is as it was")
+
+
+@test
 def test_the_patch_applies():
     with workspace() as (directory, box):
         inside(box, "sed -i 's/line 9/line nine/' text.txt; rm gone; echo n >n; ln -s text.txt l; chmod 700 src/main.c; echo ' ' >>src/main.c")

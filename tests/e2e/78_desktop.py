@@ -386,7 +386,7 @@ def e2b(command, where):
 
 @test
 def e2b_desktop_for_javascript():
-    e2b([node(), "suite.mjs"], installed("desktop"))
+    e2b([node(), "suite.mjs"], installed("e2b-desktop"))
 
 
 @test
@@ -395,7 +395,7 @@ def e2b_desktop_for_python():
         python = pypi.environment(("e2b-desktop==2.7.2",), "e2b-desktop") / "bin/python"
     except (AssertionError, subprocess.TimeoutExpired) as error:
         raise Skip(f"PyPI cannot be reached: {str(error)[-200:]}") from error
-    e2b([python, "suite.py"], TOP / "tests/compat/desktop")
+    e2b([python, "suite.py"], TOP / "tests/compat/e2b-desktop")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 /*
- * The table of threeway.h, the merge of text, and the names and links that may be written on the caller's side.
+ * The table of threeway.h, the merge of text, and the names and links that may be written on the caller's side,
+ * and the credentials that stay there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,6 +9,7 @@
 #include <cmocka.h>
 
 #include "workspace/host.h"
+#include "workspace/redact.h"
 #include "workspace/threeway.h"
 
 static const struct version none = { 0 };
@@ -118,11 +120,39 @@ static void test_links(void **state)
 	assert_false(link_stays_inside("a", ""));
 }
 
+static void check_redacted(const char *text, const char *wanted)
+{
+	struct buf out = { 0 };
+
+	assert_int_equal(redact_config(text, strlen(text), &out), strcmp(text, wanted) != 0);
+	assert_string_equal(out.data ? out.data : "", wanted);
+	buf_free(&out);
+}
+
+static void test_credentials(void **state)
+{
+	(void)state;
+	check_redacted("", "");
+	check_redacted("[remote \"o\"]\n\turl = https://ada:pw@h/r.git\n", "[remote \"o\"]\n\turl = https://h/r.git\n");
+	check_redacted("url = HTTP://token@h:8080/a@b\nx = 1", "url = HTTP://h:8080/a@b\nx = 1");
+	check_redacted("[url \"https://a:p@q@h/\"]\ninsteadOf = x:", "[url \"https://h/\"]\ninsteadOf = x:");
+	check_redacted("url = ssh://git@h/r\nurl = git@h:r\n", "url = ssh://git@h/r\nurl = git@h:r\n");
+	check_redacted("a = 1\n  ExtraHeader=Authorization: Basic x\nb = 2\n", "a = 1\nb = 2\n");
+	check_redacted("extraheader = a \\\n  secret \\\n more\nb\n", "b\n");
+	check_redacted("extraheaders = 1\nextraheader", "extraheaders = 1\nextraheader");
+	assert_true(redact_applies(".git/config"));
+	assert_true(redact_applies("sub/.git/modules/m/config"));
+	assert_true(redact_applies(".git/worktrees/w/config.worktree"));
+	assert_false(redact_applies("config"));
+	assert_false(redact_applies(".git/description"));
+	assert_false(redact_applies("x.git/config"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_verdicts), cmocka_unit_test(test_modes), cmocka_unit_test(test_text),
-		cmocka_unit_test(test_names),    cmocka_unit_test(test_links),
+		cmocka_unit_test(test_names),    cmocka_unit_test(test_links), cmocka_unit_test(test_credentials),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,12 +19,17 @@ from . import _shapes
 from ._model import Model
 from ._model import parse_time as parse_time
 from ._shapes import (
+    BrowserInfo as BrowserInfo,
     Change as Change,
     Checkpoint as Checkpoint,
+    Control as Control,
     Egress as Egress,
     EgressEvent as EgressEvent,
+    Link as Link,
     ProcessInfo as ProcessInfo,
+    Merged as Merged,
     Promoted as Promoted,
+    Recording as Recording,
     Rewound as Rewound,
     SandboxEvent as SandboxEvent,
     SandboxInfo as SandboxInfo,

@@ -1,6 +1,7 @@
 /** The screen of a sandbox (template "desktop"): look at it, click and type. Coordinates are pixels from the upper left. */
+import { DesktopView } from "./desktop_view.js";
 import { type Signal, type Window } from "./models.js";
-import { bytes, type Query, type Transport } from "./transport.js";
+import { bytes, type Query } from "./transport.js";
 
 /** One of the actions of docs/desktop.md, such as `{ action: "left_click", coordinate: [640, 400] }`. */
 export interface DesktopAction {
@@ -66,12 +67,7 @@ function place(x: number | undefined, y: number | undefined): [number, number] |
   return x === undefined || y === undefined ? undefined : [x, y];
 }
 
-export class Desktop {
-  constructor(
-    private readonly transport: Transport,
-    private readonly sandboxPath: string,
-  ) {}
-
+export class Desktop extends DesktopView {
   private get path(): string {
     return `${this.sandboxPath}/desktop`;
   }

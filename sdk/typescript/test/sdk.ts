@@ -214,6 +214,22 @@ test("what changed", async () => {
   assert.equal((await box.exec("cat /root/diff-me")).stdout, "x\n");
 });
 
+test("merge and explore", async () => {
+  const [left, right] = await box.fork(2);
+  await left!.exec("echo l >/root/left");
+  assert.deepEqual((await right!.merge(left!, { path: "/root", dryRun: true })).written, false);
+  assert.deepEqual((await right!.merge(left!, { path: "/root" })).changes.map((each) => each.path), ["/root/left"]);
+  assert.equal((await right!.exec("cat /root/left")).stdout, "l\n");
+  await Promise.all([left!.kill(), right!.kill()]);
+
+  const branches = await box.explore(["echo 2 >/root/best", "exit 1", "echo 30 >/root/best"], "cat /root/best");
+  assert.deepEqual(branches.map((each) => [each.score, each.kept]), [[30, true], [2, false], [undefined, false]]);
+  assert.equal((await box.exec("cat /root/best")).stdout, "30\n");
+  const beam = await box.explore([async (fork) => (await fork.exec("echo 7")).stdout, "true"], (_, result) => Number(result) || 0, { keep: 2 });
+  assert.deepEqual(beam.map((each) => each.kept), [true, true]);
+  await Promise.all(beam.map((each) => each.sandbox.kill()));
+});
+
 test("extend, metadata, stats, events, logs, list, connect", async () => {
   assert.ok(Date.parse((await box.extend(900))!) > Date.now());
   await box.setMetadata({ suite: "typescript", step: "2" });

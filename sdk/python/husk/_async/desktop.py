@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, List
 
-from .._http import Request, given, path
+from .._http import Request, given
 from ..models import DesktopAnswer, Window
-from .client import AsyncClient
+from .desktop_view import AsyncDesktopView
 
 Point = Sequence[float]
 # A call waits and holds for 100 seconds at most; the browser takes its time to start.
 LIMIT_SECONDS = 320.0
 
 
-class AsyncDesktop:
+class AsyncDesktop(AsyncDesktopView):
     """Coordinates are pixels from the upper left. Each call acts, waits until the screen is still (settle=False: does not),
     and returns when that is done.
 
@@ -23,13 +23,6 @@ class AsyncDesktop:
         sandbox.desktop.type("Grüße")
         picture = sandbox.desktop.screenshot()
     """
-
-    def __init__(self, client: AsyncClient, sandbox: str) -> None:
-        self._client = client
-        self._sandbox = sandbox
-
-    def _path(self, *more: object) -> str:
-        return path("sandboxes", self._sandbox, "desktop", *more)
 
     async def act(
         self,
