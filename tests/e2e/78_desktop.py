@@ -204,7 +204,9 @@ def a_form_is_filled_in():
 @test
 def half_a_form_goes_on_in_forks_and_after_hibernation():
     box, origin = browsing()
-    act(box, {"action": "left_click", "coordinate": at(origin, 300, 20)}, {"action": "type", "text": "half"})
+    act(box, {"action": "left_click", "coordinate": at(origin, 580, 20)})
+    until(lambda: shot(box).at(*at(origin, 300, 35)) == YELLOW, "the focus")
+    act(box, {"action": "type", "text": "half"})
     copies = [adopt(each) for each in husk("fork", box, "--count", "2", timeout=180).text.split()]
     for number, each in enumerate([*copies, box]):
         act(each, {"action": "type", "text": f" and {number}"})
