@@ -32,8 +32,6 @@ static const struct {
 	{ "shell", .command = { "run", "-it" }, .form = ALIAS_BARE },
 	{ "shell", .command = { "exec", "-it" } },
 	{ "ssh", .command = { "exec", "-it" } },
-	{ "commit", .command = { "snapshot", "create" } },
-	{ "build", .command = { "template", "build" } },
 	{ "images", .command = { "image", "ls" } },
 	{ "rmi", .command = { "image", "rm" } },
 	{ "templates", .command = { "template", "ls" } },

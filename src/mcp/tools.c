@@ -39,6 +39,8 @@ static const struct tool tools[] = {
 	{ "kill_sandbox", tool_kill_sandbox },
 	{ "expose_port", tool_expose_port },
 	{ "egress_log", tool_egress_log },
+	{ "computer", tool_computer },
+	{ "browser_open", tool_browser_open },
 };
 
 /* ---- definitions ---- */

@@ -33,6 +33,7 @@ int routes_setup(struct husk_error *err)
 						      exec_routes,
 						      pty_routes,
 						      code_routes,
+						      desktop_routes,
 						      file_routes,
 						      port_routes,
 						      mcp_routes,
@@ -40,6 +41,9 @@ int routes_setup(struct husk_error *err)
 						      volume_routes,
 						      wire_routes,
 						      owner_routes,
+						      desktop_view_routes,
+						      recording_routes,
+						      browser_routes,
 						      NULL };
 
 	all_count = 0;

@@ -38,6 +38,8 @@ NO_TOOL(tool_hibernate_sandbox)
 NO_TOOL(tool_kill_sandbox)
 NO_TOOL(tool_expose_port)
 NO_TOOL(tool_egress_log)
+NO_TOOL(tool_computer)
+NO_TOOL(tool_browser_open)
 
 static void must(bool holds)
 {

@@ -3,6 +3,8 @@
 import { randomUUID } from "node:crypto";
 
 import { ExecError } from "./errors.js";
+import { Browser } from "./browser.js";
+import { Desktop } from "./desktop.js";
 import { explore, type Branch, type ExploreOptions, type Plan, type Score } from "./explore.js";
 import { Filesystem } from "./filesystem.js";
 import {
@@ -161,12 +163,17 @@ function connectionOf(options: ConnectionOptions): ConnectionOptions {
 
 export class Sandbox {
   readonly filesystem: Filesystem;
+  readonly desktop: Desktop;
+  /** The browser of the desktop, for programs. */
+  readonly browser: Browser;
 
   private constructor(
     private readonly transport: Transport,
     private latest: SandboxInfo,
   ) {
     this.filesystem = new Filesystem(transport, this.path);
+    this.desktop = new Desktop(transport, this.path);
+    this.browser = new Browser(transport, this.path);
   }
 
   get id(): string {

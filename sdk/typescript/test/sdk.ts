@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
 import type { AddressInfo } from "node:net";
 import {
-  AuthenticationError, ConnectionError, ExecError, InvalidError, NotFoundError, Sandbox, snapshots, templates, toolbox, volumes,
+  AuthenticationError, ConnectionError, ExecError, HuskError, InvalidError, NotFoundError, Sandbox, UnavailableError, snapshots,
+  templates, toolbox, volumes,
   type Pty, type FileChange,
 } from "@husk/sdk";
 
@@ -44,6 +45,16 @@ test("output as it comes, by callback and by iteration", async () => {
   assert.equal(kinds[0], "start");
   assert.equal(kinds.at(-1), "exit");
   assert.ok(kinds.includes("stdout") && kinds.includes("stderr"));
+});
+
+test("a desktop, where there is none", async () => {
+  const none = (error: unknown) => error instanceof UnavailableError && /-t desktop/.test(error.message);
+  await assert.rejects(box.desktop.act([{ action: "left_click", coordinate: [1, 2] }], { screenshot: { maxWidth: 100 } }), none);
+  await assert.rejects(box.desktop.screenshot({ format: "jpeg", region: [0, 0, 5, 5] }), none);
+  await assert.rejects(box.desktop.click({ x: 1, y: 2, button: "right" }), none);
+  await assert.rejects(box.desktop.setClipboard("x"), none);
+  await assert.rejects(box.desktop.windows(), none);
+  await assert.rejects(box.desktop.act([], { space: { width: 0, height: 1 } }), HuskError);
 });
 
 test("aborting kills the command", async () => {

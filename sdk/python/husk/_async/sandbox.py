@@ -39,7 +39,9 @@ from ..models import (
 )
 from . import code as codes
 from ._io import opening
+from .browser import AsyncBrowser
 from .client import AsyncClient
+from .desktop import AsyncDesktop
 from .explore import AsyncBranch, Plan, Score, explore
 from .filesystem import AsyncFilesystem
 from .processes import (
@@ -103,6 +105,8 @@ class AsyncSandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = AsyncFilesystem(client, info.id)
+        self.desktop = AsyncDesktop(client, info.id)
+        self.browser = AsyncBrowser(client, info.id)
         client._use(self)
 
     # ---- finding and making ----

@@ -40,7 +40,9 @@ from ..models import (
 )
 from . import code as codes
 from ._io import opening
+from .browser import Browser
 from .client import Client
+from .desktop import Desktop
 from .explore import Branch, Plan, Score, explore
 from .filesystem import Filesystem
 from .processes import (
@@ -104,6 +106,8 @@ class Sandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = Filesystem(client, info.id)
+        self.desktop = Desktop(client, info.id)
+        self.browser = Browser(client, info.id)
         client._use(self)
 
     # ---- finding and making ----
