@@ -120,6 +120,10 @@ struct husk_egress {
 	uint64_t limit_bytes;       /* in total, both directions; 0: no limit */
 	uint64_t limit_rate;        /* bytes per second, both directions; 0: no limit */
 	uint32_t limit_connections; /* at one time; 0: 512 */
+	/* Certificates (PEM, at most 64 KiB) that programs in the sandbox trust in addition to those of the template. NULL: the
+	 * setting network.trust of the machine; "": none. If only `trust` is set in the create options, the rest of the policy is
+	 * the template's or the parent's. */
+	const char *trust;
 };
 
 /* A volume, mounted as a directory of a sandbox. */
@@ -542,6 +546,69 @@ void husk_change_list_free(struct husk_change **list); /* NULL-terminated list *
 int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			    struct husk_error *err);
 
+/* ---- workspaces: a directory of the caller, copied into a sandbox and applied back ---- */
+
+struct husk_workspace_options {
+	const char *directory; /* of the caller; nothing of it is mounted */
+	const char *path;      /* in the guest, absolute; NULL: /workspace */
+	bool all;              /* also the files that git ignores */
+	const char *user;      /* who owns the copies; NULL: the USER of the image, otherwise root */
+	/* Called for each file that stays out (sockets, devices, links that lead outside); NULL: nobody. From another thread. */
+	void (*left_out)(void *data, const char *name, const char *why);
+	void *data;
+};
+/* Copies the directory into the sandbox, with .git, and remembers each file as it is now: the base of husk_workspace_diff and
+ * husk_workspace_apply. The record is on the caller's side (<home>/workspaces, or ~/.local/state/husk for the sandbox of a
+ * server). Forks of the sandbox have the workspace too. */
+int husk_workspace_bring(struct husk *husk, const char *sandbox, const struct husk_workspace_options *options,
+			 struct husk_error *err);
+
+/* One path of a merge. */
+struct husk_merge_entry {
+	char *path; /* relative to the workspace, or absolute in a merge of sandboxes */
+	enum husk_change_kind kind;
+	bool merged;    /* both sides had changed it, and the text of both is in it */
+	char *conflict; /* one phrase; NULL: none */
+	bool resolved;  /* the conflict was resolved as the options said */
+};
+struct husk_merged {
+	struct husk_merge_entry *entries; /* by path */
+	size_t count;
+	size_t conflicts;           /* that are not resolved */
+	bool written;               /* false: nothing was written */
+	char *target;               /* the directory, or the sandbox */
+	char **left_out, **reasons; /* paths that are never written, and why; NULL: none */
+	size_t ignored;             /* new files that git ignores in the directory */
+};
+void husk_merged_free(struct husk_merged *merged);
+struct husk_merge_options {
+	bool dry_run;
+	/* NULL: with a conflict nothing is written. "markers": text gets conflict markers, and other conflicts keep the target's
+	 * version. "ours": the target's version. "theirs": the version of the sandbox that the changes come from. */
+	const char *conflicts;
+	uint64_t limit_bytes; /* of changed files; 0: 1 GiB */
+};
+/* Writes what the sandbox changed in its workspace back to the directory: only that, three-way against what has changed there
+ * meanwhile, all or nothing. With conflicts it returns 0 too, and nothing is written unless the options say how. Never written:
+ * anything in .git, links that lead outside, devices, and new files that git ignores. Killed in the middle, each file is old or
+ * new, and another call completes it. */
+int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct husk_merge_options *options,
+			 struct husk_merged **out, struct husk_error *err);
+/* What husk_workspace_apply would carry over, against the directory as it was brought in. Paths are relative. */
+int husk_workspace_diff(struct husk *husk, const char *sandbox, struct husk_change ***out, struct husk_error *err);
+/* The directory of the workspace, and its path in the guest; the caller frees both. */
+int husk_workspace_where(struct husk *husk, const char *sandbox, char **directory, char **path, struct husk_error *err);
+/* A file as it was brought in. NOT_FOUND: it was not part of it; LIMIT: it is not text, or larger than 1 MiB. */
+int husk_workspace_base_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
+			     struct husk_error *err);
+
+/* Merges the files that `from` changed into `into`, three-way; both keep running. The common version is `base`, as it is now: a
+ * sandbox of the same build of the template. NULL: the nearest sandbox that both were forked from, or the template if there is none.
+ * INVALID: one of the two was forked from the other, and `base` is not given. `path`: only this path and what is below; NULL:
+ * everything. With conflicts it returns 0 too, and nothing is written unless the options say how. */
+int husk_merge(struct husk *husk, const char *from, const char *into, const char *base, const char *path,
+	       const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
+
 struct husk_watch_event {
 	const char *kind; /* create, write, remove, rename, chmod, overflow */
 	const char *path;
@@ -561,6 +628,93 @@ void husk_watch_free(struct husk_watcher *watcher);
 
 /* Returns a stream to a TCP port inside the sandbox, as a connected socket that the caller closes. */
 int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err);
+/* The same to a unix stream socket inside the sandbox, by its absolute path. INVALID in a sandbox whose agent is older
+ * than this call (one that has been hibernated since). */
+int husk_dial_unix(struct husk *husk, const char *sandbox, const char *path, struct husk_error *err);
+
+/* ---- who controls a desktop ---- */
+
+/* A person takes control of a sandbox's desktop for a limited time. Until it is given back or expires, actions of agents
+ * fail with CONFLICT (husk_control_check). An agent that needs a person asks for one (husk_control_request). All of it is
+ * kept in a file on the host, so that it does not depend on a server, and is seen by every program. */
+enum husk_human { HUSK_HUMAN_NONE, HUSK_HUMAN_WAITING, HUSK_HUMAN_TAKEN, HUSK_HUMAN_DONE };
+struct husk_control {
+	char *name;                   /* of the person in control; NULL: nobody is */
+	char *holder;                 /* the key of the person's viewer, as given to husk_control_take */
+	int64_t since_ms, expires_ms; /* wall clock; 0: nobody is in control */
+	enum husk_human request;      /* the last request for a person */
+	char *reason;                 /* of the request; NULL: none */
+	int64_t requested_ms;         /* 0: none */
+};
+struct husk_control_options {
+	const char *name;    /* 1 to 64 bytes of printable text; required */
+	const char *holder;  /* 1 to 64 letters, digits, '-' and '_'; NULL: a random one */
+	int64_t ttl_seconds; /* 1 to 3600; 0: 600 */
+};
+void husk_control_free(struct husk_control *control);
+int husk_control_get(struct husk *husk, const char *sandbox, struct husk_control **out, struct husk_error *err);
+/* Takes control, or prolongs it for the same holder. CONFLICT with the name if somebody else is in control. */
+int husk_control_take(struct husk *husk, const char *sandbox, const struct husk_control_options *options,
+		      struct husk_control **out, struct husk_error *err);
+/* Gives control back. `holder` NULL: whoever has it. CONFLICT: somebody else is in control. Nobody: nothing happens. */
+int husk_control_release(struct husk *husk, const char *sandbox, const char *holder, struct husk_error *err);
+/* Asks for a person. The request is done when a person has taken control and given it back. */
+int husk_control_request(struct husk *husk, const char *sandbox, const char *reason, struct husk_control **out,
+			 struct husk_error *err);
+/* For actions of agents: CONFLICT while a person is in control; the message has the name and the time. */
+int husk_control_check(struct husk *husk, const char *sandbox, struct husk_error *err);
+
+/* A link to the live view of a desktop, which the caller frees; `seconds` 0: valid for an hour. The server of the
+ * instance makes and serves it: UNAVAILABLE if none runs, or it listens on no TCP port. */
+int husk_desktop_link(struct husk *husk, const char *sandbox, bool view_only, int64_t seconds, char **url,
+		      struct husk_error *err);
+
+/* ---- recordings of a desktop ---- */
+
+/* The screen of a sandbox, recorded on the host from what its VNC server sends, so that the guest cannot change it
+ * afterwards. A recording is kept in the sandbox's directory until it is removed, or the sandbox is (husk_gc). */
+enum husk_recording_state {
+	HUSK_RECORDING_RUNNING,
+	HUSK_RECORDING_COMPLETE,
+	HUSK_RECORDING_CUT, /* its recorder died; what it had written can be played */
+};
+struct husk_recording {
+	char *id;
+	enum husk_recording_state state;
+	char *reason; /* why it ended: "stopped", "time", "size", "disk", "ended"; NULL: it has not, or was cut */
+	int64_t started_ms, duration_ms;
+	uint64_t bytes;         /* of the screen */
+	uint32_t width, height; /* at the beginning */
+};
+struct husk_record_options {
+	int64_t max_seconds; /* 1 to 86400; 0: 3600 */
+	uint64_t max_bytes;  /* 64 KiB to 4 GiB; 0: 256 MiB */
+};
+enum husk_recording_part {
+	HUSK_RECORDING_SCREEN,  /* an RFB stream with times: the format FBS 001.001 */
+	HUSK_RECORDING_ACTIONS, /* a JSON object per line: {"ms", "action"} */
+};
+void husk_recording_free(struct husk_recording *recording);
+void husk_recording_list_free(struct husk_recording **list);
+/* Connects to the desktop. husk_recorder_run then records, until husk_recording_stop, a limit, or the end of the
+ * desktop. Only on the host of the instance; a server's POST …/desktop/recordings does this for its clients. */
+struct husk_recorder;
+int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
+		       struct husk_recorder **out, struct husk_error *err);
+const char *husk_recorder_id(const struct husk_recorder *recorder);
+int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err);
+void husk_recorder_free(struct husk_recorder *recorder);
+int husk_recording_list(struct husk *husk, const char *sandbox, struct husk_recording ***out, struct husk_error *err);
+/* Waits until the recorder has finished. A recording that has ended already is returned as it is. */
+int husk_recording_stop(struct husk *husk, const char *sandbox, const char *id, struct husk_recording **out,
+			struct husk_error *err);
+/* CONFLICT while it runs. */
+int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id, struct husk_error *err);
+/* A descriptor on the part, which the caller closes, and its size. */
+int husk_recording_read(struct husk *husk, const char *sandbox, const char *id, enum husk_recording_part part,
+			uint64_t *size, struct husk_error *err);
+/* Adds an action, a JSON object, to the recordings of the sandbox that run. None: nothing happens. */
+int husk_recording_note(struct husk *husk, const char *sandbox, const char *action, struct husk_error *err);
 
 /* For servers that connect remote callers of libhusk to a sandbox: a socket for the wire protocol (src/wire/wire.h,
  * HELLO done), limited to the methods of the guest's agent. A hibernated sandbox is woken. */
@@ -654,6 +808,24 @@ int husk_code_contexts(struct husk *husk, const char *sandbox, struct husk_code_
 		       struct husk_error *err);
 int husk_code_restart(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
 int husk_code_remove(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
+
+/* ---- desktop ---- */
+
+struct husk_desktop_options {
+	/* A JSON document: {"actions": [{"action": "left_click", "coordinate": [640, 400]}, …], "space": {"width", "height"},
+	 * "settle": true, "screenshot": {"format": "jpeg", …}}; all of it optional. docs/desktop.md lists the actions. It is JSON
+	 * because models write it: two dozen actions, each with fields of its own, pass through as they are. */
+	const char *request;
+	/* As in husk_code_options; if the caller gives up, the actions continue. */
+	int (*wait)(void *data, int fd, int timeout_ms);
+	void *wait_data;
+};
+/* Acts on the screen of a sandbox, one action after the other, and gives {"results": […], "width", "height", "settled"?,
+ * "screenshot"?: {"type", "width", "height", "data": base64}} as JSON text, which the caller frees. An action that is not possible
+ * ends the list: INVALID with the field "actions[2].coordinate", and a message that names the action; those before it are done.
+ * GONE: the display had ended and was started again; nothing was done. UNAVAILABLE: the template has no desktop. */
+int husk_desktop_act(struct husk *husk, const char *sandbox, const struct husk_desktop_options *options, char **answer,
+		     struct husk_error *err);
 
 /* ---- templates ---- */
 

@@ -168,7 +168,7 @@ int oom_answer(struct agent *, const struct request *, struct buf *results, stru
 int oom_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
-/* Writes the name server and the certificate of a request into the machine's files. Without an argument, its file stays
+/* Writes the name server and the certificates of a request into the machine's files. Without an argument, its file stays
  * unchanged. */
 int network_apply(const struct request *request, bool fresh, struct husk_error *err);
 /* Sets up the network interface of a request, if that is the agent's task. `fresh`: the machine became another sandbox,

@@ -25,6 +25,7 @@ struct walk {
 	struct job *job;
 	const char *only; /* the wanted path, without '/' at its end; "": everything */
 	int64_t since_ns; /* changes before this time are not reported */
+	bool touched;     /* what was touched since then is reported even if it is as in the template */
 	dev_t device;     /* of the root */
 	char left[COMPARE_SIZE], right[COMPARE_SIZE];
 };
@@ -177,18 +178,20 @@ static int walk_entry(struct walk *walk, const struct place *place, const char *
 		      struct husk_error *err)
 {
 	struct stat upper, old, new;
-	bool was = place->lower >= 0 && fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) == 0;
-	bool is = fstatat(place->seen, name, &new, AT_SYMLINK_NOFOLLOW) == 0;
 	int result = 0;
 
 	if (fstatat(place->upper, name, &upper, AT_SYMLINK_NOFOLLOW) < 0)
 		return 0;
 	bool young = changed_ns(&upper) > walk->since_ns;
+	if (!young && !S_ISDIR(upper.st_mode)) /* most files: one look is all they cost */
+		return 0;
+	bool was = place->lower >= 0 && fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) == 0;
+	bool is = fstatat(place->seen, name, &new, AT_SYMLINK_NOFOLLOW) == 0;
 	if (!is)
 		return was && young ? report(walk, CHANGE_REMOVED, path, place->lower, name, &old, err) : 0;
 	if (S_ISDIR(new.st_mode) && new.st_dev != walk->device) /* another filesystem is mounted there */
 		return 0;
-	if (young && !(was && is_same(walk, place, name, &old, &new)))
+	if (young && (walk->touched || !(was && is_same(walk, place, name, &old, &new))))
 		result = report(walk, was ? CHANGE_CHANGED : CHANGE_ADDED, path, place->seen, name, &new, err);
 	if (result < 0 || !S_ISDIR(new.st_mode))
 		return result;
@@ -258,9 +261,13 @@ static int changes_run(struct job *job, struct husk_error *err)
 	for (size_t size = only ? strlen(only) : 0; size > 0 && only[size - 1] == '/'; size--)
 		only[size - 1] = '\0';
 	bool all = request_int(&job->request, TAG_FLAGS, 0) & CHANGES_ALL;
+	int64_t since_ns = request_int(&job->request, TAG_CTIME_NS, -1);
 	walk = (struct walk){ .job = job,
 			      .only = only ? only : "",
-			      .since_ns = all ? INT64_MIN : job->layers.born_ns,
+			      .since_ns = since_ns >= 0 ? since_ns
+					  : all         ? INT64_MIN
+							: job->layers.born_ns,
+			      .touched = since_ns >= 0,
 			      .device = status.st_dev };
 	/* Opened again, because copies of a descriptor share the read position of the directory. */
 	struct place place = { .upper = open_directory(job->layers.upper, "."),
@@ -271,6 +278,8 @@ static int changes_run(struct job *job, struct husk_error *err)
 			     ? husk_fail_errno(err, "cannot open the layers of the root")
 			     : walk_directory(&walk, &place, err);
 	place_close(&place);
+	if (result == 0 && since_ns >= 0 && wire_put_int(&job->results, TAG_CTIME_NS, since_ns) < 0)
+		return husk_fail_memory(err);
 	return result;
 }
 

@@ -306,7 +306,7 @@ static void uplink_call(struct agent *agent, uint32_t number, const struct reque
 	if (channel_find(agent, number))
 		agent_die("link: channel %u was opened twice", number);
 	if (!method)
-		husk_fail(&err, HUSK_INVALID, "the agent does not know method %lld", (long long)which);
+		husk_fail(&err, HUSK_INVALID, WIRE_UNKNOWN_METHOD "%lld", (long long)which);
 	if (method && wire_check(which, WIRE_OPEN, request->data, request->size, &err) == 0)
 		uplink_run(agent, number, method, request);
 	else

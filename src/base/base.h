@@ -169,6 +169,11 @@ int command_run(const struct command *command, struct husk_error *err);
 /* Starts a command without waiting. Returns the pid, or -1. Descriptors above 2 are closed in the child. */
 pid_t command_start(const struct command *command, struct husk_error *err);
 
+/* As `before_exec`, for a program that reads what a guest wrote: no privileges, no new ones, 512 MiB of memory, and no file can
+ * grow. Root becomes nobody. */
+#define COMMAND_NOBODY 65534
+int command_unprivileged(void *data);
+
 /* In a child before exec: resets every signal to its default; signals_reset also unblocks them. Async-signal-safe. */
 void signals_default(void);
 void signals_reset(void);

@@ -6,16 +6,19 @@
 #include "base/base.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #define OUTPUT_MAX (16u << 20)
 #define TAIL_MAX 4096  /* bytes of stderr, kept while the command runs */
 #define TAIL_SHOWN 700 /* of these, shown in the message */
-#define TICK_MS 20     /* how often to check for the end if the kernel has no pidfd */
+#define UNPRIVILEGED_MEMORY (512u << 20)
+#define TICK_MS 20 /* how often to check for the end if the kernel has no pidfd */
 #define PATH_DEFAULT "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 #ifndef CLOSE_RANGE_CLOEXEC
@@ -191,6 +194,21 @@ static pid_t launch_start(const struct command *command, bool tied, int out, int
 pid_t command_start(const struct command *command, struct husk_error *err)
 {
 	return launch_start(command, false, command->stdout_fd, command->stderr_fd, err);
+}
+
+int command_unprivileged(void *data)
+{
+	const struct rlimit memory = { UNPRIVILEGED_MEMORY, UNPRIVILEGED_MEMORY }, none = { 0, 0 };
+
+	(void)data;
+	if (setrlimit(RLIMIT_AS, &memory) < 0 || setrlimit(RLIMIT_FSIZE, &none) < 0 ||
+	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+		return 2;
+	if (geteuid() == 0 &&
+	    (setgroups(0, NULL) < 0 || setresgid(COMMAND_NOBODY, COMMAND_NOBODY, COMMAND_NOBODY) < 0 ||
+	     setresuid(COMMAND_NOBODY, COMMAND_NOBODY, COMMAND_NOBODY) < 0))
+		return 2;
+	return 0;
 }
 
 /* ---- running to the end ---- */

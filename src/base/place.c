@@ -15,8 +15,9 @@ char **place_list(void)
 	const char *given = getenv("HUSK_LIBDIR");
 	char program[PATH_MAX];
 	cleanup_strv char **places = NULL;
-	/* A build tree (build/husk, build/asan/husk, build/tests/…), then an installation beside the program. */
-	static const char *const near[] = { "", "/..", "/../..", "/../lib/husk", "/../share/husk" };
+	/* An installation beside the program, then a build tree (build/husk, build/asan/husk, build/tests/…). In this order,
+	 * because the folder above a virtual environment is somebody's project, which may have a folder "templates". */
+	static const char *const near[] = { "", "/../lib/husk", "/../share/husk", "/..", "/../.." };
 	/* For a program elsewhere that embeds libhusk: the prefix of the build, then the directories of packages. */
 	static const char *const installed[] = { HUSK_PREFIX "/lib/husk", HUSK_PREFIX "/share/husk", HUSK_PREFIX "/bin",
 						 "/usr/lib/husk", "/usr/share/husk" };

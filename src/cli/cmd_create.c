@@ -4,6 +4,7 @@
  * behind.
  */
 #include "cli/cli.h"
+#include "cli/cmd_workspace.h"
 #include "cli/interrupt.h"
 
 #define MEBIBYTE (INT64_C(1) << 20)
@@ -168,13 +169,31 @@ int create_sandbox(struct cli *cli, const struct create_arguments *arguments, st
 	return 0;
 }
 
-static int create_run(struct cli *cli, void *arguments, int argc, char **argv, struct husk_error *err)
+struct create_command {
+	struct create_arguments create;
+	struct workspace_arguments workspace;
+};
+
+/* The workspace, and a checkpoint to come back to. A sandbox without its workspace is removed again. */
+static int create_workspace(struct cli *cli, const struct workspace_arguments *arguments, const char *id,
+			    struct husk_error *err)
 {
+	if (workspace_bring(cli, arguments, id, NULL, err) == 0 &&
+	    (!arguments->workspace || husk_checkpoint(cli->husk, id, "workspace", NULL, err) == 0))
+		return 0;
+	husk_kill(cli->husk, id, NULL);
+	return -1;
+}
+
+static int create_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct create_command *arguments = data;
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	int64_t create_ms = 0;
 
 	(void)argc, (void)argv;
-	if (create_sandbox(cli, arguments, &sandbox, &create_ms, err) < 0)
+	if (create_sandbox(cli, &arguments->create, &sandbox, &create_ms, err) < 0 ||
+	    create_workspace(cli, &arguments->workspace, sandbox->id, err) < 0)
 		return -1;
 	if (!cli->json) {
 		puts(sandbox->id);
@@ -192,9 +211,10 @@ const struct cli_command cli_create = {
 	.summary = "Make a sandbox and print its id",
 	.details = "It runs until its time is up or `husk rm` removes it. Use it with husk exec, cp, code, fork and so "
 		   "on.\n",
-	.groups = { { source_options, 0 },
-		    { limit_options, 0 },
-		    { egress_options, offsetof(struct create_arguments, egress) } },
-	.arguments_size = sizeof(struct create_arguments),
+	.groups = { { source_options, offsetof(struct create_command, create) },
+		    { workspace_options, offsetof(struct create_command, workspace) },
+		    { limit_options, offsetof(struct create_command, create) },
+		    { egress_options, offsetof(struct create_command, create.egress) } },
+	.arguments_size = sizeof(struct create_command),
 	.run = create_run,
 };

@@ -6,7 +6,7 @@
 
 struct diff_arguments {
 	const char *path;
-	bool names, patch;
+	bool names, patch, workspace;
 };
 
 static const struct option_spec diff_options[] = {
@@ -15,6 +15,8 @@ static const struct option_spec diff_options[] = {
 	OPTION(0, "name-only", OPTION_FLAG, struct diff_arguments, names, NULL, "the paths alone"),
 	OPTION('p', "patch", OPTION_FLAG, struct diff_arguments, patch, NULL,
 	       "the differences themselves, as diff -u shows them"),
+	OPTION('w', "workspace", OPTION_FLAG, struct diff_arguments, workspace, NULL,
+	       "what it changed in its workspace, as a patch (husk create --workspace)"),
 	{ 0 },
 };
 
@@ -41,6 +43,27 @@ static int print_changes(struct cli *cli, const struct diff_arguments *arguments
 	return 0;
 }
 
+/* The work of the sandbox, against the directory as it was brought in. */
+static int diff_workspace(struct cli *cli, const struct diff_arguments *arguments, const char *sandbox,
+			  struct husk_error *err)
+{
+	cleanup_changes struct husk_change **list = NULL;
+	cleanup_free char *directory = NULL, *path = NULL;
+
+	if (husk_workspace_where(cli->husk, sandbox, &directory, &path, err) < 0 ||
+	    husk_workspace_diff(cli->husk, sandbox, &list, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_changes(list), err);
+	for (size_t i = 0; list[i]; i++) {
+		if (arguments->names)
+			print_change(list[i], true);
+		else if (patch_print_workspace(cli->husk, sandbox, path, list[i], err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int diff_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
 	const struct diff_arguments *arguments = data;
@@ -50,6 +73,10 @@ static int diff_run(struct cli *cli, void *data, int argc, char **argv, struct h
 	if (arguments->patch && (arguments->names || cli->json))
 		return husk_fail(err, HUSK_INVALID, "diff: --patch shows text; leave out %s",
 				 cli->json ? "--json" : "--name-only");
+	if (arguments->workspace && (base || arguments->path))
+		return husk_fail(err, HUSK_INVALID, "diff: --workspace takes one sandbox, without --path");
+	if (arguments->workspace)
+		return diff_workspace(cli, arguments, sandbox, err);
 	struct progress *progress = progress_begin("comparing");
 	int status = husk_diff(cli->husk, sandbox, base, arguments->path, &list, err);
 	progress_end(&progress);

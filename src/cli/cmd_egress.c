@@ -6,15 +6,18 @@
 #include "cli/cmd_egress.h"
 
 #include <inttypes.h>
+#include <openssl/pem.h>
 
 #include "cli/cli.h"
 
 #define KIBIBYTE (INT64_C(1) << 10)
 #define EXBIBYTE (INT64_C(1) << 60)
+#define TRUST_MAX (64u << 10)
 
 static const char *const mode_names[] = { "off", "allow", "open", NULL };
 
 #define RULE_HELP "a host (example.com, *.example.com:8443) or address range (10.1.2.0/24:5432)"
+#define TRUST_HELP "certificates that its programs trust besides their own, PEM; none: no others (HUSK_TRUST)"
 #define SECRET_HELP "for requests to HOST only; inside NAME is a placeholder. NAME@HOST passes your own value on"
 
 /* ---- from options to a policy ---- */
@@ -51,6 +54,32 @@ static int read_secret(const char *text, struct husk_secret *out, char **storage
 	return 0;
 }
 
+/* The certificates of --trust. "none" is the empty text, and overrides the machine's setting. */
+static int read_trust(const char *path, char **out, struct husk_error *err)
+{
+	size_t size = 0;
+
+	if (!path)
+		return 0;
+	*out = str_equal(path, "none") ? strdup("") : file_read(path, TRUST_MAX, &size, err);
+	if (!*out)
+		return husk_wrap(err, "--trust");
+	/* Only comments may have other bytes, and the API takes UTF-8. */
+	for (size_t i = 0; i < size; i++)
+		if ((unsigned char)(*out)[i] >= 0x80)
+			(*out)[i] = '?';
+	if (strstr(*out, "PRIVATE KEY-----")) /* it must not be sent to a server either */
+		return husk_fail(err, HUSK_INVALID, "--trust: '%s' contains a private key; give the certificate alone",
+				 path);
+	if (size ? !strstr(*out, "-----BEGIN ") : !str_equal(path, "none"))
+		return husk_fail(
+			err, HUSK_INVALID,
+			"--trust: '%s' has no certificate in PEM form; a DER file becomes PEM with: openssl x509 "
+			"-inform DER -in '%s'",
+			path, path);
+	return 0;
+}
+
 int egress_read(const struct egress_arguments *arguments, struct egress_given *out, struct husk_error *err)
 {
 	size_t count = arguments->secrets.count;
@@ -63,6 +92,8 @@ int egress_read(const struct egress_arguments *arguments, struct egress_given *o
 	for (size_t i = 0; i < count; i++)
 		if (read_secret(arguments->secrets.items[i], &out->secrets[i], &out->storage[i], err) < 0)
 			return -1;
+	if (read_trust(arguments->trust, &out->trust, err) < 0)
+		return -1;
 	out->egress = (struct husk_egress){
 		.mode = arguments->mode                   ? arguments->mode
 			: arguments->allow.count || count ? "allow"
@@ -74,9 +105,10 @@ int egress_read(const struct egress_arguments *arguments, struct egress_given *o
 		.limit_bytes = arguments->bytes,
 		.limit_rate = arguments->rate,
 		.limit_connections = (uint32_t)arguments->connections,
+		.trust = out->trust,
 	};
 	out->any = arguments->mode || arguments->allow.count || count || arguments->bytes || arguments->rate ||
-		   arguments->connections;
+		   arguments->connections || arguments->trust;
 	return 0;
 }
 
@@ -88,6 +120,7 @@ void egress_given_free(struct egress_given *given)
 		str_wipe(given->storage[i]);
 	free(given->secrets);
 	free(given->storage);
+	free(given->trust);
 	*given = (struct egress_given){ 0 };
 }
 
@@ -127,6 +160,7 @@ static const struct option_spec show_options[] = {
 	       .min = KIBIBYTE, .max = EXBIBYTE),
 	OPTION(0, "net-connections", OPTION_INTEGER, struct show_arguments, change.connections, "N",
 	       "limit on connections at one time", .min = 1, .max = 4096),
+	OPTION(0, "trust", OPTION_STRING, struct show_arguments, change.trust, "FILE", TRUST_HELP),
 	OPTION(0, "log", OPTION_FLAG, struct show_arguments, log, NULL, "what it reached and what was denied"),
 	OPTION('n', "limit", OPTION_INTEGER, struct show_arguments, limit, "N", "only the newest N of the log",
 	       .min = 1, .max = 1000),
@@ -227,6 +261,8 @@ static int change(struct cli *cli, const char *sandbox, const struct show_argume
 		merged.egress.limit_rate = arguments->change.rate;
 	if (arguments->change.connections)
 		merged.egress.limit_connections = (uint32_t)arguments->change.connections;
+	if (given.trust)
+		merged.egress.trust = given.trust;
 	return husk_egress_set(cli->husk, sandbox, &merged.egress, err);
 }
 
@@ -242,6 +278,31 @@ static void print_limit(const char *name, uint64_t value, const char *unit)
 	printf("%s %s%s\n", name, text, unit);
 }
 
+/* "trust   CN=Company Root CA, until Jan  1 00:00:00 2030 GMT" */
+static void print_trust(const char *pem)
+{
+	BIO *bio = pem ? BIO_new_mem_buf(pem, -1) : NULL, *line = BIO_new(BIO_s_mem());
+	X509 *certificate;
+
+	while (bio && line && (certificate = PEM_read_bio_X509(bio, NULL, NULL, NULL))) {
+		char *text = NULL;
+
+		(void)BIO_reset(line);
+		X509_NAME_print_ex(line, X509_get_subject_name(certificate), 0, XN_FLAG_ONELINE);
+		BIO_puts(line, ", until ");
+		ASN1_TIME_print(line, X509_get0_notAfter(certificate));
+		BIO_write(line, "", 1);
+		if (BIO_get_mem_data(line, &text) > 0) {
+			fputs("trust   ", stdout);
+			output_safe(stdout, text, false);
+			putchar('\n');
+		}
+		X509_free(certificate);
+	}
+	BIO_free(bio);
+	BIO_free(line);
+}
+
 static void print_policy(const struct husk_egress *egress)
 {
 	printf("mode    %s\n", egress->mode);
@@ -253,6 +314,7 @@ static void print_policy(const struct husk_egress *egress)
 			printf(" %s", egress->secrets[i].hosts[k]);
 		putchar('\n');
 	}
+	print_trust(egress->trust);
 	print_limit("bytes  ", egress->limit_bytes, " in its life");
 	print_limit("rate   ", egress->limit_rate, " a second");
 }
@@ -348,7 +410,7 @@ static int egress_run(struct cli *cli, void *data, int argc, char **argv, struct
 	const struct show_arguments *arguments = data;
 	const struct egress_arguments *asked = &arguments->change;
 	bool changes = asked->mode || asked->allow.count || asked->secrets.count || arguments->remove.count ||
-		       asked->bytes || asked->rate || asked->connections;
+		       asked->bytes || asked->rate || asked->connections || asked->trust;
 
 	(void)argc;
 	if (changes) {
@@ -390,5 +452,6 @@ const struct option_spec egress_options[] = {
 	       .min = KIBIBYTE, .max = EXBIBYTE),
 	OPTION(0, "net-connections", OPTION_INTEGER, struct egress_arguments, connections, "N",
 	       "limit on connections at one time (512)", .min = 1, .max = 4096),
+	OPTION(0, "trust", OPTION_STRING, struct egress_arguments, trust, "FILE", TRUST_HELP),
 	{ 0 },
 };

@@ -11,6 +11,7 @@ struct egress_arguments {
 	struct string_list allow, secrets;
 	uint64_t bytes, rate;
 	int64_t connections;
+	const char *trust;
 };
 extern const struct option_spec egress_options[];
 
@@ -21,6 +22,7 @@ struct egress_given {
 	size_t count;
 	struct husk_secret *secrets;
 	char **storage;
+	char *trust;
 };
 int egress_read(const struct egress_arguments *arguments, struct egress_given *out, struct husk_error *err);
 void egress_given_free(struct egress_given *given); /* also after a failure */

@@ -5,12 +5,14 @@
 #include <inttypes.h>
 
 #include "cli/cli.h"
+#include "cli/cmd_workspace.h"
 #include "cli/relay.h"
 
 struct run_arguments {
 	struct create_arguments create;
 	struct process_arguments process;
-	bool interactive_tty, keep, remove;
+	struct workspace_arguments workspace;
+	bool interactive_tty, keep, remove, apply;
 };
 
 static const struct option_spec run_options[] = {
@@ -20,6 +22,8 @@ static const struct option_spec run_options[] = {
 	OPTION(0, "interactive-tty", OPTION_FLAG, struct run_arguments, interactive_tty, NULL, NULL, .exact = "-ti"),
 	OPTION(0, "rm", OPTION_FLAG, struct run_arguments, remove, NULL, NULL), /* what it does anyway */
 	OPTION(0, "keep", OPTION_FLAG, struct run_arguments, keep, NULL, "leave the sandbox running afterwards"),
+	OPTION(0, "apply", OPTION_FLAG, struct run_arguments, apply, NULL,
+	       "with --workspace: if the command succeeds, write its changes back to the directory"),
 	{ 0 },
 };
 
@@ -57,6 +61,28 @@ static int run_detached(struct cli *cli, const struct husk_sandbox *sandbox, con
 	return 0;
 }
 
+/* --apply, after the command. 1: the changes could not be applied, and the sandbox must stay, because it has them. */
+static int run_apply(struct cli *cli, const struct run_arguments *arguments, const struct husk_sandbox *sandbox,
+		     const struct relay_result *result)
+{
+	cleanup_merged struct husk_merged *merged = NULL;
+	struct husk_error why = { 0 };
+
+	if (!arguments->apply || result->exit_code != 0)
+		return 0;
+	if (husk_workspace_apply(cli->husk, sandbox->id, NULL, &merged, &why) < 0)
+		output_error(why.message);
+	else if (merged->conflicts)
+		output_note("%zu of %zu changes conflict with %s; nothing was written", merged->conflicts,
+			    merged->count, merged->target);
+	else {
+		output_note("%zu change%s written to %s", merged->count, merged->count == 1 ? "" : "s", merged->target);
+		return 0;
+	}
+	output_note("sandbox %s is kept (husk apply %s, husk rm %s)", sandbox->id, sandbox->id, sandbox->id);
+	return 1;
+}
+
 /* Follows the command in an existing sandbox; then removes the sandbox, whatever the result. */
 static int run_in(struct cli *cli, const struct run_arguments *arguments, const struct husk_sandbox *sandbox,
 		  const struct husk_exec_options *exec, struct relay_result *result, int64_t *pid, json_t **denied,
@@ -70,7 +96,9 @@ static int run_in(struct cli *cli, const struct run_arguments *arguments, const 
 			  ? json_array()
 			  : egress_denied(cli, sandbox->id, 0, result->last_errors.data, result->last_errors.size);
 
-	if (arguments->keep) {
+	if (status == 0 && run_apply(cli, arguments, sandbox, result) > 0)
+		result->exit_code = EXIT_FAILED;
+	else if (arguments->keep) {
 		output_note("sandbox %s is kept (husk rm %s)", sandbox->id, sandbox->id);
 	} else if (husk_kill(cli->husk, sandbox->id, &kill_error) < 0 && kill_error.code != HUSK_GONE &&
 		   kill_error.code != HUSK_NOT_FOUND) {
@@ -86,6 +114,7 @@ static int run_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	cleanup_relay struct relay_result result = { 0 };
 	cleanup_json json_t *denied = NULL;
+	cleanup_free char *workspace = NULL;
 	int64_t started = time_monotonic_ms(), create_ms = 0, pid = 0;
 	struct husk_exec_options exec;
 
@@ -97,11 +126,21 @@ static int run_run(struct cli *cli, void *data, int argc, char **argv, struct hu
 		return husk_fail(err, HUSK_INVALID,
 				 "--rm and -d exclude each other: a sandbox of run -d ends with its "
 				 "--ttl, or with husk rm");
+	if (arguments->apply && (!arguments->workspace.workspace || arguments->process.detach))
+		return husk_fail(err, HUSK_INVALID,
+				 arguments->process.detach ? "--apply and -d exclude each other; use husk apply later"
+							   : "--apply needs --workspace DIR");
 	arguments->process.image = arguments->create.template || arguments->create.snapshot;
 	if (relay_exec_options(cli, NULL, &arguments->process, argc, argv, &exec, err) < 0)
 		return -1;
 	if (create_sandbox(cli, &arguments->create, &sandbox, &create_ms, err) < 0)
 		return -1;
+	if (workspace_bring(cli, &arguments->workspace, sandbox->id, &workspace, err) < 0) {
+		husk_kill(cli->husk, sandbox->id, NULL);
+		return -1;
+	}
+	if (!exec.cwd)
+		exec.cwd = workspace;
 	if (arguments->process.detach)
 		return run_detached(cli, sandbox, &exec, err);
 	if (run_in(cli, arguments, sandbox, &exec, &result, &pid, &denied, err) < 0)
@@ -122,6 +161,7 @@ const struct cli_command cli_run = {
 		   "timed\n"
 		   "out. 125 means that husk itself failed. Stdin is not read without -i.\n",
 	.groups = { { source_options, offsetof(struct run_arguments, create) },
+		    { workspace_options, offsetof(struct run_arguments, workspace) },
 		    { limit_options, offsetof(struct run_arguments, create) },
 		    { egress_options, offsetof(struct run_arguments, create.egress) },
 		    { process_options, offsetof(struct run_arguments, process) },

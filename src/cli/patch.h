@@ -9,5 +9,8 @@
 /* Prints the change as a patch. `base`: the sandbox that `sandbox` was compared with; NULL: its template. */
 int patch_print(struct husk *husk, const char *sandbox, const char *base, const struct husk_change *change,
 		struct husk_error *err);
+/* The same for a change of husk_workspace_diff, in a form that git apply reads. `root`: the workspace in the guest. */
+int patch_print_workspace(struct husk *husk, const char *sandbox, const char *root, const struct husk_change *change,
+			  struct husk_error *err);
 
 #endif

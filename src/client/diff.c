@@ -12,108 +12,9 @@
  *     removed         removed         -
  */
 #include "client/call.h"
-#include "client/files.h"
+#include "client/listing.h"
 #include "instance/contact.h"
 #include "instance/instance.h"
-
-#define CHANGES_MAX 1000000u
-#define CHANGES_BYTES_MAX (256u * 1024u * 1024u)
-
-/* One path that differs from the template. */
-struct entry {
-	struct husk_change change;
-	int64_t inode, ctime_ns;
-};
-
-struct side {
-	struct husk *husk;
-	const char *sandbox;
-	struct entry *entries;
-	size_t count, room, bytes;
-};
-
-static void side_free(struct side *side)
-{
-	for (size_t i = 0; i < side->count; i++)
-		husk_file_free(&side->entries[i].change.file);
-	free(side->entries);
-}
-#define cleanup_side cleanup(side_free)
-
-/* ---- what one machine says ---- */
-
-static int entry_read(const struct call_event *event, struct entry *out, struct husk_error *err)
-{
-	int64_t change = wire_get_int(event->data, event->size, TAG_CHANGE, 0);
-
-	if (change < CHANGE_ADDED || change > CHANGE_CHANGED)
-		return husk_fail(err, HUSK_PROTOCOL, "the agent described a change of an unknown kind");
-	*out = (struct entry){ .change.kind = (enum husk_change_kind)change,
-			       .inode = wire_get_int(event->data, event->size, TAG_INODE, 0),
-			       .ctime_ns = wire_get_int(event->data, event->size, TAG_CTIME_NS, 0) };
-	return file_from_fields(event->data, event->size, &out->change.file, err);
-}
-
-static int side_add(struct side *side, const struct call_event *event, struct husk_error *err)
-{
-	side->bytes += event->size;
-	if (side->count == CHANGES_MAX || side->bytes > CHANGES_BYTES_MAX)
-		return husk_fail(err, HUSK_LIMIT,
-				 "sandbox %s has more than %u changes or %u MiB of them; name a path to compare less",
-				 side->sandbox, CHANGES_MAX, CHANGES_BYTES_MAX >> 20);
-	if (side->count == side->room) {
-		size_t room = side->room ? side->room * 2 : 64;
-		struct entry *grown = reallocarray(side->entries, room, sizeof(*grown));
-		if (!grown)
-			return husk_fail_memory(err);
-		side->entries = grown;
-		side->room = room;
-	}
-	if (entry_read(event, &side->entries[side->count], err) < 0)
-		return -1;
-	side->count++;
-	return 0;
-}
-
-/* As strcmp, but '/' comes first: what is below a directory follows it at once. */
-static int compare_paths(const char *a, const char *b)
-{
-	while (*a && *a == *b)
-		a++, b++;
-	int left = *a == '/' ? 1
-		   : *a      ? (unsigned char)*a + 1
-			     : 0,
-	    right = *b == '/' ? 1
-		    : *b      ? (unsigned char)*b + 1
-			      : 0;
-	return left - right;
-}
-
-static int by_path(const void *a, const void *b)
-{
-	return compare_paths(((const struct entry *)a)->change.file.path, ((const struct entry *)b)->change.file.path);
-}
-
-static int side_load(struct side *side, const char *path, bool all, struct husk_error *err)
-{
-	cleanup_buf struct buf arguments = { 0 };
-	cleanup_call struct call *call = NULL;
-	struct call_event event = { 0 };
-	int bad = wire_put_string(&arguments, TAG_PATH, path);
-
-	bad |= wire_put_int(&arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
-	if (check_arguments(bad, err) < 0)
-		return -1;
-	int result = call_start(side->husk, side->sandbox, METHOD_CHANGES, &arguments, &call, err);
-	while (result == 0 && (result = call_next(call, &event, err)) == 0 && event.type != WIRE_END)
-		if (event.type == WIRE_MSG)
-			result = side_add(side, &event, err);
-	if (result == 0)
-		result = wire_end_status(event.data, event.size, err);
-	if (result == 0 && side->count)
-		qsort(side->entries, side->count, sizeof(*side->entries), by_path);
-	return result;
-}
 
 /* ---- two files ---- */
 
@@ -131,7 +32,7 @@ static void stream_close(struct stream *stream)
 }
 #define cleanup_stream cleanup(stream_close)
 
-static int stream_open(const struct side *side, const char *path, struct stream *stream, struct husk_error *err)
+static int stream_open(const struct listing *side, const char *path, struct stream *stream, struct husk_error *err)
 {
 	cleanup_buf struct buf arguments = { 0 };
 
@@ -161,7 +62,7 @@ static int stream_fill(struct stream *stream, struct husk_error *err)
 }
 
 /* 1: the same bytes; 0: not. A file that cannot be read on one side any more has changed. */
-static int same_bytes(const struct side *base, const struct side *side, const char *path, struct husk_error *err)
+static int same_bytes(const struct listing *base, const struct listing *side, const char *path, struct husk_error *err)
 {
 	cleanup_stream struct stream left = { 0 }, right = { 0 };
 	struct husk_error why = { 0 };
@@ -192,8 +93,8 @@ static bool same_attributes(const struct husk_file *a, const struct husk_file *b
 }
 
 /* 1, 0, or -1 with err. */
-static int same_entry(const struct side *base, const struct entry *old, const struct side *side,
-		      const struct entry *new, struct husk_error *err)
+static int same_entry(const struct listing *base, const struct listed *old, const struct listing *side,
+		      const struct listed *new, struct husk_error *err)
 {
 	if (!same_attributes(&old->change.file, &new->change.file))
 		return 0;
@@ -237,7 +138,7 @@ static bool is_below(const char *path, const char *gone)
 }
 
 /* The sandbox has there what the template has. `gone`: a directory that the sandbox has removed. */
-static int add_of_base(struct result *result, struct entry *old, const struct side *side, const char *gone,
+static int add_of_base(struct result *result, struct listed *old, const struct listing *side, const char *gone,
 		       struct husk_error *err)
 {
 	struct husk_file *file = &old->change.file, now = { 0 };
@@ -256,8 +157,8 @@ static int add_of_base(struct result *result, struct entry *old, const struct si
 	return status;
 }
 
-static int add_of_both(struct result *result, const struct side *base, struct entry *old, const struct side *side,
-		       struct entry *new, struct husk_error *err)
+static int add_of_both(struct result *result, const struct listing *base, struct listed *old,
+		       const struct listing *side, struct listed *new, struct husk_error *err)
 {
 	bool was = old->change.kind != HUSK_REMOVED, is = new->change.kind != HUSK_REMOVED;
 
@@ -271,7 +172,7 @@ static int add_of_both(struct result *result, const struct side *base, struct en
 }
 
 /* The directory that was removed last on a side, as the two lists are walked. */
-static void note_removed(const struct entry *entry, char **gone)
+static void note_removed(const struct listed *entry, char **gone)
 {
 	if (entry->change.kind == HUSK_REMOVED && !is_below(entry->change.file.path, *gone)) {
 		free(*gone);
@@ -279,16 +180,16 @@ static void note_removed(const struct entry *entry, char **gone)
 	}
 }
 
-static int merge(struct side *base, struct side *side, struct result *result, struct husk_error *err)
+static int merge(struct listing *base, struct listing *side, struct result *result, struct husk_error *err)
 {
 	cleanup_free char *gone_base = NULL, *gone = NULL;
 	size_t i = 0, j = 0;
 	int status = 0;
 
 	while (status == 0 && (i < base->count || j < side->count)) {
-		struct entry *old = i < base->count ? &base->entries[i] : NULL;
-		struct entry *new = j < side->count ? &side->entries[j] : NULL;
-		int order = !old ? 1 : !new ? -1 : by_path(old, new);
+		struct listed *old = i < base->count ? &base->entries[i] : NULL;
+		struct listed *new = j < side->count ? &side->entries[j] : NULL;
+		int order = !old ? 1 : !new ? -1 : listing_compare(old->change.file.path, new->change.file.path);
 		if (order <= 0)
 			note_removed(old, &gone_base), i++;
 		if (order >= 0)
@@ -351,12 +252,13 @@ int husk_diff(struct husk *husk, const char *sandbox, const char *base, const ch
 {
 	if (husk->remote)
 		return remote_diff(husk->remote, sandbox, base, path, out, err);
-	cleanup_side struct side new = { .husk = husk, .sandbox = sandbox }, old = { .husk = husk, .sandbox = base };
+	cleanup_listing struct listing new = { .husk = husk, .sandbox = sandbox },
+				       old = { .husk = husk, .sandbox = base };
 	cleanup_result struct result result = { 0 };
 
 	if ((path && check_path("path", path, err) < 0) || (base && check_template(husk, sandbox, base, err) < 0))
 		return -1;
-	if (side_load(&new, path, base != NULL, err) < 0 || (base && side_load(&old, path, true, err) < 0))
+	if (listing_load(&new, path, base != NULL, err) < 0 || (base && listing_load(&old, path, true, err) < 0))
 		return -1;
 	result.list = calloc(new.count + old.count + 1, sizeof(*result.list));
 	if (!result.list)

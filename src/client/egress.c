@@ -52,6 +52,12 @@ static int set_awake(struct husk *husk, const char *id, const char *policy, cons
 				 "the rules and secrets are too many for one call; keep them under 200 KiB");
 	int result = husk_call(husk, id, METHOD_SANDBOX_EGRESS, &arguments, NULL, err);
 	explicit_bzero(arguments.data, arguments.size);
+	/* The policy was checked here, so its supervisor is of an older version. */
+	if (result < 0 && err && err->code == HUSK_INVALID && strstr(err->message, "has no field"))
+		return husk_fail(err, HUSK_UNAVAILABLE,
+				 "the supervisor of %s is of an older husk, which does not support this policy; type "
+				 "husk hibernate %s: the next call starts a new one, then try again",
+				 id, id);
 	return result;
 }
 
@@ -64,7 +70,8 @@ int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_eg
 	cleanup_wipe char *old = NULL, *secrets = NULL;
 	struct husk_error why = { 0 };
 
-	if (egress_check(egress, &policy, err) < 0 || catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+	if (egress_check(egress, &policy, err) < 0 || egress_default_trust(policy, err) < 0 ||
+	    catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
 		return -1;
 	if (row->state == CATALOG_ENDED)
 		return husk_fail(err, HUSK_GONE, "sandbox %s has ended (%s)", row->id, row->end_reason);

@@ -35,6 +35,8 @@ static const struct {
 	{ "network.range", "HUSK_NET", TEXT, 0, 0, "10.201.0.0/16, or the next free one",
 	  "range of the wires to guests" },
 	{ "network.dns", "HUSK_DNS", TEXT, 0, 0, "the host's", "resolver of allowed names, address[:port]" },
+	{ "network.trust", "HUSK_TRUST", TEXT, 0, 0, "none",
+	  "PEM file of certificates that sandboxes trust besides their own" },
 	{ "registry.default", "HUSK_REGISTRY", TEXT, 0, 0, "docker.io",
 	  "registry of images that are named without one, HOST[:PORT][/PREFIX]" },
 	{ "registry.insecure", "HUSK_INSECURE_REGISTRIES", TEXT, 0, 0, "those on this host",

@@ -164,11 +164,24 @@ static int check_variables(const struct policy *policy, const struct husk_create
 static int plan_egress(struct plan *plan, const struct husk_create_options *o, const struct inherited *inherited,
 		       struct husk_error *err)
 {
-	cleanup_policy struct policy *policy = NULL;
+	cleanup_policy struct policy *policy = NULL, *asked = NULL;
+	const struct husk_egress *given = o->egress;
 
-	int result = o->egress ? egress_check(o->egress, &policy, err) : policy_parse(inherited->egress, &policy, err);
-	if (result < 0 || check_variables(policy, o, err) < 0 ||
-	    egress_secrets(policy, o->egress, inherited->secrets, &plan->secrets, err) < 0)
+	if (given && egress_check(given, &asked, err) < 0)
+		return -1;
+	if (given && !egress_is_trust(given)) {
+		policy = steal_pointer(asked);
+	} else {
+		given = NULL;
+		if (policy_parse(inherited->egress, &policy, err) < 0)
+			return -1;
+	}
+	if (asked) {
+		free(policy->trust);
+		policy->trust = steal_pointer(asked->trust);
+	}
+	if (egress_default_trust(policy, err) < 0 || check_variables(policy, o, err) < 0 ||
+	    egress_secrets(policy, given, inherited->secrets, &plan->secrets, err) < 0)
 		return -1;
 	plan->row.egress = policy_text(policy);
 	return plan->row.egress ? 0 : husk_fail_memory(err);

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <jansson.h>
 
+#include "net/trust.h"
+
 /* ---- from the public structure ---- */
 
 static json_t *texts(const char *const *list, size_t count)
@@ -96,10 +98,31 @@ int egress_check(const struct husk_egress *egress, struct policy **out, struct h
 	if (!text)
 		return husk_fail(err, HUSK_INVALID,
 				 "the egress policy cannot be read: is the name of every secret UTF-8?");
-	int result = policy_parse(text, out, err);
+	cleanup_policy struct policy *policy = NULL;
+	int result = policy_parse(text, &policy, err);
+	/* Not through the JSON: comments beside certificates are often not UTF-8. */
+	if (result == 0 && egress->trust)
+		result = trust_read(egress->trust, "egress trust", &policy->trust, err);
 	if (result < 0 && err && err->code == HUSK_INVALID)
 		snprintf(err->field, sizeof(err->field), "egress"); /* the message names the part */
+	if (result == 0)
+		*out = steal_pointer(policy);
 	return result;
+}
+
+bool egress_is_trust(const struct husk_egress *egress)
+{
+	return egress->trust && !egress->mode && !egress->allow_count && !egress->deny_count && !egress->secret_count &&
+	       !egress->limit_bytes && !egress->limit_rate && !egress->limit_connections;
+}
+
+int egress_default_trust(struct policy *policy, struct husk_error *err)
+{
+	const char *path = getenv("HUSK_TRUST");
+
+	if (policy->trust || !path || !*path)
+		return 0;
+	return trust_read_file(path, "the setting network.trust (HUSK_TRUST)", &policy->trust, err);
 }
 
 /* " --secret NAME@HOST,HOST"; without secrets that are values of headers, because the command line does not support
@@ -219,6 +242,7 @@ struct husk_egress *egress_from_text(const char *text, struct husk_error *err)
 	json_t *root = json_loads(text && *text ? text : "{}", 0, NULL);
 	json_t *limits = json_object_get(root, "limits");
 	const char *mode = json_string_value(json_object_get(root, "mode"));
+	const char *trust = json_string_value(json_object_get(root, "trust"));
 
 	if (!out || !root) {
 		husk_fail(err, HUSK_INTERNAL, "the stored egress policy cannot be read");
@@ -228,7 +252,9 @@ struct husk_egress *egress_from_text(const char *text, struct husk_error *err)
 	out->limit_bytes = (uint64_t)json_integer_value(json_object_get(limits, "bytes"));
 	out->limit_rate = (uint64_t)json_integer_value(json_object_get(limits, "rate"));
 	out->limit_connections = (uint32_t)json_integer_value(json_object_get(limits, "connections"));
-	if (!out->mode || copy_texts(json_object_get(root, "allow"), &out->allow, &out->allow_count) < 0 ||
+	out->trust = trust ? strdup(trust) : NULL;
+	if (!out->mode || (trust && !out->trust) ||
+	    copy_texts(json_object_get(root, "allow"), &out->allow, &out->allow_count) < 0 ||
 	    copy_texts(json_object_get(root, "deny"), &out->deny, &out->deny_count) < 0 ||
 	    copy_secrets(json_object_get(root, "secrets"), out) < 0) {
 		husk_fail_memory(err);
@@ -262,6 +288,7 @@ void husk_egress_free(struct husk_egress *egress)
 	free_texts(egress->allow, egress->allow_count);
 	free_texts(egress->deny, egress->deny_count);
 	free((char *)egress->mode);
+	free((char *)egress->trust);
 	free(egress);
 }
 

@@ -17,6 +17,10 @@ static inline void cleanup_policy_pointer(struct policy **policy)
 
 /* Checks the requested policy: INVALID names the field. */
 int egress_check(const struct husk_egress *egress, struct policy **out, struct husk_error *err);
+/* True if the policy says nothing but `trust`: everything else is inherited. */
+bool egress_is_trust(const struct husk_egress *egress);
+/* Adds the certificates of the setting network.trust to a policy that says nothing about trust. */
+int egress_default_trust(struct policy *policy, struct husk_error *err);
 /* The other direction; free with husk_egress_free. */
 struct husk_egress *egress_from_text(const char *text, struct husk_error *err);
 /* The secrets text that a policy needs (secrets.h), from the given values and those of `old` (may be NULL). */

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include "instance/bake.h"
@@ -18,6 +19,7 @@
 #define DRAIN_DIAL_MS 1000
 #define PREPARING_MS 10000 /* how long a drain waits for entries that are being prepared */
 #define POOL_SIZE 2
+#define ENTRIES_TRIED 64
 #define POOL_IDLE_SECONDS 300
 #define CLOSE_SECONDS 2
 #define LEASH_SECONDS 600 /* how long the pool keeps leashes ready after a sandbox with a policy */
@@ -59,17 +61,55 @@ static int hand_over(struct husk *husk, const struct catalog_sandbox *wanted, st
 	return catalog_sandbox_update(husk->catalog, &row, err);
 }
 
+/* False if the supervisor behind `fd` runs another program file than a new one would: the entry is from before an
+ * upgrade. */
+static bool runs_this_program(int fd)
+{
+	cleanup_free char *program = husk_program(NULL);
+	struct stat theirs, ours;
+	struct ucred peer;
+	socklen_t size = sizeof(peer);
+	char path[32];
+
+	if (!program || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+		return true;
+	snprintf(path, sizeof(path), "/proc/%d/exe", (int)peer.pid);
+	return stat(path, &theirs) < 0 || stat(program, &ours) < 0 ||
+	       (theirs.st_dev == ours.st_dev && theirs.st_ino == ours.st_ino);
+}
+
+/* Claims an entry and dials its supervisor. 1: *fd is the connection; 0: none; -1: the claimed entry (*out) failed. Entries
+ * from before an upgrade are ended: a sandbox that is created or woken has the supervisor of this program. */
+static int claim_entry(struct husk *husk, const struct catalog_sandbox *wanted, bool warm, struct catalog_sandbox **out,
+		       int *fd, struct husk_error *err)
+{
+	for (int i = 0; i < ENTRIES_TRIED; i++) {
+		int found =
+			catalog_pool_claim(husk->catalog, wanted->template_digest, wanted->disk_bytes, warm, out, err);
+		if (found <= 0)
+			return found;
+		*fd = supervisor_dial(husk, (*out)->id, SUPERVISOR_DIAL_MS, err);
+		if (*fd < 0 || runs_this_program(*fd))
+			return *fd < 0 ? -1 : 1;
+		supervisor_call(*fd, METHOD_SANDBOX_KILL, NULL, NULL, supervisor_patience(METHOD_SANDBOX_KILL), NULL);
+		fd_close(fd);
+		husk_recover(husk, (*out)->id);
+		catalog_sandbox_free(steal_pointer(*out));
+	}
+	return 0;
+}
+
 int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_fd, const char *image, bool warm,
 	      const char *secrets, char **out, struct husk_error *err)
 {
 	struct catalog_sandbox *entry = NULL;
 	cleanup_buf struct buf arguments = { 0 };
 
-	int found = catalog_pool_claim(husk->catalog, wanted->template_digest, wanted->disk_bytes, warm, &entry, err);
-	if (found <= 0)
+	cleanup_close int fd = -1;
+	int found = claim_entry(husk, wanted, warm, &entry, &fd, err);
+	if (!entry)
 		return found;
-	cleanup_close int fd = supervisor_dial(husk, entry->id, SUPERVISOR_DIAL_MS, err);
-	int result = fd < 0 ? -1 : hand_over(husk, wanted, entry, secrets, err);
+	int result = found < 0 ? -1 : hand_over(husk, wanted, entry, secrets, err);
 	if (result == 0) {
 		int bad = wire_put_string(&arguments, TAG_NAME, wanted->id ? wanted->id : entry->id);
 		bad |= wire_put_string(&arguments, TAG_PATH, image);

@@ -35,6 +35,8 @@ int json_tree(struct husk *husk, const char *of, bool all, json_t **out, struct 
 json_t *json_file(const struct husk_file *file);
 /* Each element is a file, with the kind of change in "change". */
 json_t *json_changes(struct husk_change *const *list);
+/* The result of an apply or a merge. */
+json_t *json_merged(const struct husk_merged *merged);
 json_t *json_volume(const struct husk_volume *volume);
 json_t *json_volumes(struct husk_volume *const *list);
 json_t *json_stats(const struct husk_stats *stats);

@@ -1,6 +1,6 @@
 /*
- * The JSON form of checkpoints, and of the effects that a rewind could not undo: as numbers, and in sentences for a
- * person or a model. Names of hosts come from the guest.
+ * The JSON form of checkpoints, of the effects that a rewind could not undo (as numbers, and in sentences for a person or
+ * a model), and of merges. Names of hosts come from the guest.
  */
 #include "json/json.h"
 
@@ -65,4 +65,32 @@ json_t *json_promoted(const struct husk_promoted *promoted)
 {
 	return json_pack("{s:s, s:I, s:o}", "sandbox", promoted->sandbox, "checkpoint",
 			 (json_int_t)promoted->checkpoint, "ended", json_texts(promoted->ended));
+}
+
+static json_t *merge_entry(const struct husk_merge_entry *entry)
+{
+	return json_pack("{s:o, s:s, s:b, s:o, s:b}", "path", json_text0(entry->path), "change",
+			 husk_change_name(entry->kind), "merged", entry->merged, "conflict",
+			 json_text0(entry->conflict), "resolved", entry->resolved);
+}
+
+static json_t *left_out(const struct husk_merged *merged)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && merged->left_out && merged->left_out[i]; i++)
+		json_array_append_new(array, json_pack("{s:o, s:s}", "path", json_text0(merged->left_out[i]), "reason",
+						       merged->reasons[i]));
+	return array;
+}
+
+json_t *json_merged(const struct husk_merged *merged)
+{
+	json_t *entries = json_array();
+
+	for (size_t i = 0; entries && i < merged->count; i++)
+		json_array_append_new(entries, merge_entry(&merged->entries[i]));
+	return json_pack("{s:o, s:b, s:I, s:o, s:o, s:I}", "target", json_text0(merged->target), "written",
+			 merged->written, "conflicts", (json_int_t)merged->conflicts, "changes", entries, "left_out",
+			 left_out(merged), "ignored", (json_int_t)merged->ignored);
 }

@@ -51,6 +51,11 @@ static inline void owned_promoted(struct husk_promoted **promoted)
 	husk_promoted_free(*promoted);
 }
 
+static inline void owned_merged(struct husk_merged **merged)
+{
+	husk_merged_free(*merged);
+}
+
 static inline void owned_changes(struct husk_change ***list)
 {
 	husk_change_list_free(*list);
@@ -114,6 +119,7 @@ static inline void owned_tokens(struct husk_token ***list)
 #define cleanup_checkpoints cleanup(owned_checkpoints)
 #define cleanup_rewound cleanup(owned_rewound)
 #define cleanup_promoted cleanup(owned_promoted)
+#define cleanup_merged cleanup(owned_merged)
 #define cleanup_changes cleanup(owned_changes)
 #define cleanup_husk_template cleanup(owned_template) /* store/template.h has a cleanup_template */
 #define cleanup_templates cleanup(owned_templates)

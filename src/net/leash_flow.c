@@ -278,7 +278,7 @@ static void deny_tls(struct flow *flow, const char *name, const char *reason, co
 }
 
 /* `direct`: the address is allowed, with any content. */
-static void decide_tls(struct flow *flow, const struct terms *terms, bool direct, const struct hello *hello,
+static void decide_tls(struct flow *flow, struct terms *terms, bool direct, const struct hello *hello,
 		       enum hello_result result)
 {
 	char reason[FLOW_TEXT], rule[FLOW_TEXT];
@@ -320,7 +320,7 @@ static void deny_raw(struct flow *flow)
 	flow->reset = true;
 }
 
-static void decide(struct flow *flow, const struct terms *terms)
+static void decide(struct flow *flow, struct terms *terms)
 {
 	const struct policy *policy = terms->policy;
 	bool direct = policy_allows_address(policy, flow->address, flow->port, flow->place);

@@ -36,6 +36,7 @@ struct terms {
 	char **values;       /* values of the policy's secrets, by index; NULL: none */
 	char **placeholders; /* the placeholders that the guest has instead */
 	struct authority *authority;
+	struct ssl_ctx_st *client; /* for hosts with secrets; made when first needed, under tls_lock of the proxy */
 };
 
 /* Parses a message of the supervisor; NULL with err, which never contains a value. */
@@ -85,7 +86,6 @@ struct proxy {
 	struct book book;
 	struct reporter *reporter;
 	pthread_mutex_t route_lock, tls_lock;
-	struct ssl_ctx_st *client; /* for hosts with secrets; made when first needed, under tls_lock */
 };
 
 struct terms *proxy_terms(struct proxy *proxy); /* a reference to the terms in force; terms_drop */
@@ -181,7 +181,7 @@ void relay_run(struct flow *flow);
 /* Carries HTTP requests one by one, each checked. */
 void web_run(struct flow *flow);
 /* Terminates TLS here with a certificate of the sandbox's authority, and carries requests with their secrets. */
-void web_run_tls(struct flow *flow, const struct terms *terms, const char *name);
+void web_run_tls(struct flow *flow, struct terms *terms, const char *name);
 
 /* ---- leash_dns.c, leash_udp.c ---- */
 

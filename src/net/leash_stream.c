@@ -1,16 +1,16 @@
 /*
  * A socket with optional TLS, for leash_web.c. Towards the internet, certificates are checked against the host's
- * authorities, which are read through a descriptor that was opened before the jail closed. Towards the guest, the leash
+ * authorities, which are read through a descriptor that was opened before the jail closed, and those of the policy. Towards the guest, the leash
  * presents a certificate of the sandbox's own authority. Both sides speak HTTP/1.1 only.
  */
 #include <openssl/err.h>
-#include <openssl/pem.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/stat.h>
 
 #include "net/authority.h"
 #include "net/leash_web.h"
+#include "net/trust.h"
 
 #define HANDSHAKE_TIMEOUT_MS 15000
 #define AUTHORITIES_MAX (8u << 20)
@@ -135,6 +135,19 @@ static int stream_wrap(struct stream *stream, SSL_CTX *context, struct husk_erro
 
 /* ---- towards the world ---- */
 
+struct adding {
+	X509_STORE *store;
+	size_t count;
+};
+
+static int add_authority(void *data, X509 *certificate)
+{
+	struct adding *adding = data;
+
+	adding->count += X509_STORE_add_cert(adding->store, certificate) == 1;
+	return 0;
+}
+
 static int load_authorities(int fd, X509_STORE *store, struct husk_error *err)
 {
 	struct stat found;
@@ -142,48 +155,53 @@ static int load_authorities(int fd, X509_STORE *store, struct husk_error *err)
 	if (fd < 0 || fstat(fd, &found) < 0 || found.st_size <= 0 || found.st_size > (off_t)AUTHORITIES_MAX)
 		return husk_fail(err, HUSK_UNAVAILABLE,
 				 "the host has no certificate authorities; install the package ca-certificates");
-	cleanup_free char *text = malloc((size_t)found.st_size);
+	cleanup_free char *text = malloc((size_t)found.st_size + 1);
 	if (!text || pread(fd, text, (size_t)found.st_size, 0) != found.st_size)
 		return husk_fail_errno(err, "cannot read the host's certificate authorities");
-	BIO *bio = BIO_new_mem_buf(text, (int)found.st_size);
-	size_t count = 0;
-	X509 *certificate;
+	text[found.st_size] = '\0';
+	struct adding adding = { .store = store };
+	int result = trust_each(text, add_authority, &adding, err);
 
-	while (bio && (certificate = PEM_read_bio_X509(bio, NULL, NULL, NULL))) {
-		count += X509_STORE_add_cert(store, certificate) == 1;
-		X509_free(certificate);
-	}
-	BIO_free(bio);
-	ERR_clear_error(); /* PEM reports the end of the file as an error */
-	return count ? 0 : husk_fail(err, HUSK_UNAVAILABLE, "the host's certificate authorities cannot be read");
+	if (result == 0 && adding.count == 0)
+		result = husk_fail(err, HUSK_UNAVAILABLE, "the host's certificate authorities cannot be read");
+	return result;
 }
 
-/* One per process, made when the first secret is used: reading some hundred certificates takes milliseconds. */
-static SSL_CTX *client_context(struct proxy *proxy, struct husk_error *err)
+static int add_trust(const char *trust, X509_STORE *store, struct husk_error *err)
+{
+	struct adding adding = { .store = store };
+
+	return trust ? trust_each(trust, add_authority, &adding, err) : 0;
+}
+
+/* One for each terms, made when the first secret is used: reading some hundred certificates takes milliseconds. */
+static SSL_CTX *client_context(struct proxy *proxy, struct terms *terms, struct husk_error *err)
 {
 	pthread_mutex_lock(&proxy->tls_lock);
-	if (!proxy->client) {
+	if (!terms->client) {
 		SSL_CTX *context = SSL_CTX_new(TLS_client_method());
 
 		if (!context || !SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION) ||
 		    SSL_CTX_set_alpn_protos(context, http_protocol, sizeof(http_protocol) - 1) != 0) {
 			authority_fail(err, "cannot set up TLS");
-		} else if (load_authorities(proxy->authorities, SSL_CTX_get_cert_store(context), err) == 0) {
+		} else if (load_authorities(proxy->authorities, SSL_CTX_get_cert_store(context), err) == 0 &&
+			   add_trust(terms->policy->trust, SSL_CTX_get_cert_store(context), err) == 0) {
 			SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
 			/* Many servers close without a TLS close message; their data is still valid. */
 			SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
-			proxy->client = steal_pointer(context);
+			terms->client = steal_pointer(context);
 		}
 		SSL_CTX_free(context);
 	}
-	SSL_CTX *context = proxy->client;
+	SSL_CTX *context = terms->client;
 	pthread_mutex_unlock(&proxy->tls_lock);
 	return context;
 }
 
-int stream_connect_tls(struct proxy *proxy, struct stream *stream, const char *name, struct husk_error *err)
+int stream_connect_tls(struct proxy *proxy, struct terms *terms, struct stream *stream, const char *name,
+		       struct husk_error *err)
 {
-	SSL_CTX *context = client_context(proxy, err);
+	SSL_CTX *context = client_context(proxy, terms, err);
 
 	if (!context || stream_wrap(stream, context, err) < 0)
 		return -1;

@@ -23,6 +23,7 @@ void terms_drop(struct terms *terms)
 	free(terms->values);
 	free(terms->placeholders);
 	authority_free(terms->authority);
+	SSL_CTX_free(terms->client);
 	policy_free(terms->policy);
 	free(terms);
 }

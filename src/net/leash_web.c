@@ -550,7 +550,7 @@ void web_run(struct flow *flow)
 		web_free(web);
 }
 
-void web_run_tls(struct flow *flow, const struct terms *terms, const char *name)
+void web_run_tls(struct flow *flow, struct terms *terms, const char *name)
 {
 	struct web *web = web_new(flow);
 	struct husk_error err = { 0 };
@@ -568,7 +568,7 @@ void web_run_tls(struct flow *flow, const struct terms *terms, const char *name)
 	web->remote.fd = flow->remote;
 	/* The host first: its certificate must be valid before the guest gets an answer in its name. */
 	if (mask_open(&web->mask, terms, name, flow->port) < 0 ||
-	    stream_connect_tls(flow->proxy, &web->remote, name, &err) < 0) {
+	    stream_connect_tls(flow->proxy, terms, &web->remote, name, &err) < 0) {
 		snprintf(reason, sizeof(reason), "%s: %.300s", name, err.message);
 		flow_failed(flow, reason);
 		flow->reset = false;

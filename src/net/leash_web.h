@@ -28,8 +28,9 @@ bool stream_pending(const struct stream *stream); /* bytes are buffered that pol
 void stream_finish(struct stream *stream);        /* informs the other side that nothing more follows */
 void stream_free(struct stream *stream);
 
-/* TLS towards the host, whose certificate must be valid for `name`. */
-int stream_connect_tls(struct proxy *proxy, struct stream *stream, const char *name, struct husk_error *err);
+/* TLS towards the host, whose certificate must be valid for `name` by the host's authorities or those of the terms. */
+int stream_connect_tls(struct proxy *proxy, struct terms *terms, struct stream *stream, const char *name,
+		       struct husk_error *err);
 /* TLS towards the guest, in the name of the host. */
 int stream_accept_tls(struct stream *stream, struct authority *authority, const char *name, struct husk_error *err);
 

@@ -10,6 +10,7 @@
 #include <strings.h>
 
 #include "base/jansson.h"
+#include "net/trust.h"
 
 #define RATE_MIN 1024
 #define LABEL_MAX 63
@@ -398,6 +399,18 @@ static int parse_mode(json_t *root, struct policy *policy, struct husk_error *er
 			 text ? text : "?");
 }
 
+static int parse_trust(json_t *root, struct policy *policy, struct husk_error *err)
+{
+	json_t *value = json_object_get(root, "trust");
+	const char *text = json_string_value(value);
+
+	if (!value)
+		return 0;
+	if (!text || strlen(text) != json_string_length(value))
+		return husk_fail(err, HUSK_INVALID, "egress trust must be a string: certificates as PEM");
+	return trust_read(text, "egress trust", &policy->trust, err);
+}
+
 /* ---- settings that conflict ---- */
 
 /* True if a rule of the policy allows all names of this host rule, over TLS. */
@@ -447,7 +460,7 @@ static int check_conflicts(const struct policy *policy, struct husk_error *err)
 
 static int parse_all(json_t *root, struct policy *policy, struct husk_error *err)
 {
-	static const char *const known[] = { "mode", "allow", "deny", "secrets", "limits" };
+	static const char *const known[] = { "mode", "allow", "deny", "secrets", "limits", "trust" };
 
 	if (check_keys(root, "the egress policy", known, ARRAY_SIZE(known), err) < 0 ||
 	    parse_rules(json_object_get(root, "allow"), "egress allow", POLICY_RULES_MAX, false, &policy->rules,
@@ -455,7 +468,7 @@ static int parse_all(json_t *root, struct policy *policy, struct husk_error *err
 	    parse_rules(json_object_get(root, "deny"), "egress deny", POLICY_RULES_MAX, false, &policy->denied,
 			&policy->denied_count, err) < 0 ||
 	    parse_secrets(root, policy, err) < 0 || parse_limits(root, policy, err) < 0 ||
-	    parse_mode(root, policy, err) < 0)
+	    parse_mode(root, policy, err) < 0 || parse_trust(root, policy, err) < 0)
 		return -1;
 	return check_conflicts(policy, err);
 }
@@ -503,6 +516,7 @@ void policy_free(struct policy *policy)
 		rules_free(policy->secrets[i].hosts, policy->secrets[i].host_count);
 	}
 	free(policy->secrets);
+	free(policy->trust);
 	free(policy);
 }
 
@@ -571,5 +585,7 @@ char *policy_text(const struct policy *policy)
 	if (json_object_size(limits))
 		bad |= json_object_set(root, "limits", limits);
 	json_decref(limits);
+	if (policy->trust)
+		bad |= json_object_set_new(root, "trust", json_string(policy->trust));
 	return bad ? NULL : json_dumps(root, JSON_COMPACT);
 }

@@ -3,7 +3,7 @@
  *
  *   {"mode":"allow","allow":["example.com","*.example.com:8443","10.1.2.0/24:5432","1.2.3.4"],
  *    "secrets":[{"name":"TOKEN","hosts":["api.example.com"]},{"name":"KEY","hosts":["*.example.com"],"header":"X-Key"}],
- *    "limits":{"bytes":N,"rate":N,"connections":N}}
+ *    "limits":{"bytes":N,"rate":N,"connections":N},"trust":"PEM"}
  *
  * `off` allows nothing; `allow` allows what the rules name; `open` allows every public address, and more by address
  * rules. A name rule allows TLS and HTTP on ports 80 and 443, or on the given port (":*" for any). An address rule also
@@ -12,6 +12,8 @@
  *
  * A secret with a header is put into every request to its hosts, and replaces the guest's header of that name. If
  * several hosts match a name, only the headers of the closest match are set.
+ *
+ * "trust" has certificates that the guest trusts in addition to its own (trust.h); "" is an explicit none.
  *
  * The values of secrets are never in a policy: see secrets.h.
  */
@@ -57,6 +59,7 @@ struct policy {
 	uint64_t bytes;       /* both ways, over the sandbox's life; 0: no limit */
 	uint64_t rate;        /* bytes per second, both directions together; 0: no limit */
 	uint32_t connections; /* at one time; never 0 */
+	char *trust;          /* PEM, canonical; "": none; NULL: not given, so the machine's default */
 };
 
 const char *policy_mode_name(enum policy_mode mode);

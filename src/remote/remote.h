@@ -76,6 +76,17 @@ int remote_template_build(struct remote *remote, const struct husk_build_options
 			  bool *fresh, struct husk_error *err);
 int remote_template_remove(struct remote *remote, const char *name, struct husk_error *err);
 
+/* ---- remote_desktop_control.c ---- */
+
+int remote_control_get(struct remote *remote, const char *sandbox, struct husk_control **out, struct husk_error *err);
+int remote_control_take(struct remote *remote, const char *sandbox, const struct husk_control_options *options,
+			struct husk_control **out, struct husk_error *err);
+int remote_control_release(struct remote *remote, const char *sandbox, const char *holder, struct husk_error *err);
+int remote_control_request(struct remote *remote, const char *sandbox, const char *reason, struct husk_control **out,
+			   struct husk_error *err);
+int remote_desktop_link(struct remote *remote, const char *sandbox, bool view_only, int64_t seconds, char **url,
+			struct husk_error *err);
+
 /* ---- remote_points.c ---- */
 
 int remote_checkpoint(struct remote *remote, const char *sandbox, const char *label, struct husk_checkpoint **out,
@@ -88,6 +99,9 @@ int remote_promote(struct remote *remote, const char *sandbox, bool keep, struct
 		   struct husk_error *err);
 
 /* ---- remote_diff.c ---- */
+
+int remote_merge(struct remote *remote, const char *from, const char *into, const char *base, const char *path,
+		 const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
 
 int remote_diff(struct remote *remote, const char *sandbox, const char *base, const char *path,
 		struct husk_change ***out, struct husk_error *err);

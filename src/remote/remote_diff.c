@@ -1,9 +1,10 @@
 /*
- * Changes in a sandbox, over the API. The server compares, because it knows which build of a template a sandbox was
+ * Changes in a sandbox, and merges, over the API. The server compares, because it knows which build of a template a sandbox was
  * made from.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"
+#include "remote/remote_write.h"
 
 static enum husk_change_kind kind_of(const json_t *document)
 {
@@ -53,4 +54,76 @@ int remote_diff(struct remote *remote, const char *sandbox, const char *base, co
 	if (exchange_get(remote, target, &document, err) < 0)
 		return -1;
 	return read_list(document, "changes", read_change, drop_change, (void ***)out, err);
+}
+
+/* ---- merges ---- */
+
+static int read_entry(const json_t *item, struct husk_merge_entry *out, struct husk_error *err)
+{
+	struct reading r = { .from = item };
+
+	out->kind = kind_of(item);
+	out->path = read_needed(&r, "path");
+	out->conflict = read_text(&r, "conflict");
+	out->merged = json_is_true(json_object_get(item, "merged"));
+	out->resolved = json_is_true(json_object_get(item, "resolved"));
+	if (!out->kind)
+		return husk_fail(err, HUSK_PROTOCOL, "the server described a change of an unknown kind");
+	return read_done(&r, "a change", err);
+}
+
+static int read_merged(const json_t *document, struct husk_merged *out, struct husk_error *err)
+{
+	struct reading r = { .from = document };
+	const json_t *changes = read_array(document, "changes", err);
+
+	if (!changes)
+		return -1;
+	out->target = read_needed(&r, "target");
+	out->conflicts = (size_t)read_count(&r, "conflicts");
+	out->written = json_is_true(json_object_get(document, "written"));
+	if (read_done(&r, "a merge", err) < 0)
+		return -1;
+	out->entries = calloc(json_array_size(changes) + 1, sizeof(*out->entries));
+	if (!out->entries)
+		return husk_fail_memory(err);
+	for (; out->count < json_array_size(changes); out->count++)
+		if (read_entry(json_array_get(changes, out->count), &out->entries[out->count], err) < 0) {
+			out->count++; /* what was read of it is freed too */
+			return -1;
+		}
+	return 0;
+}
+
+int remote_merge(struct remote *remote, const char *from, const char *into, const char *base, const char *path,
+		 const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err)
+{
+	cleanup_json json_t *document = NULL;
+	struct writing w;
+
+	write_begin(&w);
+	write_text(&w, "from", from);
+	write_text(&w, "base", base);
+	write_text(&w, "path", path);
+	write_text(&w, "conflicts", options->conflicts);
+	write_bool(&w, "dry_run", options->dry_run);
+	write_size(&w, "limit_bytes", options->limit_bytes);
+	struct exchange x = { .method = "POST", .body = write_done(&w, err) };
+	if (!x.body)
+		return -1;
+	x.target = target_make("/v1/sandboxes/%s/merge", into);
+	if (exchange_run(remote, &x, &document, err) < 0)
+		return -1;
+	struct husk_merged *merged = calloc(1, sizeof(*merged));
+	if (!merged)
+		return husk_fail_memory(err);
+	if (read_merged(document, merged, err) < 0) {
+		husk_merged_free(merged);
+		return -1;
+	}
+	if (out)
+		*out = merged;
+	else
+		husk_merged_free(merged);
+	return 0;
 }

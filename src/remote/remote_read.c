@@ -398,6 +398,7 @@ struct husk_egress *read_egress(const json_t *document, struct husk_error *err)
 		return NULL;
 	*out = (struct husk_egress){
 		.mode = read_needed(&r, "mode"),
+		.trust = read_text(&r, "trust"),
 		.limit_bytes = read_count(&limits, "bytes"),
 		.limit_rate = read_count(&limits, "rate"),
 		.limit_connections = (uint32_t)read_count(&limits, "connections"),

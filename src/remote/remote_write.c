@@ -120,6 +120,7 @@ json_t *write_egress(const struct husk_egress *egress, struct husk_error *err)
 	write_number(&limits, "connections", egress->limit_connections);
 	w.no_memory |= limits.no_memory;
 	write_json(&w, "limits", limits.to);
+	write_text(&w, "trust", egress->trust);
 	return write_done(&w, err);
 }
 

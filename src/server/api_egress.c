@@ -92,6 +92,7 @@ int egress_parse(json_t *document, struct egress_request *out, struct husk_error
 	out->egress.allow_count = length_of(out->allow);
 	out->egress.deny = out->deny = fields_strings(&fields, "deny");
 	out->egress.deny_count = length_of(out->deny);
+	out->egress.trust = fields_string(&fields, "trust");
 	json_t *secrets = fields_any(&fields, "secrets"), *limits = fields_any(&fields, "limits");
 	if (fields_done(&fields, err) < 0 || parse_secrets(secrets, out, err) < 0 ||
 	    parse_limits(limits, &out->egress, err) < 0)

@@ -14,7 +14,8 @@ struct egress_request {
 	size_t count; /* of secrets */
 };
 /* "off", or
- * {"mode","allow":[…],"deny":[…],"secrets":[{"name","value","hosts":[…],"header"}],"limits":{"bytes","rate","connections"}}.
+ * {"mode","allow":[…],"deny":[…],"secrets":[{"name","value","hosts":[…],"header"}],"limits":{"bytes","rate","connections"},
+ * "trust":PEM}.
  * Free it also after a failure. */
 int egress_parse(json_t *document, struct egress_request *out, struct husk_error *err);
 void egress_free(struct egress_request *egress);

@@ -64,6 +64,29 @@ static int handle_promote(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_promoted(promoted), err);
 }
 
+static int handle_merge(struct request *request, struct husk_error *err)
+{
+	cleanup_merged struct husk_merged *merged = NULL;
+	struct husk_merge_options options = { 0 };
+	struct fields fields;
+
+	if (fields_begin(&fields, request_json(request, err)) < 0)
+		return -1;
+	const char *from = fields_string(&fields, "from"), *base = fields_string(&fields, "base");
+	const char *path = fields_string(&fields, "path");
+	options.conflicts = fields_string(&fields, "conflicts");
+	options.dry_run = fields_bool(&fields, "dry_run", false);
+	options.limit_bytes = (uint64_t)fields_int(&fields, "limit_bytes", 0, 0, INT64_C(1) << 40);
+	if (fields_done(&fields, err) < 0)
+		return -1;
+	if (!from)
+		return husk_fail_field(err, "from", "from is missing: the sandbox whose changes are merged");
+	if (husk_merge(request_husk(request), from, request_path(request, "id"), base, path, &options, &merged, err) <
+	    0)
+		return -1;
+	return respond_json(request, 200, json_merged(merged), err);
+}
+
 static int handle_tree(struct request *request, struct husk_error *err)
 {
 	bool all = false;
@@ -94,6 +117,7 @@ const struct route point_routes[] = {
 	{ "DELETE", "/v1/sandboxes/{id}/checkpoints/{point}", handle_delete, 0 },
 	{ "POST", "/v1/sandboxes/{id}/rewind", handle_rewind, 0 },
 	{ "POST", "/v1/sandboxes/{id}/promote", handle_promote, 0 },
+	{ "POST", "/v1/sandboxes/{id}/merge", handle_merge, 0 },
 	{ "GET", "/v1/tree", handle_tree, 0 },
 	{ 0 },
 };

@@ -17,7 +17,12 @@
  * There are no foreign keys: events outlive their sandboxes, ended sandboxes outlive their templates, and a template is
  * baked in a sandbox before it has a row. Unique indexes enforce what must be unique: one live sandbox per name and per
  * slot, one current version per template name.
+ *
+ * A step after SCHEMA_FLOOR only adds: tables, indexes, and columns that may be NULL or have a default. Then a program that
+ * knows SCHEMA_FLOOR steps or more can use a catalog of a newer one: old supervisors go on, and an upgrade can be undone. A
+ * step that cannot be like that raises SCHEMA_FLOOR to its own number. The catalog has the number in PRAGMA application_id.
  */
+#define SCHEMA_FLOOR 9
 static const char *const schema_steps[] = {
 	"CREATE TABLE sandboxes ("
 	"  id TEXT PRIMARY KEY, name TEXT, template_name TEXT, template_digest TEXT, parent TEXT, isolation TEXT,"
@@ -170,7 +175,7 @@ static int switch_to_wal(struct catalog *catalog, struct husk_error *err)
 static int apply_steps(struct catalog *catalog, struct husk_error *err)
 {
 	int64_t version = 0;
-	char set_version[64];
+	char set_version[96];
 
 	/* Checked again under the write lock: another process may have been first. */
 	if (catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
@@ -178,12 +183,55 @@ static int apply_steps(struct catalog *catalog, struct husk_error *err)
 	for (; version < (int64_t)ARRAY_SIZE(schema_steps); version++)
 		if (execute(catalog, schema_steps[version], err))
 			return -1;
-	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %lld", (long long)version);
+	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %lld; PRAGMA application_id = %d",
+		 (long long)version, SCHEMA_FLOOR);
 	return execute(catalog, set_version, err);
 }
 
-static int upgrade_schema(struct catalog *catalog, struct husk_error *err)
+static int copy_database(sqlite3 *from, sqlite3 *to)
 {
+	sqlite3_backup *backup = sqlite3_backup_init(to, "main", from, "main");
+	int64_t deadline = time_monotonic_ms() + BUSY_MS;
+	int result;
+
+	if (!backup)
+		return -1;
+	while ((result = sqlite3_backup_step(backup, -1)) == SQLITE_BUSY || result == SQLITE_LOCKED) {
+		if (time_monotonic_ms() > deadline)
+			break;
+		usleep(2000);
+	}
+	sqlite3_backup_finish(backup);
+	return result == SQLITE_DONE ? 0 : -1;
+}
+
+/* Tries the steps on a copy in memory. A catalog that they do not suit stays as it is, for the program that wrote it. */
+static int try_steps(struct catalog *catalog, const char *path, int64_t version, struct husk_error *err)
+{
+	struct catalog copy = { 0 };
+	struct husk_error why = { 0 };
+	int64_t wrong = 0;
+
+	if (sqlite3_open(":memory:", &copy.db) != SQLITE_OK || copy_database(catalog->db, copy.db) < 0)
+		husk_fail(&why, HUSK_UNAVAILABLE, "it cannot be copied");
+	else if (apply_steps(&copy, &why) == 0 &&
+		 catalog_number(&copy, "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check <> 'ok'",
+				NULL, &wrong, &why) == 0 &&
+		 wrong)
+		husk_fail(&why, HUSK_UNAVAILABLE, "the copy has %lld faults", (long long)wrong);
+	sqlite3_close(copy.db);
+	if (why.code == HUSK_OK)
+		return 0;
+	return husk_fail(err, HUSK_UNAVAILABLE,
+			 "the catalog %s cannot be upgraded from schema %lld to %zu: %s; nothing was changed, and the "
+			 "previous husk can still use it",
+			 path, (long long)version, ARRAY_SIZE(schema_steps), why.message);
+}
+
+static int upgrade_schema(struct catalog *catalog, const char *path, int64_t version, struct husk_error *err)
+{
+	if (version > 0 && try_steps(catalog, path, version, err) < 0)
+		return -1;
 	if (switch_to_wal(catalog, err) || catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
 	return catalog_finish(catalog, apply_steps(catalog, err), err);
@@ -191,7 +239,7 @@ static int upgrade_schema(struct catalog *catalog, struct husk_error *err)
 
 static int set_up(struct catalog *catalog, const char *path, struct husk_error *err)
 {
-	int64_t version = 0;
+	int64_t version = 0, floor = 0;
 
 	sqlite3_busy_handler(catalog->db, wait_while_busy, catalog);
 	/* By default, the last process that closes the database copies the log into it and waits for the disk. With
@@ -201,18 +249,20 @@ static int set_up(struct catalog *catalog, const char *path, struct husk_error *
 	sqlite3_wal_autocheckpoint(catalog->db, 256);
 	/* Deleted data is overwritten, because it may hold secrets. */
 	if (execute(catalog, "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON", err) ||
-	    catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
+	    catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0 ||
+	    (version > (int64_t)ARRAY_SIZE(schema_steps) &&
+	     catalog_number(catalog, "PRAGMA application_id", NULL, &floor, err) < 0))
 		return -1;
 	if (version < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "the catalog %s is damaged: its schema is %lld" DAMAGED_WAY_OUT,
 				 path, (long long)version);
-	if (version > (int64_t)ARRAY_SIZE(schema_steps))
+	if (version > (int64_t)ARRAY_SIZE(schema_steps) && (floor <= 0 || floor > (int64_t)ARRAY_SIZE(schema_steps)))
 		return husk_fail(
 			err, HUSK_UNAVAILABLE,
 			"%s was written by a newer husk (schema %lld, this one knows %zu); upgrade husk, or use "
 			"another HUSK_HOME",
 			path, (long long)version, ARRAY_SIZE(schema_steps));
-	return version < (int64_t)ARRAY_SIZE(schema_steps) ? upgrade_schema(catalog, err) : 0;
+	return version < (int64_t)ARRAY_SIZE(schema_steps) ? upgrade_schema(catalog, path, version, err) : 0;
 }
 
 /* Is this directory, beside the catalog, not empty? */

@@ -186,6 +186,11 @@ char *path_volume(const struct paths *paths, const char *id)
 	return str_format("%s/volumes/%s", paths->home, id);
 }
 
+char *path_workspaces(const struct paths *paths)
+{
+	return str_format("%s/workspaces", paths->home);
+}
+
 char *path_machine(const struct paths *paths, uint32_t slot)
 {
 	return str_format("%s/machines/%u", paths->home, slot);

@@ -10,6 +10,7 @@
  *   <home>/sandboxes/<id>/                image/ (when hibernated), log, console (instance/console.h)
  *   <home>/sandboxes/<id>/points/<n>/     its checkpoints; during a rewind, image is a link to one
  *   <home>/volumes/<id>/                  data/, usage (volume/volume.h)
+ *   <home>/workspaces/                    records of workspaces (workspace/record.h)
  *   <home>/machines/<slot>/               the engine's files of a live machine
  *   <home>/disks.btrfs, <home>/disks.lock cloned disks of gVisor machines (engine/gvisor/disks.c); on a btrfs: disks/
  *   <run>/<id>.sock, <run>/<id>.lock      a supervisor's socket, and the lock it holds while it lives
@@ -43,6 +44,7 @@ char *path_points(const struct paths *paths, const char *id);
 char *path_point(const struct paths *paths, const char *id, int64_t number);
 #define POINT_FROM_SANDBOX "points/%lld" /* the same, as a link in the sandbox's directory has it */
 char *path_volume(const struct paths *paths, const char *id);
+char *path_workspaces(const struct paths *paths);
 char *path_machine(const struct paths *paths, uint32_t slot);
 char *path_socket(const struct paths *paths, const char *id);
 char *path_lock(const struct paths *paths, const char *id);

@@ -7,11 +7,10 @@
 
 #include <arpa/inet.h>
 #include <jansson.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
 #include "instance/egress_policy.h"
 #include "instance/spawn.h"
+#include "net/trust.h"
 #include "supervisor/supervisor.h"
 
 #define AGENT_TIMEOUT_MS 30000
@@ -227,28 +226,47 @@ int network_hold(struct supervisor *s, struct husk_error *err)
 
 /* ---- what the guest is told ---- */
 
-/* OpenSSL's file name for a certificate in a directory. */
-static int put_certificate(struct supervisor *s, struct buf *out, struct husk_error *err)
+/* The certificate of the sandbox's own authority, which vouches for the hosts of its secrets. */
+static char *own_certificate(struct supervisor *s, struct husk_error *err)
 {
 	cleanup_wipe char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
-	cleanup_free char *certificate = secrets ? secrets_certificate(secrets, err) : NULL;
-	char hash[24];
 
-	if (!certificate)
-		return secrets ? -1
-			       : husk_fail(err, HUSK_INTERNAL, "the secrets of %s are missing; set them anew",
-					   life_id(&s->life));
-	BIO *bytes = BIO_new_mem_buf(certificate, -1);
-	X509 *parsed = bytes ? PEM_read_bio_X509(bytes, NULL, NULL, NULL) : NULL;
-	if (parsed)
-		snprintf(hash, sizeof(hash), "%08lx", X509_subject_name_hash(parsed));
-	X509_free(parsed);
-	BIO_free(bytes);
-	if (!parsed)
-		return husk_fail(err, HUSK_INTERNAL, "the sandbox's certificate cannot be read");
-	int bad = wire_put_string(out, TAG_CERTIFICATE, certificate);
-	bad |= wire_put_string(out, TAG_NAME, hash);
-	return bad ? husk_fail_memory(err) : 0;
+	if (secrets)
+		return secrets_certificate(secrets, err);
+	husk_fail(err, HUSK_INTERNAL, "the secrets of %s are missing; set them anew", life_id(&s->life));
+	return NULL;
+}
+
+struct hashes {
+	struct buf *out;
+	uint16_t tag;
+};
+
+/* The first hash has a tag of its own, because an agent of an older version knows only that one. */
+static int put_hash(void *data, X509 *certificate)
+{
+	struct hashes *hashes = data;
+	char hash[TRUST_HASH];
+	uint16_t tag = hashes->tag;
+
+	trust_hash(certificate, hash);
+	hashes->tag = TAG_HASH;
+	return wire_put_string(hashes->out, tag, hash);
+}
+
+/* What the guest trusts in addition to its template's certificates. "" removes what an earlier policy had. */
+static int put_certificates(struct supervisor *s, struct buf *out, struct husk_error *err)
+{
+	const struct policy *policy = s->network.policy;
+	cleanup_free char *own = policy->secret_count ? own_certificate(s, err) : strdup("");
+	cleanup_free char *all = own ? str_format("%s%s", own, policy->trust ? policy->trust : "") : NULL;
+
+	if (policy->secret_count && !own)
+		return -1;
+	if (!all || wire_put_string(out, TAG_CERTIFICATE, all) < 0)
+		return husk_fail_memory(err);
+	struct hashes hashes = { out, TAG_NAME };
+	return trust_each(all, put_hash, &hashes, err) < 0 ? husk_fail_memory(err) : 0;
 }
 
 /* Variables of programs that do not read the system's trust store. */
@@ -258,11 +276,16 @@ static const char *const trust_variables[] = {
 	"NODE_EXTRA_CA_CERTS=/usr/local/share/ca-certificates/husk.crt",
 };
 
-static int put_secret_variables(const struct policy *policy, struct buf *out)
+static bool has_certificates(const struct policy *policy)
+{
+	return policy->secret_count || (policy->trust && *policy->trust);
+}
+
+static int put_policy_variables(const struct policy *policy, struct buf *out)
 {
 	int bad = 0;
 
-	for (size_t i = 0; i < ARRAY_SIZE(trust_variables); i++)
+	for (size_t i = 0; has_certificates(policy) && i < ARRAY_SIZE(trust_variables); i++)
 		bad |= wire_put_string(out, TAG_ENV, trust_variables[i]);
 	for (size_t i = 0; i < policy->secret_count; i++) {
 		if (policy->secrets[i].header)
@@ -279,7 +302,7 @@ static int put_secret_variables(const struct policy *policy, struct buf *out)
 static int put_variables(const char *environment, const struct policy *policy, struct buf *out, struct husk_error *err)
 {
 	json_t *own = environment ? json_loads(environment, 0, NULL) : NULL, *value;
-	int bad = policy && policy->secret_count ? put_secret_variables(policy, out) : 0;
+	int bad = policy && policy->mode != POLICY_OFF ? put_policy_variables(policy, out) : 0;
 	const char *key;
 
 	json_object_foreach(own, key, value)
@@ -317,7 +340,7 @@ int network_arguments(struct supervisor *s, const char *environment, struct buf 
 	inet_ntop(AF_INET, &s->network.gateway.link.resolver, address, sizeof(address));
 	if (wire_put_string(out, TAG_NAMESERVER, address) < 0)
 		return husk_fail_memory(err);
-	return policy->secret_count ? put_certificate(s, out, err) : 0;
+	return put_certificates(s, out, err);
 }
 
 int network_tell(struct supervisor *s, struct husk_error *err)
@@ -385,8 +408,8 @@ int network_set(struct supervisor *s, const char *text, const char *secrets, str
 		return -1;
 	}
 	/* The guest does not know rules, so a change of rules alone need not be sent. */
-	s->network.untold |=
-		s->network.policy->mode == POLICY_OFF || s->network.policy->secret_count || policy->secret_count;
+	s->network.untold |= s->network.policy->mode == POLICY_OFF || has_certificates(s->network.policy) ||
+			     has_certificates(policy);
 	policy_free(s->network.policy);
 	s->network.policy = steal_pointer(policy);
 	cleanup_free char *detail = str_format("{\"mode\":\"%s\"}", policy_mode_name(s->network.policy->mode));

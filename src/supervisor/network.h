@@ -40,7 +40,7 @@ int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
 /* Waits until the policy is in force. Called before any process of the guest continues. */
 int network_hold(struct supervisor *s, struct husk_error *err);
-/* Adds to the arguments of IDENTITY: variables (the sandbox's own, and what stands for secrets), name server, certificate. */
+/* Adds to the arguments of IDENTITY: variables (the sandbox's own, and what stands for secrets), name server, certificates. */
 int network_arguments(struct supervisor *s, const char *environment, struct buf *out, struct husk_error *err);
 /* Applies another policy; on failure the old one stays. network_tell then informs the guest, when it runs. */
 int network_set(struct supervisor *s, const char *text, const char *secrets, struct husk_error *err);

@@ -155,6 +155,18 @@ int wire_send_end(int fd, uint32_t channel, const struct husk_error *e, const st
 	return wire_send(fd, channel, WIRE_END, 0, message.data, message.size, err);
 }
 
+/* The sandbox may be older than this program: it wakes with the agent that it was made with. */
+static int fail_unknown(const char *number, struct husk_error *err)
+{
+	int64_t method;
+	const char *name = str_to_int64(number, 1, 1000, &method) == 0 ? wire_method_name(method) : "this";
+
+	return husk_fail(err, HUSK_UNAVAILABLE,
+			 "'%s' is not supported in this sandbox, which an older husk made; build its template again "
+			 "(husk template build NAME) and create a new one",
+			 name);
+}
+
 int wire_end_status(const char *payload, size_t size, struct husk_error *err)
 {
 	int64_t status = wire_get_int(payload, size, TAG_STATUS, HUSK_PROTOCOL);
@@ -165,5 +177,7 @@ int wire_end_status(const char *payload, size_t size, struct husk_error *err)
 	if (status < HUSK_OK || status > HUSK_INTERNAL)
 		status = HUSK_PROTOCOL;
 	message = wire_get_string(payload, size, TAG_MESSAGE);
+	if (message && str_starts(message, WIRE_UNKNOWN_METHOD))
+		return fail_unknown(message + strlen(WIRE_UNKNOWN_METHOD), err);
 	return husk_fail(err, (enum husk_code)status, "%s", message ? message : "the call failed without a reason");
 }

@@ -28,6 +28,8 @@
 #include "base/base.h"
 
 #define WIRE_VERSION 1
+/* How an agent of any version answers a method that it does not have; the number follows. */
+#define WIRE_UNKNOWN_METHOD "the agent does not know method "
 #define WIRE_HEADER_SIZE 12
 #define WIRE_PAYLOAD_MAX (256u * 1024u) /* a whole OPEN fits; DATA frames stay under 192 KiB */
 #define WIRE_WINDOW (2u * 1024u * 1024u)
@@ -225,6 +227,7 @@ enum wire_tag {
 	TAG_CERTIFICATE,
 	TAG_INTERFACE, /* struct wire_interface */
 	TAG_CPU_MILLI,
+	TAG_HASH,
 
 	TAG_JSON = 130,
 	TAG_REASON,

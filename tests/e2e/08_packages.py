@@ -144,6 +144,35 @@ def test_tarball():
 
 
 @test
+def test_wheel_of_the_programs():
+    """pip alone gives a working husk; a folder "templates" of the project beside the environment does not disturb it."""
+    need_plain_build()
+    if subprocess.run(["/usr/bin/python3", "-c", "import setuptools, wheel, pip, venv"], capture_output=True, timeout=60, check=False).returncode:
+        raise Skip("python3-pip, python3-setuptools or python3-wheel is not installed (scripts/setup package)")
+    out, project = f"{PLACE}/wheels", pathlib.Path(PLACE) / "project"
+    run(str(TOP / "scripts/dist"), str(BUILD), out, "binaries", "wheel")
+    wheels = sorted(f"{out}/{name}" for name in os.listdir(out) if name.endswith(".whl"))
+    assert_equal([os.path.basename(name).split("-")[0] for name in wheels], ["husk_bin", "husk_sandbox"])
+    (project / "templates").mkdir(parents=True)
+    run("/usr/bin/python3", "-m", "venv", "--without-pip", str(project / "venv"))
+    python = str(project / "venv/bin/python")
+    pip = ["/usr/bin/python3", "-m", "pip", "--python", python]
+    run(*pip, "install", "--no-index", wheels[0], f"{wheels[1]}[local]")
+    program = str(project / "venv/bin/husk")
+    assert_equal(run(program, "version"), husk("version").text)
+    assert_equal(run(program, "run", "--", "echo", "from a wheel", env=environment({"HUSK_BIN": None})).strip(), "from a wheel")
+    definitions = f"{os.path.dirname(run(python, '-c', 'import husk_bin; print(husk_bin.path())').strip())}/../share/husk/templates"
+    for folder, _, files in os.walk(TOP / "templates"):  # with their links, which no wheel can hold
+        for name in files:
+            ours, theirs = os.path.join(folder, name), f"{definitions}/{os.path.relpath(folder, TOP / 'templates')}/{name}"
+            assert_equal(os.path.islink(theirs), os.path.islink(ours), theirs)
+            assert_equal(os.access(theirs, os.X_OK, follow_symlinks=False), os.access(ours, os.X_OK, follow_symlinks=False), theirs)
+    run(python, "-c", "import husk; husk.Sandbox")
+    run(*pip, "uninstall", "-y", "husk-bin")
+    assert_equal([str(path) for path in project.rglob("*husk_bin*")] + [str(path) for path in project.rglob("bin/husk*")], [])
+
+
+@test
 def test_units():
     if not shutil.which("systemd-analyze"):
         raise Skip("systemd-analyze is not installed")

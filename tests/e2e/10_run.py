@@ -56,7 +56,7 @@ def test_killed_is_128_and_the_signal():
 def test_timeout_is_124_and_kills_the_group():
     box = create()
     script = "sleep 1000 & sleep 1000 & echo started; wait"
-    done = husk("exec", "--json", "--timeout", f"{500 * SLOW:.0f}ms", box, "--", "sh", "-c", script, code=124).json()
+    done = husk("exec", "--json", "--timeout", f"{1 * SLOW:.0f}s", box, "--", "sh", "-c", script, code=124).json()
     assert done["timed_out"] is True, done
     assert_equal(done["exit_code"], 124)
     assert_equal(done["stdout"], "started\n")
@@ -134,7 +134,7 @@ def test_interrupt_reaches_the_command_and_nothing_stays():
     with ending(start("run", "--", "sh", "-c", script, start_new_session=True)) as process:
         assert_equal(process.stdout.readline(), b"ready\n")
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=30 * SLOW)
         assert_equal((out, process.returncode), (b"caught\n", 9))
     with ending(
         start("run", "--", "sh", "-c", "trap '' INT; echo ready; sleep 100", start_new_session=True)
@@ -143,7 +143,7 @@ def test_interrupt_reaches_the_command_and_nothing_stays():
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=30 * SLOW)
         assert_equal(process.returncode, 128 + signal.SIGINT)
     assert_nothing_left(before)
 
@@ -161,7 +161,7 @@ def test_reader_that_leaves():
 @test
 def test_full_output_device_is_an_error():
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([HUSK, "ls", "--json"], stdout=full, stderr=subprocess.PIPE, timeout=30, check=False)
+        done = subprocess.run([HUSK, "ls", "--json"], stdout=full, stderr=subprocess.PIPE, timeout=30 * SLOW, check=False)
     assert done.returncode != 0 and b"No space" in done.stderr, done
 
 
@@ -170,7 +170,7 @@ def test_example_program():
     program = BUILD / "examples/fork"
     if not os.access(program, os.X_OK):
         raise Skip("build/examples/fork was not built")
-    done = subprocess.run([program], capture_output=True, timeout=120, check=False, env=environment({"HUSK_BIN": HUSK}))
+    done = subprocess.run([program], capture_output=True, timeout=120 * SLOW, check=False, env=environment({"HUSK_BIN": HUSK}))
     assert_equal(done.returncode, 0, (done.stdout + done.stderr).decode(errors="replace"))
     assert_equal(done.stdout.count(b"written before the fork\n"), 2)
     assert_equal(done.stdout.count(b"changed in the first child\n"), 1)
@@ -193,7 +193,7 @@ def test_one_signal_is_enough():
         with ending(start("run", "--", "sh", "-c", script, start_new_session=True)) as process:
             assert_equal(process.stdout.readline(), b"ready\n")
             process.send_signal(number)
-            process.communicate(timeout=60)
+            process.communicate(timeout=60 * SLOW)
             assert_equal(process.returncode, 128 + number)
         assert_nothing_left(before)
 

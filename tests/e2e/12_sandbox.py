@@ -114,7 +114,7 @@ def test_many_execs_at_once():
     running = [start("exec", box, "--", "sh", "-c", f"sleep 0.2; echo {n}; exit {n}") for n in range(20)]
     for n, process in enumerate(running):
         with ending(process):
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=60 * SLOW)
             assert_equal((out, process.returncode), (f"{n}\n".encode(), n), err.decode())
 
 
@@ -147,12 +147,13 @@ def test_ttl_holds_when_every_client_is_gone():
 
 @test
 def test_extend():
-    box = create("--ttl", "3")
+    seconds = round(3 * SLOW)
+    box = create("--ttl", seconds)
     before = inspect(box)["expires_at"]
     told = husk("extend", box, "1h").text.strip()
     after = inspect(box)["expires_at"]
     assert after > before and after == told, (before, told, after)
-    time.sleep(4)
+    time.sleep(seconds + 1)
     assert_equal(sh(box, "echo alive"), "alive")
     husk("extend", box, "1")
     until(lambda: box not in listed(), "the shorter time counts too")
@@ -163,9 +164,10 @@ def test_extend():
 def test_persistent():
     box = create("--persistent", "--ttl", "1")
     assert_equal((inspect(box)["persistent"], inspect(box)["expires_at"]), (True, None))
-    other = create("--ttl", "2")
+    seconds = round(2 * SLOW)
+    other = create("--ttl", seconds)
     assert_equal(husk("extend", other, "--persistent").text.strip(), "never")
-    time.sleep(3)
+    time.sleep(seconds + 1)
     assert {box, other} <= set(listed())
 
 
@@ -198,7 +200,7 @@ def test_what_dies_when_its_sandbox_is_removed():
     with ending(start("exec", box, "--", "sleep", "1000")) as client:
         until(lambda: husk("ps", "--json", box).json(), "it runs")
         husk("rm", box)
-        _, err = client.communicate(timeout=30)
+        _, err = client.communicate(timeout=30 * SLOW)
         assert client.returncode == 125 and err.startswith(b"husk: "), (client.returncode, err)
 
 
@@ -227,7 +229,7 @@ def test_slow_machine_keeps_its_clock():
             time.sleep(4)
             for pid in kernels:
                 os.kill(pid, signal.SIGCONT)
-            out, err = client.communicate(timeout=60)
+            out, err = client.communicate(timeout=60 * SLOW)
     finally:
         for pid in kernels:
             with contextlib.suppress(ProcessLookupError):

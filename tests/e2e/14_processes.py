@@ -84,7 +84,7 @@ def test_slow_reader_stalls_nobody():
         slow.stdout.read(1)  # and then no more
         assert_equal(sh(box, "echo still here"), "still here")
         assert_equal(len(husk("exec", box, "--", "head", "-c", "5000000", "/dev/zero").out), 5000000)
-        out, _ = slow.communicate(timeout=120)
+        out, _ = slow.communicate(timeout=120 * SLOW)
         assert_equal(len(out), 30000000 - 1, "and the slow one gets everything")
 
 
@@ -108,7 +108,7 @@ def test_signals():
     ) as p:
         assert_equal(p.stdout.readline(), b"up\n")
         p.send_signal(signal.SIGTERM)
-        out, _ = p.communicate(timeout=30)
+        out, _ = p.communicate(timeout=30 * SLOW)
         assert_equal((out, p.returncode), (b"term\n", 3))
 
 
@@ -145,7 +145,7 @@ def test_a_signal_ends_exec_whatever_the_supervisor_does():
         os.kill(supervisor, signal.SIGSTOP)
         try:
             client.send_signal(signal.SIGTERM)
-            client.communicate(timeout=90)
+            client.communicate(timeout=90 * SLOW)
         finally:
             os.kill(supervisor, signal.SIGCONT)
         assert_equal(client.returncode, 128 + signal.SIGTERM)

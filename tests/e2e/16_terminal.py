@@ -153,7 +153,7 @@ def test_terminal_is_given_back():
     master, worker = pty.openpty()
     before = termios.tcgetattr(worker)
     done = subprocess.run(
-        [HUSK, "exec", "-it", box, "--", "true"], stdin=worker, stdout=worker, stderr=worker, timeout=60, check=False
+        [HUSK, "exec", "-it", box, "--", "true"], stdin=worker, stdout=worker, stderr=worker, timeout=60 * SLOW, check=False
     )
     assert_equal(done.returncode, 0)
     assert_equal(termios.tcgetattr(worker), before, "the terminal's modes")

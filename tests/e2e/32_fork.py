@@ -139,7 +139,7 @@ def test_while_it_is_busy():
     with ending(start("exec", box, "--", "sh", "-c", script)) as client:
         until(lambda: husk("ps", "--json", box).json(), "it has started")
         (child,) = fork(box)
-        out, err = client.communicate(timeout=120)
+        out, err = client.communicate(timeout=120 * SLOW)
     wanted = b"".join(b"line %d\n" % n for n in range(1, 30001)) + b"end\n"
     assert_equal(client.returncode, 0, err.decode())
     assert_equal(out, wanted, "the parent's client")

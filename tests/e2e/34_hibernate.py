@@ -135,7 +135,7 @@ def test_many_wakers_at_once():
     callers = [start("exec", box, "--", "echo", str(n)) for n in range(6)]
     for n, caller in enumerate(callers):
         with ending(caller):
-            out, err = caller.communicate(timeout=60)
+            out, err = caller.communicate(timeout=60 * SLOW)
             assert_equal((out, caller.returncode), (f"{n}\n".encode(), 0), err.decode())
     assert_equal(event_kinds(box).count("woken"), 1)
     assert_ticking(box)

@@ -28,19 +28,6 @@ static void opens_private_and_again(void **state)
 	catalog_sandbox_free(get(w, "sb-1"));
 }
 
-static void refuses_newer_schema(void **state)
-{
-	struct world *w = *state;
-	struct catalog *second = NULL;
-	sqlite3 *db;
-
-	assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
-	assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 99", NULL, NULL, NULL), SQLITE_OK);
-	sqlite3_close(db);
-	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "newer husk");
-	assert_null(second);
-}
-
 static void refuses_garbage(void **state)
 {
 	struct world *w = *state;
@@ -62,6 +49,68 @@ static void change_by_hand(struct world *w, const char *sql)
 	assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
 	assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
 	sqlite3_close(db);
+}
+
+static void refuses_newer_schema(void **state)
+{
+	struct world *w = *state;
+	struct catalog *second = NULL;
+
+	change_by_hand(w, "PRAGMA user_version = 99; PRAGMA application_id = 99");
+	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "newer husk");
+	change_by_hand(w, "PRAGMA application_id = 0");
+	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "newer husk");
+	assert_null(second);
+}
+
+/* A newer husk has only added things, and says so. */
+static void uses_newer_schema_that_only_adds(void **state)
+{
+	struct world *w = *state;
+	struct catalog *second = NULL;
+
+	change_by_hand(
+		w,
+		"ALTER TABLE sandboxes ADD COLUMN mood TEXT; CREATE TABLE moods (name TEXT); PRAGMA user_version = 99");
+	assert_int_equal(catalog_open(w->path, &second, &w->err), 0);
+	catalog_close(w->catalog);
+	w->catalog = second;
+	add(w, "sb-1", NULL, CATALOG_RUNNING);
+	catalog_sandbox_free(get(w, "sb-1"));
+}
+
+static int64_t number_by_hand(struct world *w, const char *sql)
+{
+	sqlite3_stmt *statement;
+	sqlite3 *db;
+
+	assert_int_equal(sqlite3_open(w->path, &db), SQLITE_OK);
+	assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &statement, NULL), SQLITE_OK);
+	assert_int_equal(sqlite3_step(statement), SQLITE_ROW);
+	int64_t number = sqlite3_column_int64(statement, 0);
+	sqlite3_finalize(statement);
+	sqlite3_close(db);
+	return number;
+}
+
+/* The step to schema 9 does not suit this catalog: it has a table of that name. */
+static void tries_an_upgrade_on_a_copy(void **state)
+{
+	struct world *w = *state;
+	struct catalog *second = NULL;
+
+	add(w, "sb-1", NULL, CATALOG_RUNNING);
+	change_by_hand(w, "DROP TRIGGER sandboxes_ended; DROP TRIGGER sandboxes_removed; DROP INDEX points_label;"
+			  "ALTER TABLE sandboxes DROP COLUMN point; PRAGMA user_version = 8");
+	refused(w, catalog_open(w->path, &second, &w->err), HUSK_UNAVAILABLE, "nothing was changed");
+	assert_int_equal(number_by_hand(w, "PRAGMA user_version"), 8);
+	change_by_hand(w, "DROP TABLE points");
+	assert_int_equal(catalog_open(w->path, &second, &w->err), 0);
+	catalog_close(w->catalog);
+	w->catalog = second;
+	catalog_sandbox_free(get(w, "sb-1"));
+	assert_true(number_by_hand(w, "PRAGMA user_version") > 8);
+	assert_true(number_by_hand(w, "PRAGMA application_id") > 0);
 }
 
 /* One that lost its tables, or says a schema that cannot be. */
@@ -669,6 +718,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(opens_private_and_again),
 		TEST(refuses_newer_schema),
+		TEST(uses_newer_schema_that_only_adds),
+		TEST(tries_an_upgrade_on_a_copy),
 		TEST(refuses_garbage),
 		TEST(refuses_what_was_tampered_with),
 		TEST(refuses_an_emptied_one),

@@ -7,11 +7,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 #include <openssl/x509v3.h>
 
 #include "net/authority.h"
 #include "net/policy.h"
 #include "net/secrets.h"
+#include "net/trust.h"
 #include "scratch.h"
 
 static struct policy *parse(const char *json)
@@ -145,6 +147,55 @@ static void refuses_bad_policies(void **state)
 	assert_refused("{\"limits\":{\"bytes\":-1}}", "not below 0");
 	assert_refused("{\"limits\":{\"connections\":5000}}", "1 to 4096");
 	assert_refused("{\"limits\":{\"speed\":1}}", "no field 'speed'");
+}
+
+static char *policy_with(const char *trust)
+{
+	json_t *root = json_pack("{s:s, s:s}", "mode", "open", "trust", trust);
+	char *text = json_dumps(root, JSON_COMPACT);
+
+	json_decref(root);
+	return text;
+}
+
+static void keeps_certificates(void **state)
+{
+	char *one = NULL, *two = NULL, *key = NULL;
+
+	(void)state;
+	assert_int_equal(authority_make(&one, &key, NULL), 0);
+	free(steal_pointer(key));
+	assert_int_equal(authority_make(&two, &key, NULL), 0);
+	cleanup_free char *both = str_format("comment\n%s\r\n\r\n%s%s", one, two, one);
+	cleanup_free char *json = policy_with(both);
+	struct policy *policy = parse(json);
+	cleanup_free char *canonical = str_format("%s%s", one, two);
+	assert_string_equal(policy->trust, canonical);
+	cleanup_free char *text = policy_text(policy);
+	struct policy *again = parse(text);
+	assert_string_equal(again->trust, canonical);
+	policy_free(again);
+	policy_free(policy);
+
+	policy = parse("{\"trust\":\"\"}"); /* an explicit none is kept, and is no absence */
+	cleanup_free char *none = policy_text(policy);
+	assert_string_equal(none, "{\"mode\":\"off\",\"trust\":\"\"}");
+	policy_free(policy);
+
+	cleanup_free char *with_key = policy_with(key);
+	assert_refused(with_key, "private key");
+	assert_refused("{\"trust\":\"x\"}", "no certificate found");
+	assert_refused("{\"trust\":7}", "must be a string");
+	assert_refused("{\"trust\":\"-----BEGIN CERTIFICATE-----\\nQUJD\\n-----END CERTIFICATE-----\\n\"}",
+		       "certificate 1 cannot be parsed");
+	assert_refused("{\"trust\":\"-----BEGIN CERTIFICATE-----\\nQUJD\\n\"}", "certificate 1 is damaged");
+	cleanup_free char *large = calloc(1, TRUST_MAX + 2);
+	memset(large, 'x', TRUST_MAX + 1);
+	cleanup_free char *too_large = policy_with(large);
+	assert_refused(too_large, "at most 65536");
+	free(one);
+	free(two);
+	free(key);
 }
 
 static void matches_names(void **state)
@@ -376,6 +427,7 @@ int main(void)
 		cmocka_unit_test(reads_and_writes),
 		cmocka_unit_test(refuses_bad_rules),
 		cmocka_unit_test(refuses_bad_policies),
+		cmocka_unit_test(keeps_certificates),
 		cmocka_unit_test(matches_names),
 		cmocka_unit_test(matches_addresses),
 		cmocka_unit_test(keeps_special_ranges_shut),

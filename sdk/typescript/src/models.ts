@@ -19,6 +19,8 @@ export interface EgressPolicy {
   /** Values that never enter the sandbox: inside, the variable holds a placeholder, or the header is set on the way out. */
   secrets?: { name: string; value?: string; hosts: string[]; header?: string }[];
   limits?: { bytes?: number | string; rate?: number | string; connections?: number };
+  /** Certificates (PEM) that its programs trust besides those of the template. Unset: the machine's setting network.trust; "": none. */
+  trust?: string;
 }
 
 export interface FileChange {

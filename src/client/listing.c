@@ -1,0 +1,118 @@
+/*
+ * METHOD_CHANGES as a sorted list; see listing.h. The agent is the guest's: the list is bounded, and each entry is checked.
+ */
+#include "client/listing.h"
+
+#include "client/call.h"
+#include "client/files.h"
+
+#define CHANGES_MAX 1000000u
+#define CHANGES_BYTES_MAX (256u * 1024u * 1024u)
+
+void listing_free(struct listing *listing)
+{
+	for (size_t i = 0; i < listing->count; i++)
+		husk_file_free(&listing->entries[i].change.file);
+	free(listing->entries);
+}
+
+static int entry_read(const struct call_event *event, struct listed *out, struct husk_error *err)
+{
+	int64_t change = wire_get_int(event->data, event->size, TAG_CHANGE, 0);
+
+	if (change < CHANGE_ADDED || change > CHANGE_CHANGED)
+		return husk_fail(err, HUSK_PROTOCOL, "the agent described a change of an unknown kind");
+	*out = (struct listed){ .change.kind = (enum husk_change_kind)change,
+				.inode = wire_get_int(event->data, event->size, TAG_INODE, 0),
+				.ctime_ns = wire_get_int(event->data, event->size, TAG_CTIME_NS, 0) };
+	return file_from_fields(event->data, event->size, &out->change.file, err);
+}
+
+static int listing_add(struct listing *listing, const struct call_event *event, struct husk_error *err)
+{
+	listing->bytes += event->size;
+	if (listing->count == CHANGES_MAX || listing->bytes > CHANGES_BYTES_MAX)
+		return husk_fail(err, HUSK_LIMIT,
+				 "sandbox %s has more than %u changes or %u MiB of them; name a path to compare less",
+				 listing->sandbox, CHANGES_MAX, CHANGES_BYTES_MAX >> 20);
+	if (listing->count == listing->room) {
+		size_t room = listing->room ? listing->room * 2 : 64;
+		struct listed *grown = reallocarray(listing->entries, room, sizeof(*grown));
+		if (!grown)
+			return husk_fail_memory(err);
+		listing->entries = grown;
+		listing->room = room;
+	}
+	if (entry_read(event, &listing->entries[listing->count], err) < 0)
+		return -1;
+	listing->count++;
+	return 0;
+}
+
+int listing_compare(const char *a, const char *b)
+{
+	while (*a && *a == *b)
+		a++, b++;
+	int left = *a == '/' ? 1
+		   : *a      ? (unsigned char)*a + 1
+			     : 0,
+	    right = *b == '/' ? 1
+		    : *b      ? (unsigned char)*b + 1
+			      : 0;
+	return left - right;
+}
+
+static int by_path(const void *a, const void *b)
+{
+	return listing_compare(((const struct listed *)a)->change.file.path,
+			       ((const struct listed *)b)->change.file.path);
+}
+
+/* An agent from before listings by time ignores that argument, and lists no directory that has lost a name. */
+static int check_since(const struct call_event *end, int64_t since_ns, struct husk_error *err)
+{
+	if (since_ns < 0 || wire_get_int(end->data, end->size, TAG_CTIME_NS, -1) == since_ns)
+		return 0;
+	return husk_fail(
+		err, HUSK_UNAVAILABLE,
+		"the template of this sandbox was built by an older husk, whose agent has no workspaces; build it "
+		"again (husk template build), and use a new sandbox");
+}
+
+/* `since_ns` -1: not by time. */
+static int load(struct listing *listing, const struct buf *arguments, int64_t since_ns, struct husk_error *err)
+{
+	cleanup_call struct call *call = NULL;
+	struct call_event event = { 0 };
+	int result = call_start(listing->husk, listing->sandbox, METHOD_CHANGES, arguments, &call, err);
+
+	while (result == 0 && (result = call_next(call, &event, err)) == 0 && event.type != WIRE_END)
+		if (event.type == WIRE_MSG)
+			result = listing_add(listing, &event, err);
+	if (result == 0)
+		result = wire_end_status(event.data, event.size, err);
+	if (result == 0)
+		result = check_since(&event, since_ns, err);
+	if (result == 0 && listing->count)
+		qsort(listing->entries, listing->count, sizeof(*listing->entries), by_path);
+	return result;
+}
+
+int listing_load(struct listing *listing, const char *path, bool all, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	int bad = wire_put_string(&arguments, TAG_PATH, path);
+
+	bad |= wire_put_int(&arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, -1, err);
+}
+
+int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	int bad = wire_put_string(&arguments, TAG_PATH, path);
+
+	bad |= wire_put_int(&arguments, TAG_FLAGS, CHANGES_ALL);
+	bad |= wire_put_int(&arguments, TAG_CTIME_NS, since_ns);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, since_ns, err);
+}

@@ -1,0 +1,34 @@
+/*
+ * What a machine has written, as its agent lists it: one entry for each path that differs from the template. Used to compare
+ * two machines (diff.c), and a machine with a directory of the caller (workspace/). The lists come from the guest.
+ */
+#ifndef HUSK_CLIENT_LISTING_H
+#define HUSK_CLIENT_LISTING_H
+
+#include "instance/instance.h"
+
+struct listed {
+	struct husk_change change;
+	/* While both stay the same, nothing has touched the file, also in a fork of the machine. */
+	int64_t inode, ctime_ns;
+};
+
+struct listing {
+	struct husk *husk;
+	const char *sandbox;
+	struct listed *entries; /* sorted by listing_compare */
+	size_t count, room, bytes;
+};
+
+/* `path`: this path and what is below; NULL: everything. `all`: also what the template had when its sandboxes start.
+ * LIMIT: more than a million entries. */
+int listing_load(struct listing *listing, const char *path, bool all, struct husk_error *err);
+/* What was touched after this time (in the guest), also a directory in which a name came or went. An older agent lists everything.
+ * A file that was moved here with its directory keeps its time: only the directory is listed. */
+int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err);
+void listing_free(struct listing *listing);
+#define cleanup_listing cleanup(listing_free)
+/* As strcmp, but '/' comes first: what is below a directory follows it at once. */
+int listing_compare(const char *a, const char *b);
+
+#endif
