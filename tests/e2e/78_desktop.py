@@ -8,9 +8,10 @@ import json
 import subprocess
 import sys
 
-from lib import documents
+from lib import documents, pypi
 from lib.harness import *
 from lib.http import server
+from lib.npm import installed, node
 from lib.png import pixels
 from lib.schema import problems
 
@@ -364,6 +365,35 @@ def models_and_programs_use_it():
         env = environment({"PYTHONPATH": str(TOP / "sdk/python"), "HUSK_SOCKET": huskd.socket_path})
         done = subprocess.run([sys.executable, "-c", PROGRAM, box], env=env, capture_output=True, timeout=120 * SLOW, text=True, check=False)
         assert (done.stdout, done.returncode) == ("refused actions[0].text\n", 0), done.stdout + done.stderr
+
+
+def e2b(command, where):
+    """Runs a program of E2B's desktop clients."""
+    with server() as huskd:
+        url = f"http://127.0.0.1:{huskd.port}"
+        key = husk("token", "create", "desktop", "--e2b", "--json").json()["token"]
+        env = {"E2B_API_URL": url, "E2B_SANDBOX_URL": url, "E2B_API_KEY": key, "E2B_DOMAIN": None, "E2B_DEBUG": None}
+        try:
+            done = subprocess.run(
+                command, cwd=where, env=environment(env), capture_output=True, text=True, timeout=300 * SLOW, check=False
+            )
+        finally:
+            husk("token", "rm", "desktop")
+    assert done.stdout.endswith("done\n"), done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@test
+def e2b_desktop_for_javascript():
+    e2b([node(), "suite.mjs"], installed("desktop"))
+
+
+@test
+def e2b_desktop_for_python():
+    try:
+        python = pypi.environment(("e2b-desktop==2.7.2",), "e2b-desktop") / "bin/python"
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        raise Skip(f"PyPI cannot be reached: {str(error)[-200:]}") from error
+    e2b([python, "suite.py"], TOP / "tests/compat/desktop")
 
 
 if __name__ == "__main__":
