@@ -70,7 +70,7 @@ KIT_SOURCES := $(call sources,src/base src/wire)
 VMM_SHARED := src/vmm/message.c src/vmm/disk.c
 VMM_SOURCES := $(filter-out src/vmm/main.c,$(call sources,src/vmm))
 LIB_SOURCES := $(KIT_SOURCES) $(call sources,src/remote src/jail src/net src/engine src/engine/* src/store src/registry src/volume src/link) \
-	$(call sources,src/instance src/supervisor src/client src/workspace) \
+	$(call sources,src/instance src/supervisor src/client src/workspace src/build) \
 	$(VMM_SHARED)
 JSON_SOURCES := $(call sources,src/json)
 MCP_SOURCES := $(call sources,src/mcp)
@@ -78,6 +78,7 @@ CLI_SOURCES := $(call sources,src/cli src/config) $(JSON_SOURCES) $(MCP_SOURCES)
 SERVER_SOURCES := $(call sources,src/config src/server src/server/dialects src/server/dialects/*) $(JSON_SOURCES) $(MCP_SOURCES)
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
+DESKTOP_SOURCES := $(call sources,guest/desktop)
 ADVERSARY_SOURCES := $(wildcard tests/adversary/*.c)
 TEST_SOURCES := $(wildcard tests/unit/test_*.c)
 FUZZ_SOURCES := $(wildcard tests/fuzz/fuzz_*.c)
@@ -95,7 +96,7 @@ AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
 VMM := $(BUILD)/husk-vmm
 KERNEL := $(BUILD)/kernel/version
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
-GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%)
+GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(patsubst guest/preload/%.c,$(BUILD)/guest/%.so,$(wildcard guest/preload/*.c))
 TESTS := $(TEST_SOURCES:tests/unit/%.c=$(BUILD)/tests/%)
 FUZZERS := $(FUZZ_SOURCES:tests/fuzz/%.c=$(BUILD)/fuzzers/%)
 ADVERSARY := $(BUILD)/adversary/husk-agent
@@ -126,6 +127,12 @@ KERNEL_FETCH ?= 1
 $(BUILD)/kernel/version: scripts/kernel | $(TOP)/.setup
 	@mkdir -p $(@D)
 	@[ '$(KERNEL_FETCH)' = 0 ] || scripts/kernel $(@D) || echo 'make: no guest kernel: virtual machines will not work'
+	@touch $@
+
+# noVNC, for the page of desktops. A host whose apt cannot give it still builds; the page then says what is missing.
+$(TOP)/novnc/version: scripts/novnc | $(TOP)/.setup
+	@mkdir -p $(@D)
+	@scripts/novnc $(@D) || echo 'make: no noVNC: the live view of desktops will not work'
 	@touch $@
 
 # A current gVisor beside Debian's, which is years old; husk takes it when it is there. Only when asked for.
@@ -178,9 +185,18 @@ $(BUILD)/husk: $(CLI_OBJECTS) $(BUILD)/libhusk.a
 	$(Q)$(CC) $(LDFLAGS) $^ $(LIBRARIES) -o $@
 
 # A program of its own, so that the command line and the supervisors do not load an HTTP server with TLS.
-$(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/libhusk.a
+$(BUILD)/huskd: $(SERVER_OBJECTS) $(BUILD)/host/assets.o $(BUILD)/libhusk.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(LDFLAGS) $^ -lmicrohttpd -lwslay $(LIBRARIES) -o $@
+
+# The files of its web pages, inside the program.
+$(BUILD)/assets.c: scripts/assets $(wildcard src/server/pages/*) $(TOP)/novnc/version
+	@mkdir -p $(@D)
+	$(Q)scripts/assets src/server/pages $(TOP)/novnc >$@
+$(BUILD)/host/assets.o: $(BUILD)/assets.c
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 # Links no more than it uses, and no library that would have to be loaded first: what runs beside a hostile guest should
 # be small, and every machine waits for its start.
@@ -219,6 +235,31 @@ $(BUILD)/guest/%: $(BUILD)/guest-side/guest/%.o
 	@mkdir -p $(@D)
 	$(Q)$(MUSL_CC) $(AGENT_LDFLAGS) $^ -o $@
 
+# husk-desktop speaks to the X server of a guest and writes pictures. Debian has those libraries for glibc alone; static, so that it
+# runs in every image that has an X server.
+DESKTOP_LIBRARIES := -lxcb-xtest -lxcb-shm -lxcb-damage -lxcb-xfixes -lxcb-randr -lxcb-render -lxcb-shape -lxcb -lXau -lXdmcp \
+	-lpng -lz -ljpeg -lwebp -ljansson -lm
+$(BUILD)/desktop/keysyms.inc: | $(TOP)/.setup
+	@mkdir -p $(@D)
+	$(Q)sed -nE 's/^#define XK_([A-Za-z0-9_]+)[[:space:]]+(0x[0-9a-fA-F]+).*/{ "\1", \2 },/p' /usr/include/X11/keysymdef.h >$@.tmp
+	$(Q)sed -nE 's/^#define XF86XK_([A-Za-z0-9_]+)[[:space:]]+(0x[0-9a-fA-F]+).*/{ "XF86\1", \2 },/p' \
+		/usr/include/X11/XF86keysym.h >>$@.tmp
+	$(Q)mv $@.tmp $@
+$(BUILD)/desktop/%.o: %.c $(BUILD)/.flags $(BUILD)/desktop/keysyms.inc | $(TOP)/.setup
+	$(call say,CC,$<)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) -I$(BUILD)/desktop $(AGENT_CFLAGS) -O2 -c $< -o $@
+$(BUILD)/guest/husk-desktop: $(call objects,desktop,$(DESKTOP_SOURCES) $(call sources,src/base))
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(AGENT_LDFLAGS) $^ $(DESKTOP_LIBRARIES) -o $@
+
+# Loaded into programs of the guest before their own C library: no library, no start-up code.
+$(BUILD)/guest/%.so: guest/preload/%.c $(BUILD)/.flags | $(TOP)/.setup
+	$(call say,LD,$@)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LANGUAGE) -Os -fPIC -shared -nostdlib -s -MF $(@D)/.$(@F).d $< -o $@
+
 $(BUILD)/examples/%: examples/%.c $(BUILD)/libhusk.a
 	$(call say,CC,$@)
 	@mkdir -p $(@D)
@@ -229,6 +270,9 @@ $(BUILD)/tests/%: $(BUILD)/host/tests/unit/%.o $(BUILD)/libvmm.a $(BUILD)/libhus
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LIBRARIES) -o $@
 $(TESTS:$(BUILD)/tests/%=$(BUILD)/host/tests/unit/%.o): | $(TOP)/.setup-test
+# It includes the parsers of husk-desktop.
+$(BUILD)/host/tests/unit/test_desktop.o: $(BUILD)/desktop/keysyms.inc
+$(BUILD)/host/tests/unit/test_desktop.o: CPPFLAGS += -Iguest/desktop -I$(BUILD)/desktop
 
 # ---- fuzzing: the same sources once more, instrumented by clang ------------------------------------------------------
 
@@ -292,7 +336,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 755 $(BUILD)/husk-vmm '$(ROOT)/lib/husk/husk-vmm'
 	[ ! -f $(TOP)/runsc ] || install -m 755 $(TOP)/runsc '$(ROOT)/lib/husk/runsc'
 	cp -R $(BUILD)/kernel '$(ROOT)/lib/husk/'
-	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
+	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__ %/desktop %/preload,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
 	rm -rf '$(ROOT)/share/husk/templates'
 	cp -R templates '$(ROOT)/share/husk/templates'
 	install -m 644 include/husk.h include/husk_error.h '$(ROOT)/include/'
@@ -342,9 +386,9 @@ deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
 HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c scripts/filters.c $(CLI_SOURCES) $(SERVER_SOURCES))
-C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
+C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(DESKTOP_SOURCES) $(wildcard guest/preload/*.c) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
 	$(ADVERSARY_SOURCES)
-H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h src/*/*/*/*.h guest/*.h tests/adversary/*.h)
+H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h src/*/*/*/*.h guest/*.h guest/*/*.h tests/adversary/*.h)
 
 format: | $(TOP)/.setup-tools ## lay every C file out as .clang-format says (CHECK=1: only tell)
 	clang-format $(if $(CHECK),--dry-run -Werror,-i) $(C_FILES) $(H_FILES)
@@ -384,6 +428,6 @@ help: ## this list
 # ---- dependencies the compiler found ---------------------------------------------------------------------------------
 
 -include $(patsubst %.o,%.d,$(call objects,host,$(HOST_SOURCES)) $(AGENT_OBJECTS) $(FUZZ_OBJECTS))
--include $(ADVERSARY_SOURCES:%.c=$(BUILD)/guest-side/%.d) $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
+-include $(DESKTOP_SOURCES:%.c=$(BUILD)/desktop/%.d) $(ADVERSARY_SOURCES:%.c=$(BUILD)/guest-side/%.d) $(TEST_SOURCES:%.c=$(BUILD)/host/%.d) $(FUZZ_SOURCES:%.c=$(BUILD)/fuzz/%.d) $(EXAMPLES:%=%.d)
 -include $(LINTED:.ok=.d)
 .SECONDARY:

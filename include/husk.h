@@ -628,6 +628,93 @@ void husk_watch_free(struct husk_watcher *watcher);
 
 /* Returns a stream to a TCP port inside the sandbox, as a connected socket that the caller closes. */
 int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err);
+/* The same to a unix stream socket inside the sandbox, by its absolute path. INVALID in a sandbox whose agent is older
+ * than this call (one that has been hibernated since). */
+int husk_dial_unix(struct husk *husk, const char *sandbox, const char *path, struct husk_error *err);
+
+/* ---- who controls a desktop ---- */
+
+/* A person takes control of a sandbox's desktop for a limited time. Until it is given back or expires, actions of agents
+ * fail with CONFLICT (husk_control_check). An agent that needs a person asks for one (husk_control_request). All of it is
+ * kept in a file on the host, so that it does not depend on a server, and is seen by every program. */
+enum husk_human { HUSK_HUMAN_NONE, HUSK_HUMAN_WAITING, HUSK_HUMAN_TAKEN, HUSK_HUMAN_DONE };
+struct husk_control {
+	char *name;                   /* of the person in control; NULL: nobody is */
+	char *holder;                 /* the key of the person's viewer, as given to husk_control_take */
+	int64_t since_ms, expires_ms; /* wall clock; 0: nobody is in control */
+	enum husk_human request;      /* the last request for a person */
+	char *reason;                 /* of the request; NULL: none */
+	int64_t requested_ms;         /* 0: none */
+};
+struct husk_control_options {
+	const char *name;    /* 1 to 64 bytes of printable text; required */
+	const char *holder;  /* 1 to 64 letters, digits, '-' and '_'; NULL: a random one */
+	int64_t ttl_seconds; /* 1 to 3600; 0: 600 */
+};
+void husk_control_free(struct husk_control *control);
+int husk_control_get(struct husk *husk, const char *sandbox, struct husk_control **out, struct husk_error *err);
+/* Takes control, or prolongs it for the same holder. CONFLICT with the name if somebody else is in control. */
+int husk_control_take(struct husk *husk, const char *sandbox, const struct husk_control_options *options,
+		      struct husk_control **out, struct husk_error *err);
+/* Gives control back. `holder` NULL: whoever has it. CONFLICT: somebody else is in control. Nobody: nothing happens. */
+int husk_control_release(struct husk *husk, const char *sandbox, const char *holder, struct husk_error *err);
+/* Asks for a person. The request is done when a person has taken control and given it back. */
+int husk_control_request(struct husk *husk, const char *sandbox, const char *reason, struct husk_control **out,
+			 struct husk_error *err);
+/* For actions of agents: CONFLICT while a person is in control; the message has the name and the time. */
+int husk_control_check(struct husk *husk, const char *sandbox, struct husk_error *err);
+
+/* A link to the live view of a desktop, which the caller frees; `seconds` 0: valid for an hour. The server of the
+ * instance makes and serves it: UNAVAILABLE if none runs, or it listens on no TCP port. */
+int husk_desktop_link(struct husk *husk, const char *sandbox, bool view_only, int64_t seconds, char **url,
+		      struct husk_error *err);
+
+/* ---- recordings of a desktop ---- */
+
+/* The screen of a sandbox, recorded on the host from what its VNC server sends, so that the guest cannot change it
+ * afterwards. A recording is kept in the sandbox's directory until it is removed, or the sandbox is (husk_gc). */
+enum husk_recording_state {
+	HUSK_RECORDING_RUNNING,
+	HUSK_RECORDING_COMPLETE,
+	HUSK_RECORDING_CUT, /* its recorder died; what it had written can be played */
+};
+struct husk_recording {
+	char *id;
+	enum husk_recording_state state;
+	char *reason; /* why it ended: "stopped", "time", "size", "disk", "ended"; NULL: it has not, or was cut */
+	int64_t started_ms, duration_ms;
+	uint64_t bytes;         /* of the screen */
+	uint32_t width, height; /* at the beginning */
+};
+struct husk_record_options {
+	int64_t max_seconds; /* 1 to 86400; 0: 3600 */
+	uint64_t max_bytes;  /* 64 KiB to 4 GiB; 0: 256 MiB */
+};
+enum husk_recording_part {
+	HUSK_RECORDING_SCREEN,  /* an RFB stream with times: the format FBS 001.001 */
+	HUSK_RECORDING_ACTIONS, /* a JSON object per line: {"ms", "action"} */
+};
+void husk_recording_free(struct husk_recording *recording);
+void husk_recording_list_free(struct husk_recording **list);
+/* Connects to the desktop. husk_recorder_run then records, until husk_recording_stop, a limit, or the end of the
+ * desktop. Only on the host of the instance; a server's POST …/desktop/recordings does this for its clients. */
+struct husk_recorder;
+int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
+		       struct husk_recorder **out, struct husk_error *err);
+const char *husk_recorder_id(const struct husk_recorder *recorder);
+int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err);
+void husk_recorder_free(struct husk_recorder *recorder);
+int husk_recording_list(struct husk *husk, const char *sandbox, struct husk_recording ***out, struct husk_error *err);
+/* Waits until the recorder has finished. A recording that has ended already is returned as it is. */
+int husk_recording_stop(struct husk *husk, const char *sandbox, const char *id, struct husk_recording **out,
+			struct husk_error *err);
+/* CONFLICT while it runs. */
+int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id, struct husk_error *err);
+/* A descriptor on the part, which the caller closes, and its size. */
+int husk_recording_read(struct husk *husk, const char *sandbox, const char *id, enum husk_recording_part part,
+			uint64_t *size, struct husk_error *err);
+/* Adds an action, a JSON object, to the recordings of the sandbox that run. None: nothing happens. */
+int husk_recording_note(struct husk *husk, const char *sandbox, const char *action, struct husk_error *err);
 
 /* For servers that connect remote callers of libhusk to a sandbox: a socket for the wire protocol (src/wire/wire.h,
  * HELLO done), limited to the methods of the guest's agent. A hibernated sandbox is woken. */
@@ -722,6 +809,24 @@ int husk_code_contexts(struct husk *husk, const char *sandbox, struct husk_code_
 int husk_code_restart(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
 int husk_code_remove(struct husk *husk, const char *sandbox, const char *context, struct husk_error *err);
 
+/* ---- desktop ---- */
+
+struct husk_desktop_options {
+	/* A JSON document: {"actions": [{"action": "left_click", "coordinate": [640, 400]}, …], "space": {"width", "height"},
+	 * "settle": true, "screenshot": {"format": "jpeg", …}}; all of it optional. docs/desktop.md lists the actions. It is JSON
+	 * because models write it: two dozen actions, each with fields of its own, pass through as they are. */
+	const char *request;
+	/* As in husk_code_options; if the caller gives up, the actions continue. */
+	int (*wait)(void *data, int fd, int timeout_ms);
+	void *wait_data;
+};
+/* Acts on the screen of a sandbox, one action after the other, and gives {"results": […], "width", "height", "settled"?,
+ * "screenshot"?: {"type", "width", "height", "data": base64}} as JSON text, which the caller frees. An action that is not possible
+ * ends the list: INVALID with the field "actions[2].coordinate", and a message that names the action; those before it are done.
+ * GONE: the display had ended and was started again; nothing was done. UNAVAILABLE: the template has no desktop. */
+int husk_desktop_act(struct husk *husk, const char *sandbox, const struct husk_desktop_options *options, char **answer,
+		     struct husk_error *err);
+
 /* ---- templates ---- */
 
 struct husk_template {
@@ -773,9 +878,11 @@ struct husk_image {
 	uint64_t bytes; /* of its layers as stored; other images may share some */
 	struct husk_image_layer *layers;
 	size_t layer_count;
-	char **command;              /* ENTRYPOINT and CMD; NULL: none */
-	char **environment;          /* NULL: none */
-	char *user, *cwd;            /* NULL: root; the user's home */
+	char **command;     /* ENTRYPOINT and CMD; NULL: none */
+	char **environment; /* NULL: none */
+	char *user, *cwd;   /* NULL: root; the user's home */
+	/* Everything that the image says, as its `config` in JSON: Labels, ExposedPorts, Healthcheck, StopSignal … */
+	char *config;
 	size_t sandboxes, snapshots; /* existing ones that were made from it */
 };
 void husk_image_free(struct husk_image *image);
@@ -813,6 +920,87 @@ int husk_image_inspect(struct husk *husk, const char *name, struct husk_image **
 int husk_image_remove(struct husk *husk, const char *name, struct husk_error *err);
 /* Removes all images without sandboxes and snapshots. *count: how many; *bytes: of disk. */
 int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);
+
+/* Logs in to a registry ("ghcr.io", "localhost:5000"; NULL: docker.io, or that of HUSK_REGISTRY): asks it whether the login is right,
+ * and keeps it where docker does, in config.json or in the credential helper that the file names. DENIED: the registry refuses it. */
+int husk_login(const char *registry, const char *user, const char *secret, struct husk_error *err);
+/* Removes the login. NOT_FOUND: there is none. */
+int husk_logout(const char *registry, struct husk_error *err);
+
+/* ---- images of one's own ---- */
+
+struct husk_commit_options {
+	const char *name; /* of the image: [HOST[:PORT]/]NAME[:TAG] */
+	/* What the image says, as `config` of an OCI image in JSON; NULL: what the sandbox's own image or template says. */
+	const char *config;
+	const char *key; /* kept with the image, for husk_build; NULL: none */
+};
+/* Makes an image of the files of a sandbox: one layer, without Husk's files and without what every sandbox has of its own. The
+ * sandbox continues; files that are written meanwhile may be in it half-written. The image is in the store, as if pulled. */
+int husk_commit(struct husk *husk, const char *sandbox, const struct husk_commit_options *options,
+		struct husk_image **out, struct husk_error *err);
+/* Copies an image of the store into a new OCI image layout, a directory that must not exist or is empty: for skopeo, podman and
+ * buildah. */
+int husk_image_export(struct husk *husk, const char *name, const char *directory, struct husk_error *err);
+
+enum husk_build_kind {
+	HUSK_BUILD_STEP = 1, /* begins */
+	HUSK_BUILD_CACHED,   /* its result exists */
+	HUSK_BUILD_OUTPUT,   /* of the program that it runs */
+	HUSK_BUILD_DONE,     /* after duration_ms */
+	HUSK_BUILD_NOTE,     /* about the build, not about a step */
+};
+struct husk_build_event {
+	enum husk_build_kind kind;
+	size_t step, steps; /* from 1 on; 0: none */
+	const char *stage;  /* its name or number; NULL: none */
+	unsigned line;      /* in the Dockerfile */
+	const char *text;   /* the step as written, or output */
+	size_t size;        /* of the text */
+	bool error_output;  /* HUSK_BUILD_OUTPUT: to stderr */
+	int64_t duration_ms;
+};
+/* Where a step failed: its sandbox, which ends when the callback returns. */
+struct husk_build_failure {
+	const char *sandbox;
+	const char *user, *cwd;
+	const struct husk_pair *environment;
+	size_t environment_count;
+	unsigned line;
+	int exit_code; /* -1: the step failed before its program ended */
+};
+struct husk_dockerfile_options {
+	const char *name;                  /* of the image; without ':', '/' and '@' also of its template */
+	const char *dockerfile;            /* a file; NULL: Dockerfile in the context */
+	const char *text;                  /* its text instead; `dockerfile` is its name in errors then */
+	const char *context;               /* a directory; NULL: COPY and ADD have no files */
+	const char *target;                /* the stage to build; NULL: the last */
+	const struct husk_pair *arguments; /* ARG */
+	size_t argument_count;
+	const struct husk_pair *secrets; /* for RUN --mount=type=secret: id and value */
+	size_t secret_count;
+	const struct husk_egress *egress; /* of RUN; NULL: off */
+	const char *registries;           /* those that FROM may pull from (husk_image_allowed); NULL: all */
+	const char *isolation;
+	uint64_t memory_bytes, disk_bytes; /* of the sandboxes; 0: 2 GiB, and the base's */
+	uint32_t cpu_milli;
+	int64_t timeout_ms; /* of each RUN; 0: one hour */
+	bool no_cache;      /* run every step */
+	/* Called for each event, and at least every 200 ms while a program runs (then `event` is NULL). Non-zero: the build
+	 * ends with GONE. May be NULL. */
+	int (*progress)(void *data, const struct husk_build_event *event);
+	void (*failed)(void *data, const struct husk_build_failure *failure); /* may be NULL */
+	void *data;
+};
+/* Builds an image from a Dockerfile, and its template. Every RUN happens in a sandbox. Results of steps are kept as snapshots; a
+ * later build continues from them. INVALID, with file, line and column: the Dockerfile has an error or uses something that is not
+ * supported; nothing has run then. CONFLICT: a RUN ended with another status than 0. *fresh: something was made. For the owner of an instance of this host. */
+int husk_build(struct husk *husk, const struct husk_dockerfile_options *options, struct husk_image **out, bool *fresh,
+	       struct husk_error *err);
+/* Removes kept results of steps, oldest first, until at most `limit` bytes are left. husk_snapshot_list does not show them. */
+int husk_build_prune(struct husk *husk, uint64_t limit, size_t *count, uint64_t *bytes, struct husk_error *err);
+/* Metadata of the sandboxes and snapshots that hold a step. */
+#define HUSK_STEP_KEY "husk.step"
 
 /* ---- the instance ---- */
 

@@ -17,8 +17,10 @@ import textwrap
 ANSWERS = {"Sandbox": ("SandboxInfo", "SandboxInfo"), "Volume": ("VolumeInfo", "VolumeInfo"), "Stats": ("SandboxStats", "Stats"),
            "Egress": ("Egress", "Egress"), "EgressEvent": ("EgressEvent", "EgressEvent"), "Event": ("SandboxEvent", "HuskEvent"),
            "Snapshot": ("SnapshotInfo", "SnapshotInfo"), "Checkpoint": ("Checkpoint", "Checkpoint"),
-           "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
-           "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry")}
+           "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Merged": ("Merged", "Merged"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
+           "Control": ("Control", "Control"), "Recording": ("Recording", "Recording"), "Link": ("Link", "Link"),
+           "Browser": ("BrowserInfo", "BrowserInfo"), "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry"),
+           "Window": ("Window", "Window")}
 # Parts of those schemas that the TypeScript SDK names. Their keys keep the API's spelling.
 PARTS = {"Mount": "Mount", "TreeNode": "TreeNode"}
 

@@ -206,6 +206,9 @@ const struct own_write *writes_find(const struct agent *agent, const char *path,
 
 /* ---- changes.c: differences from the template ------------------------------------------------------------------ */
 
+/* Is this a file of the machine's identity? Every sandbox has its own, and rewrites them when it wakes. */
+bool changes_is_identity(const char *path);
+
 /* The two layers that the root is made of. */
 struct layers {
 	int upper, lower; /* directories; -1: this root has no layers */
@@ -272,6 +275,11 @@ int memory_open(struct agent *agent, struct husk_error *err);
 bool memory_read(struct agent *agent);
 /* The host is short of memory: drops caches that can be read again. */
 void memory_give_back(void);
+
+/* ---- network.c: the certificates that TLS of the guest trusts ----------------------------------------------------- */
+
+#define NETWORK_BUNDLE "/etc/ssl/certs/ca-certificates.crt"
+#define NETWORK_OWN_FILE "/usr/local/share/ca-certificates/husk.crt" /* of the gateway */
 
 /* ---- freeze.c -------------------------------------------------------------------------------------------------- */
 

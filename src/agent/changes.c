@@ -46,8 +46,7 @@ static void place_close(struct place *place)
 	fd_close(&place->seen);
 }
 
-/* Files of the machine's identity: every sandbox has its own, and rewrites them when it wakes. */
-static bool is_identity(const char *path)
+bool changes_is_identity(const char *path)
 {
 	static const char *const paths[] = {
 		"/.husk",
@@ -227,7 +226,7 @@ static int walk_names(struct walk *walk, const struct place *place, char *const 
 		cleanup_free char *path = str_format("%s/%s", place->path, *names);
 		if (!path)
 			return husk_fail_memory(err);
-		if (!is_identity(path) && (is_within(path, walk->only) || is_within(walk->only, path)))
+		if (!changes_is_identity(path) && (is_within(path, walk->only) || is_within(walk->only, path)))
 			result = visit(walk, place, *names, path, err);
 	}
 	return result;

@@ -4,8 +4,6 @@
  */
 #include "agent/image.h"
 
-#include <grp.h>
-
 #define PROCESS_FILE "/.husk/process"
 #define PROCESS_FILE_MAX (256u * 1024u)
 
@@ -37,35 +35,7 @@ int image_load(struct agent *agent, struct husk_error *err)
 	return 0;
 }
 
-static int set_group(const char *name, struct user *out, struct husk_error *err)
-{
-	int64_t id;
-	const struct group *entry = NULL;
-
-	if (str_to_int64(name, 0, UINT32_MAX - 1, &id) < 0) {
-		entry = getgrnam(name);
-		if (!entry)
-			return husk_fail(err, HUSK_NOT_FOUND, "group '%s' of the image does not exist in this sandbox",
-					 name);
-		id = entry->gr_gid;
-	}
-	out->gid = (gid_t)id;
-	out->groups[0] = out->gid;
-	out->group_count = 1;
-	return 0;
-}
-
 int image_user(const struct agent *agent, const char *who, struct user *out, struct husk_error *err)
 {
-	if ((who && *who) || !agent->image.user)
-		return user_lookup(who, out, err);
-	cleanup_free char *name = strdup(agent->image.user);
-	if (!name)
-		return husk_fail_memory(err);
-	char *colon = strchr(name, ':');
-	if (colon)
-		*colon++ = '\0';
-	if (user_lookup(name, out, err) < 0)
-		return -1;
-	return colon && *colon ? set_group(colon, out, err) : 0;
+	return user_lookup((who && *who) || !agent->image.user ? who : agent->image.user, out, err);
 }

@@ -12,9 +12,9 @@
 
 #define RESOLVER "/etc/resolv.conf"
 #define CERTIFICATES "/etc/ssl/certs"
-#define BUNDLE CERTIFICATES "/ca-certificates.crt"
+#define BUNDLE NETWORK_BUNDLE
 #define OWN_DIRECTORY "/usr/local/share/ca-certificates" /* update-ca-certificates makes the bundle from these files */
-#define OWN_FILE OWN_DIRECTORY "/husk.crt"
+#define OWN_FILE NETWORK_OWN_FILE
 #define BUNDLE_MAX (8u << 20)
 #define LINKS_MAX 10      /* certificates whose subjects have one hash */
 #define ENTRIES_MAX 20000 /* of the directory of links: a guest may have filled it */

@@ -13,6 +13,7 @@
 #include "agent/users.h"
 
 #define PACK_DEPTH_MAX 256
+#define BUNDLE_MAX (4u << 20)
 
 struct hard_link {
 	ino_t inode;
@@ -21,6 +22,7 @@ struct hard_link {
 
 struct pack {
 	struct job *job;
+	bool image; /* TAR_OF_IMAGE */
 	dev_t device;
 	struct hard_link *links; /* files with several names, with the first name of each */
 	size_t link_count;
@@ -215,11 +217,48 @@ static int pack_directory(struct pack *pack, int directory, const char *base, co
 	return errno ? husk_fail_errno(err, "cannot read directory '%s'", name) : 0;
 }
 
+/* The host's certificate authority is this sandbox's alone: what holds it is packed without it. */
+static int pack_bundle(struct pack *pack, int directory, const char *base, const char *name, struct husk_error *err)
+{
+	cleanup_free char *own = file_read(NETWORK_OWN_FILE, BUNDLE_MAX, NULL, NULL);
+	cleanup_free char *bundle = own && *own ? file_read(NETWORK_BUNDLE, BUNDLE_MAX, NULL, NULL) : NULL;
+	char *at = bundle ? strstr(bundle, own) : NULL;
+	struct stat status;
+
+	if (!at || fstatat(directory, base, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
+		return pack_file(pack, directory, base, name, err);
+	memmove(at, at + strlen(own), strlen(at + strlen(own)) + 1);
+	status.st_size = (off_t)strlen(bundle);
+	if (pack_entry(pack, TAR_FILE, name, NULL, &status, err) < 0 ||
+	    pack_bytes(pack, bundle, strlen(bundle), err) < 0)
+		return -1;
+	return pack_zeros(pack, tar_padding(status.st_size), err);
+}
+
+/* Is this path ("./etc/hosts") left out of an image? */
+static bool is_left_out(int directory, const char *base, const char *name)
+{
+	char target[PATH_MAX] = "";
+
+	if (str_equal(name + 1, NETWORK_BUNDLE))
+		return false;
+	if (str_equal(name + 1, "/dev")) /* a mount point, of which the directory stays */
+		return false;
+	if (str_starts(name, "./etc/ssl/certs/") && readlinkat(directory, base, target, sizeof(target) - 1) > 0 &&
+	    str_equal(target, NETWORK_OWN_FILE))
+		return true;
+	return changes_is_identity(name + 1);
+}
+
 static int pack_any(struct pack *pack, int directory, const char *base, const char *name, int depth,
 		    struct husk_error *err)
 {
 	struct stat status;
 
+	if (pack->image && depth > 0 && is_left_out(directory, base, name))
+		return 0;
+	if (pack->image && str_equal(name + 1, NETWORK_BUNDLE))
+		return pack_bundle(pack, directory, base, name, err);
 	if (fstatat(directory, base, &status, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT && depth > 0 ? 0 : husk_fail_errno(err, "cannot read '%s'", name);
 	if (depth == 0)
@@ -244,6 +283,9 @@ static int pack_run(struct job *job, struct husk_error *err)
 
 	if (request_string(&job->request, TAG_PATH, &path, err) < 0)
 		return -1;
+	pack.image = request_int(&job->request, TAG_FLAGS, 0) & TAR_OF_IMAGE;
+	if (pack.image && !str_equal(path, "/"))
+		return husk_fail(err, HUSK_INVALID, "an image is made of '/', not of '%s'", path);
 	for (size_t size = strlen(path); size > 1 && path[size - 1] == '/'; size--)
 		path[size - 1] = '\0';
 	const char *name = strrchr(path, '/') + 1;

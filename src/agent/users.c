@@ -21,7 +21,23 @@ static void user_fill(struct user *out, const struct passwd *entry)
 		out->group_count = USER_GROUPS_MAX;
 }
 
-int user_lookup(const char *who, struct user *out, struct husk_error *err)
+static int set_group(const char *name, struct user *out, struct husk_error *err)
+{
+	int64_t id;
+
+	if (str_to_int64(name, 0, UINT32_MAX - 1, &id) < 0) {
+		const struct group *entry = getgrnam(name);
+		if (!entry)
+			return husk_fail(err, HUSK_NOT_FOUND, "group '%s' does not exist in this sandbox", name);
+		id = entry->gr_gid;
+	}
+	out->gid = (gid_t)id;
+	out->groups[0] = out->gid;
+	out->group_count = 1;
+	return 0;
+}
+
+static int find_account(const char *who, struct user *out, struct husk_error *err)
 {
 	int64_t id;
 
@@ -43,6 +59,18 @@ int user_lookup(const char *who, struct user *out, struct husk_error *err)
 	out->gid = (gid_t)id;
 	out->groups[0] = out->gid;
 	return 0;
+}
+
+int user_lookup(const char *who, struct user *out, struct husk_error *err)
+{
+	const char *colon = who ? strchr(who, ':') : NULL;
+	cleanup_free char *name = colon ? strndup(who, (size_t)(colon - who)) : NULL;
+
+	if (colon && !name)
+		return husk_fail_memory(err);
+	if (find_account(colon ? name : who, out, err) < 0)
+		return -1;
+	return colon && colon[1] ? set_group(colon + 1, out, err) : 0;
 }
 
 /* Listings look up the same few ids again and again; an id without a name is cached too. */

@@ -1,5 +1,5 @@
 /*
- * A TCP port inside a sandbox as a socket of the caller. The agent connects inside the guest. Here, two threads carry bytes
+ * A TCP port or a unix socket inside a sandbox as a socket of the caller. The agent connects inside the guest. Here, two threads carry bytes
  * between the call and one end of a socket pair; the caller has the other end. The threads have no owner: they end, and
  * free what they share, when both sides are finished.
  *
@@ -16,6 +16,7 @@
 #define CHUNK (64u * 1024u)
 /* Time between the caller's close and the cut of the guest's connection, for bytes in transit. */
 #define LINGER_SECONDS 10
+#define UNIX_PATH_MAX 107 /* of sockaddr_un, without the NUL */
 
 struct relay {
 	struct call *call;
@@ -130,23 +131,20 @@ static void *relay_to_caller(void *data)
 	return NULL;
 }
 
-int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err)
+/* `what` names the other end in errors. */
+static int dial(struct husk *husk, const char *sandbox, const struct buf *message, const char *what,
+		struct husk_error *err)
 {
-	cleanup_buf struct buf message = { 0 };
 	cleanup_call struct call *call = NULL;
 	cleanup_close int ours = -1, theirs = -1;
 	struct call_event event;
 	int pair[2];
 
-	if (!port)
-		return husk_fail_field(err, "port", "port 0 does not exist; 1 to 65535 do");
-	if (wire_put_int(&message, TAG_PORT, port) < 0)
-		return husk_fail_memory(err);
-	if (call_start(husk, sandbox, METHOD_DIAL, &message, &call, err) < 0 ||
+	if (call_start(husk, sandbox, METHOD_DIAL, message, &call, err) < 0 ||
 	    call_first_message(call, &event, err) < 0)
 		return -1;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
-		return husk_fail_errno(err, "cannot make a socket pair for port %u", port);
+		return husk_fail_errno(err, "cannot make a socket pair for %s", what);
 	ours = pair[0];
 	theirs = pair[1];
 	struct relay *relay = relay_new(call, ours);
@@ -156,9 +154,34 @@ int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk
 	steal_fd(&ours);
 	errno = thread_quiet(NULL, 0, relay_to_caller, relay); /* which starts the other one */
 	if (errno != 0) {
-		husk_fail_errno(err, "cannot start a thread for port %u", port);
+		husk_fail_errno(err, "cannot start a thread for %s", what);
 		relay_free(relay);
 		return -1;
 	}
 	return steal_fd(&theirs);
+}
+
+int husk_dial(struct husk *husk, const char *sandbox, uint16_t port, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+	char what[16];
+
+	if (!port)
+		return husk_fail_field(err, "port", "port 0 does not exist; 1 to 65535 do");
+	snprintf(what, sizeof(what), "port %u", port);
+	if (wire_put_int(&message, TAG_PORT, port) < 0)
+		return husk_fail_memory(err);
+	return dial(husk, sandbox, &message, what, err);
+}
+
+int husk_dial_unix(struct husk *husk, const char *sandbox, const char *path, struct husk_error *err)
+{
+	cleanup_buf struct buf message = { 0 };
+
+	if (!path || path[0] != '/' || !path[1] || strlen(path) > UNIX_PATH_MAX)
+		return husk_fail_field(err, "path", "give the absolute path of a unix socket, of at most %d bytes",
+				       UNIX_PATH_MAX);
+	if (wire_put_string(&message, TAG_PATH, path) < 0)
+		return husk_fail_memory(err);
+	return dial(husk, sandbox, &message, path, err);
 }

@@ -146,12 +146,22 @@ int husk_file_write_with(struct husk *husk, const char *sandbox, const char *pat
 int husk_tar_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 		  struct husk_error *err)
 {
+	return tar_read_flags(husk, sandbox, path, 0, sink, data, err);
+}
+
+int tar_read_flags(struct husk *husk, const char *sandbox, const char *path, int64_t flags, husk_sink sink, void *data,
+		   struct husk_error *err)
+{
 	cleanup_buf struct buf message = { 0 };
 	cleanup_call struct call *call = NULL;
+	int bad = 0;
 
 	if (check_path("path", path, err) < 0)
 		return -1;
-	if (check_arguments(wire_put_string(&message, TAG_PATH, path), err) < 0)
+	bad |= wire_put_string(&message, TAG_PATH, path);
+	if (flags)
+		bad |= wire_put_int(&message, TAG_FLAGS, flags);
+	if (check_arguments(bad, err) < 0)
 		return -1;
 	if (call_start(husk, sandbox, METHOD_TAR_READ, &message, &call, err) < 0)
 		return -1;

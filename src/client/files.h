@@ -1,5 +1,5 @@
 /*
- * A file as the agent describes it: shared by the calls of files.c and by diff.c.
+ * A file as the agent describes it: shared by the calls of files.c, diff.c and commit.c.
  */
 #ifndef HUSK_CLIENT_FILES_H
 #define HUSK_CLIENT_FILES_H
@@ -8,5 +8,9 @@
 
 /* The fields of an entry (wire.h). The agent is the guest's: a value that makes no sense is a protocol error or 0. */
 int file_from_fields(const char *fields, size_t size, struct husk_file *file, struct husk_error *err);
+
+/* husk_tar_read with flags of the wire (enum wire_tar_flags). */
+int tar_read_flags(struct husk *husk, const char *sandbox, const char *path, int64_t flags, husk_sink sink, void *data,
+		   struct husk_error *err);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "instance/instance.h"
 #include "instance/pairs.h"
+#include "instance/snapshots.h"
 #include "instance/view.h"
 
 #define EVENT_POLL_MS 25
@@ -125,9 +126,11 @@ int husk_snapshot_list(struct husk *husk, struct husk_snapshot ***out, struct hu
 		return -1;
 	struct husk_snapshot **list = calloc(count_rows((void *const *)rows) + 1, sizeof *list);
 
-	for (size_t i = 0; list && rows[i]; i++) {
-		list[i] = snapshot_from_row(rows[i]);
-		if (!list[i] || catalog_snapshot_tags(husk->catalog, rows[i]->id, &list[i]->tags, err) < 0) {
+	for (size_t i = 0, shown = 0; list && rows[i]; i++) {
+		if (snapshot_is_step(rows[i]))
+			continue;
+		struct husk_snapshot *made = list[shown++] = snapshot_from_row(rows[i]);
+		if (!made || catalog_snapshot_tags(husk->catalog, rows[i]->id, &made->tags, err) < 0) {
 			husk_snapshot_list_free(list);
 			list = NULL;
 		}

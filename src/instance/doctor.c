@@ -503,6 +503,12 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 	if (catalog_values_sweep(husk->catalog, err) < 0 || collect_expired(husk, out, err) < 0)
 		return -1;
 	if (all) {
+		size_t steps = 0;
+		uint64_t bytes = 0;
+		if (husk_build_prune(husk, 0, &steps, &bytes, err) < 0)
+			return -1;
+		out->snapshots += steps;
+		out->bytes += bytes;
 		out->pool = husk_pool_drain(husk);
 		if (collect_logs(husk, out, err) < 0)
 			return -1;

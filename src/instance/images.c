@@ -6,10 +6,16 @@
 #include "instance/images.h"
 
 #include <ctype.h>
+#include <openssl/evp.h>
 #include <sys/file.h>
 
+#include "base/jansson.h"
+#include "instance/snapshots.h"
+#include "registry/credentials.h"
 #include "registry/pull.h"
+#include "registry/registry.h"
 #include "store/image_store.h"
+#include "store/template.h"
 
 #define DIGEST_SHOWN 12
 
@@ -122,6 +128,7 @@ void husk_image_free(struct husk_image *image)
 	strv_free(image->environment);
 	free(image->user);
 	free(image->cwd);
+	free(image->config);
 	free(image);
 }
 
@@ -163,7 +170,8 @@ static int count_users(struct husk *husk, struct husk_image *image, struct husk_
 	if (catalog_snapshot_list(husk->catalog, true, &snapshots, err) < 0)
 		return -1;
 	for (size_t i = 0; snapshots[i]; i++)
-		image->snapshots += str_equal(snapshots[i]->template_name, image->template_name);
+		image->snapshots +=
+			str_equal(snapshots[i]->template_name, image->template_name) && !snapshot_is_step(snapshots[i]);
 	catalog_snapshot_list_free(snapshots);
 	return 0;
 }
@@ -191,6 +199,7 @@ static int fill(struct husk *husk, const struct image_store *store, const struct
 	image->environment = steal_pointer(from.environment);
 	image->user = steal_pointer(from.user);
 	image->cwd = steal_pointer(from.directory);
+	image->config = steal_pointer(from.settings);
 	image->pulled_ms = entry->pulled_ms;
 	if (!image->name || !image->template_name || !image->digest)
 		return husk_fail_memory(err);
@@ -213,7 +222,81 @@ static struct husk_image *show(struct husk *husk, const struct image_store *stor
 	return NULL;
 }
 
+/* ---- logins ---- */
+
+/* The host of a registry's name; caller frees. */
+static char *registry_host(const char *registry, struct husk_error *err)
+{
+	const char *set = getenv("HUSK_REGISTRY");
+	const char *given = registry ? registry : set && *set ? set : REFERENCE_REGISTRY;
+	cleanup_free char *host = strndup(given, strcspn(given, "/")), *name = host ? str_format("%s/x", host) : NULL;
+	cleanup(reference_free) struct reference reference = { 0 };
+
+	if (!name)
+		husk_fail_memory(err);
+	if (!name || reference_parse(name, NULL, &reference, err) < 0)
+		return NULL;
+	if (str_equal(reference.host, host))
+		return steal_pointer(host);
+	husk_fail_field(err, "registry", "'%.120s' is not the host of a registry: ghcr.io, localhost:5000", given);
+	return NULL;
+}
+
+int husk_login(const char *registry, const char *user, const char *secret, struct husk_error *err)
+{
+	cleanup_free char *host = registry_host(registry, err);
+	const struct credentials given = { .user = (char *)user, .secret = (char *)secret };
+
+	if (!host)
+		return -1;
+	if (!user || !*user || strchr(user, ':') || !secret || !*secret)
+		return husk_fail_field(err, "user", "a login needs a user without ':', and a password");
+	return registry_login(host, &given, err) < 0 ? -1 : credentials_store(host, &given, err);
+}
+
+int husk_logout(const char *registry, struct husk_error *err)
+{
+	cleanup_free char *host = registry_host(registry, err);
+
+	return host ? credentials_erase(host, err) : -1;
+}
+
 /* ---- pull and build ---- */
+
+/* Mirrors of a registry (HUSK_REGISTRY_MIRRORS, "docker.io=mirror.example[/PREFIX],…") are asked before it. A mirror that is not
+ * there or does not have the image is passed over. 1: pulled. */
+static int pull_mirrored(const struct reference *reference, const struct image_store *store,
+			 const struct pull_hooks *hooks, struct image_entry *entry, struct husk_error *err)
+{
+	const char *at = getenv("HUSK_REGISTRY_MIRRORS");
+
+	for (size_t size; at && *(at += strspn(at, ", ")); at += size) {
+		size = strcspn(at, ", ");
+		cleanup_free char *rule = strndup(at, size);
+		char *equals = rule ? strchr(rule, '=') : NULL;
+		if (!equals || !equals[1])
+			return husk_fail(err, HUSK_INVALID, "HUSK_REGISTRY_MIRRORS needs HOST=MIRROR, not '%.80s'",
+					 rule ? rule : "");
+		*equals = '\0';
+		if (!str_equal(rule, reference->host))
+			continue;
+		cleanup(reference_free) struct reference there = { 0 };
+		cleanup_free char *name =
+			str_format("%s/%s%c%s", equals + 1, reference->repository, reference->tag ? ':' : '@',
+				   reference->tag ? reference->tag : reference->digest);
+		struct husk_error why = { 0 };
+		if (!name || reference_parse(name, NULL, &there, err) < 0)
+			return name ? -1 : husk_fail_memory(err);
+		if (pull_image(&there, store, hooks, entry, &why) == 0) {
+			free(entry->name);
+			entry->name = reference_name(reference);
+			return entry->name ? 1 : husk_fail_memory(err);
+		}
+		if (why.code != HUSK_NOT_FOUND && why.code != HUSK_UNAVAILABLE && why.code != HUSK_DENIED)
+			return husk_fail(err, why.code, "%s", why.message);
+	}
+	return 0;
+}
 
 struct relay {
 	const struct husk_pull_options *options;
@@ -243,7 +326,8 @@ int husk_image_pull(struct husk *husk, const struct husk_pull_options *options, 
 	    open_store(husk, &store, err) < 0)
 		return -1;
 	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
-	if (lock < 0 || pull_image(&reference, &store, &hooks, &entry, err) < 0)
+	int mirrored = lock < 0 ? -1 : pull_mirrored(&reference, &store, &hooks, &entry, err);
+	if (mirrored < 0 || (!mirrored && pull_image(&reference, &store, &hooks, &entry, err) < 0))
 		return -1;
 	entry.template = template_name(&reference, entry.manifest);
 	if (!entry.template)
@@ -273,6 +357,122 @@ int husk_image_build(struct husk *husk, const char *name, const struct husk_buil
 	all.image = store.path;
 	all.reference = entry->name;
 	return husk_template_build(husk, &all, out, fresh, err);
+}
+
+/* ---- images that are made here ---- */
+
+int image_check_name(const char *name, struct husk_error *err)
+{
+	cleanup(reference_free) struct reference reference = { 0 };
+
+	if (parse(name, &reference, err) < 0)
+		return -1;
+	if (strchr(name, '@'))
+		return husk_fail_field(err, "name", "'%.120s' names a digest; an image that is made here gets a tag",
+				       name);
+	if (reference_is_image(name))
+		return 0;
+	if (!template_name_valid(name))
+		return husk_fail_field(err, "name", "'%.80s' cannot be the name of a template", name);
+	cleanup_free char *bundled = template_find(name, NULL);
+	return bundled || str_equal(name, IMAGE_SCRATCH)
+		       ? husk_fail_field(err, "name", "'%.80s' is a bundled template; choose another name", name)
+		       : 0;
+}
+
+/* Writes a document as a blob; `hex` is its digest. */
+static int write_blob(const struct image_store *store, json_t *document, char hex[static OCI_HEX_LENGTH + 1],
+		      uint64_t *size, struct husk_error *err)
+{
+	cleanup_free char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
+	unsigned char bytes[EVP_MAX_MD_SIZE];
+	unsigned length = 0;
+
+	if (!text || EVP_Digest(text, strlen(text), bytes, &length, EVP_sha256(), NULL) != 1)
+		return husk_fail_memory(err);
+	for (unsigned i = 0; i < length && 2 * i < OCI_HEX_LENGTH; i++)
+		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
+	*size = strlen(text);
+	return image_store_write(store, hex, text, strlen(text), err);
+}
+
+/* Config and manifest of an image with one layer. */
+static int write_documents(const struct image_store *store, const struct image_made *made, struct image_entry *entry,
+			   struct husk_error *err)
+{
+	char hex[OCI_HEX_LENGTH + 1], when[25];
+	uint64_t size = 0;
+
+	time_format(entry->pulled_ms, when);
+	cleanup_json json_t *settings = json_loads(made->config ? made->config : "{}", 0, NULL);
+	if (!json_is_object(settings))
+		return husk_fail_field(err, "config", "the config of the image is not a JSON object");
+	cleanup_json json_t *config =
+		json_pack("{s:s, s:s, s:s, s:O, s:{s:s, s:[o]}, s:[{s:s, s:s}]}", "architecture", "amd64", "os",
+			  "linux", "created", when, "config", settings, "rootfs", "type", "layers", "diff_ids",
+			  json_sprintf("sha256:%s", made->layer_tar), "history", "created", when, "created_by", "husk");
+	if (write_blob(store, config, hex, &size, err) < 0)
+		return -1;
+	cleanup_json json_t *manifest =
+		json_pack("{s:i, s:s, s:{s:s, s:o, s:I}, s:[{s:s, s:o, s:I}]}", "schemaVersion", 2, "mediaType",
+			  "application/vnd.oci.image.manifest.v1+json", "config", "mediaType",
+			  "application/vnd.oci.image.config.v1+json", "digest", json_sprintf("sha256:%s", hex), "size",
+			  (json_int_t)size, "layers", "mediaType", "application/vnd.oci.image.layer.v1.tar+zstd",
+			  "digest", json_sprintf("sha256:%s", made->layer), "size", (json_int_t)made->layer_size);
+	return write_blob(store, manifest, entry->manifest, &entry->size, err);
+}
+
+/* Puts the entry under the name, and returns the image. The template of a plain name has that name. */
+static int put_named(struct husk *husk, const struct image_store *store, const char *name, struct image_entry *entry,
+		     struct husk_image **out, struct husk_error *err)
+{
+	cleanup(reference_free) struct reference reference = { 0 };
+
+	if (parse(name, &reference, err) < 0)
+		return -1;
+	entry->name = reference_name(&reference);
+	entry->template = reference_is_image(name) ? template_name(&reference, entry->manifest) : strdup(name);
+	if (!entry->name || !entry->template)
+		return husk_fail_memory(err);
+	if (image_store_put(store, entry, err) < 0)
+		return -1;
+	*out = show(husk, store, entry, err);
+	return *out ? 0 : -1;
+}
+
+int image_add(struct husk *husk, const char *name, const struct image_made *made, struct husk_image **out,
+	      struct husk_error *err)
+{
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_entry_free) struct image_entry entry = { .pulled_ms = time_wall_ms() };
+
+	entry.key = made->key ? strdup(made->key) : NULL;
+	if (made->key && !entry.key)
+		return husk_fail_memory(err);
+	if (open_store(husk, &store, err) < 0 || write_documents(&store, made, &entry, err) < 0)
+		return -1;
+	return put_named(husk, &store, name, &entry, out, err);
+}
+
+int image_find_key(struct husk *husk, const char *name, const char *key, struct husk_image **out,
+		   struct husk_error *err)
+{
+	cleanup(image_store_close) struct image_store store = { 0 };
+	cleanup(image_list_free) struct image_list list = { 0 };
+	cleanup_close int lock = -1;
+
+	if (open_locked(husk, &store, &lock, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; i < list.count; i++) {
+		if (!str_equal(list.entries[i].key, key))
+			continue;
+		cleanup(image_entry_free) struct image_entry entry = { .size = list.entries[i].size,
+								       .pulled_ms = list.entries[i].pulled_ms,
+								       .key = strdup(key) };
+		memcpy(entry.manifest, list.entries[i].manifest, sizeof(entry.manifest));
+		return put_named(husk, &store, name, &entry, out, err) < 0 ? -1 : 1;
+	}
+	return 0;
 }
 
 /* ---- list, remove ---- */

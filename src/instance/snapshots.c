@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "instance/contact.h"
 #include "instance/instance.h"
+#include "instance/pairs.h"
 #include "instance/spawn.h"
 #include "instance/view.h"
 #include "wire/wire.h"
@@ -223,6 +224,39 @@ int husk_snapshot_remove(struct husk *husk, const char *snapshot, struct husk_er
 		return -1;
 	snapshot_drop(husk, row->id);
 	catalog_snapshot_free(row);
+	return 0;
+}
+
+bool snapshot_is_step(const struct catalog_snapshot *row)
+{
+	const struct husk_pair mark = { HUSK_STEP_KEY, "1" };
+
+	return json_has_pairs(row->metadata, &mark, 1, NULL) == 1;
+}
+
+int husk_build_prune(struct husk *husk, uint64_t limit, size_t *count, uint64_t *bytes, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_refuse(husk->remote, "removing results of builds", "do it on the server's host", err);
+	struct catalog_snapshot **list = NULL;
+	uint64_t kept = 0;
+
+	*count = 0;
+	*bytes = 0;
+	if (catalog_snapshot_list(husk->catalog, false, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++) { /* the newest first */
+		if (!snapshot_is_step(list[i]))
+			continue;
+		kept += list[i]->bytes;
+		if (kept <= limit)
+			continue;
+		kept -= list[i]->bytes;
+		++*count;
+		*bytes += list[i]->bytes;
+		snapshot_drop(husk, list[i]->id);
+	}
+	catalog_snapshot_list_free(list);
 	return 0;
 }
 

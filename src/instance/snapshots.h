@@ -21,4 +21,7 @@ size_t snapshots_recover(struct husk *husk, uint64_t *bytes);
 /* By id or name; "tenant/name" is a snapshot that the tenant shares. */
 int snapshot_find(struct husk *husk, const char *snapshot, struct catalog_snapshot **out, struct husk_error *err);
 
+/* Does it hold a step of a build (husk_build)? */
+bool snapshot_is_step(const struct catalog_snapshot *row);
+
 #endif

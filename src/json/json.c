@@ -248,6 +248,18 @@ json_t *json_template(const struct husk_template *template)
 	/* clang-format on */
 }
 
+static json_t *keys_of(json_t *object)
+{
+	json_t *list = json_array(), *value;
+	const char *key;
+
+	json_object_foreach(object, key, value)
+	{
+		json_array_append_new(list, json_string(key));
+	}
+	return list;
+}
+
 json_t *json_image(const struct husk_image *image)
 {
 	cleanup_json json_t *layers = json_array();
@@ -256,8 +268,9 @@ json_t *json_image(const struct husk_image *image)
 		if (json_array_append_new(layers, json_pack("{s:s, s:I}", "digest", image->layers[i].digest, "bytes",
 							    (json_int_t)image->layers[i].bytes)) < 0)
 			return NULL;
+	cleanup_json json_t *config = image->config ? json_loads(image->config, 0, NULL) : NULL;
 	/* clang-format off */
-	return json_pack("{s:o, s:s, s:o, s:b, s:o, s:I, s:O, s:o, s:o, s:o, s:o, s:I, s:I}",
+	return json_pack("{s:o, s:s, s:o, s:b, s:o, s:I, s:O, s:o, s:o, s:o, s:o, s:o, s:O*, s:O*, s:O*, s:I, s:I}",
 			 "name", json_text0(image->name),
 			 "digest", image->digest,
 			 "template", json_text0(image->template_name),
@@ -269,6 +282,10 @@ json_t *json_image(const struct husk_image *image)
 			 "env", json_texts(image->environment),
 			 "user", json_text0(image->user),
 			 "cwd", json_text0(image->cwd),
+			 "ports", keys_of(json_object_get(config, "ExposedPorts")),
+			 "labels", json_object_get(config, "Labels"),
+			 "healthcheck", json_object_get(config, "Healthcheck"),
+			 "stop_signal", json_object_get(config, "StopSignal"),
 			 "sandboxes", (json_int_t)image->sandboxes,
 			 "snapshots", (json_int_t)image->snapshots);
 	/* clang-format on */

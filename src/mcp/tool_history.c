@@ -1,7 +1,7 @@
 /*
  * The tools for going back and forth: checkpoint_sandbox saves the state of a sandbox, rewind_sandbox puts the same sandbox
- * back to it and lists what that could not undo, promote_sandbox puts a fork into the place of its parent, diff_sandbox lists
- * the files that differ. Each tool is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
+ * back to it and lists what that could not undo, promote_sandbox puts a fork into the place of its parent,
+ * merge_sandbox merges the work of another one, diff_sandbox lists the files that differ. Each tool is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
 
@@ -76,6 +76,48 @@ int tool_promote_sandbox(struct tool_call *call, struct husk_error *err)
 	free(call->sandbox);
 	call->sandbox = strdup(promoted->sandbox);
 	return tool_give(call, json_promoted(promoted), err);
+}
+
+static int say_merged(struct tool_call *call, const struct husk_merged *merged, struct husk_error *err)
+{
+	cleanup_buf struct buf text = { 0 };
+	int bad = buf_printf(&text, "%zu change%s, %zu conflict%s; %s", merged->count, merged->count == 1 ? "" : "s",
+			     merged->conflicts, merged->conflicts == 1 ? "" : "s",
+			     merged->written ? "written" : "nothing was written");
+
+	for (size_t i = 0; i < MIN(merged->count, CHANGES_MAX); i++) {
+		const struct husk_merge_entry *entry = &merged->entries[i];
+		bad |= buf_printf(&text, "\n%s %s%s%s%s", entry->merged ? "merged" : husk_change_name(entry->kind),
+				  entry->path, entry->conflict ? " (conflict: " : "",
+				  entry->conflict ? entry->conflict : "", entry->conflict ? ")" : "");
+	}
+	return bad ? husk_fail_memory(err) : tool_sayf(call, err, "%s", text.data);
+}
+
+int tool_merge_sandbox(struct tool_call *call, struct husk_error *err)
+{
+	cleanup_merged struct husk_merged *merged = NULL;
+	const char *from = tool_string(call, "from"), *base = tool_string(call, "base");
+	const struct husk_merge_options options = { .conflicts = tool_string(call, "conflicts"),
+						    .dry_run = tool_bool(call, "dry_run") };
+
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || session_check(call, "from", from, err) < 0 ||
+	    session_check(call, "base", base, err) < 0 ||
+	    husk_merge(call->session->husk, from, call->sandbox, base, tool_string(call, "path"), &options, &merged,
+		       err) < 0 ||
+	    say_merged(call, merged, err) < 0)
+		return -1;
+	cleanup_json json_t *document = json_merged(merged);
+	json_t *changes = json_object_get(document, "changes");
+	for (size_t i = merged->count; changes && i > CHANGES_MAX; i--)
+		json_array_remove(changes, i - 1);
+	if (!changes)
+		return husk_fail_memory(err);
+	return tool_give(call,
+			 json_pack("{s:b, s:I, s:O, s:I}", "written", merged->written, "conflicts",
+				   (json_int_t)merged->conflicts, "changes", changes, "count",
+				   (json_int_t)merged->count),
+			 err);
 }
 
 static int say_changes(struct tool_call *call, struct husk_change *const *list, size_t count, struct husk_error *err)

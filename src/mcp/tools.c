@@ -33,11 +33,14 @@ static const struct tool tools[] = {
 	{ "checkpoint_sandbox", tool_checkpoint_sandbox },
 	{ "rewind_sandbox", tool_rewind_sandbox },
 	{ "promote_sandbox", tool_promote_sandbox },
+	{ "merge_sandbox", tool_merge_sandbox },
 	{ "diff_sandbox", tool_diff_sandbox },
 	{ "hibernate_sandbox", tool_hibernate_sandbox },
 	{ "kill_sandbox", tool_kill_sandbox },
 	{ "expose_port", tool_expose_port },
 	{ "egress_log", tool_egress_log },
+	{ "computer", tool_computer },
+	{ "browser_open", tool_browser_open },
 };
 
 /* ---- definitions ---- */

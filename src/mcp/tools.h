@@ -36,7 +36,7 @@ struct tool {
 	const char *name;
 	int (*run)(struct tool_call *call, struct husk_error *err); /* -1: `err` becomes the result, as an error */
 };
-/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_egress.c ---- */
+/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_egress.c, tool_desktop.c ---- */
 
 int tool_run_code(struct tool_call *call, struct husk_error *err);
 int tool_run_command(struct tool_call *call, struct husk_error *err);
@@ -50,11 +50,14 @@ int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_promote_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_merge_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_diff_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_hibernate_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_kill_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_expose_port(struct tool_call *call, struct husk_error *err);
 int tool_egress_log(struct tool_call *call, struct husk_error *err);
+int tool_computer(struct tool_call *call, struct husk_error *err);
+int tool_browser_open(struct tool_call *call, struct husk_error *err);
 
 /* ---- tools.c ---- */
 

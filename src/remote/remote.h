@@ -76,6 +76,17 @@ int remote_template_build(struct remote *remote, const struct husk_build_options
 			  bool *fresh, struct husk_error *err);
 int remote_template_remove(struct remote *remote, const char *name, struct husk_error *err);
 
+/* ---- remote_desktop_control.c ---- */
+
+int remote_control_get(struct remote *remote, const char *sandbox, struct husk_control **out, struct husk_error *err);
+int remote_control_take(struct remote *remote, const char *sandbox, const struct husk_control_options *options,
+			struct husk_control **out, struct husk_error *err);
+int remote_control_release(struct remote *remote, const char *sandbox, const char *holder, struct husk_error *err);
+int remote_control_request(struct remote *remote, const char *sandbox, const char *reason, struct husk_control **out,
+			   struct husk_error *err);
+int remote_desktop_link(struct remote *remote, const char *sandbox, bool view_only, int64_t seconds, char **url,
+			struct husk_error *err);
+
 /* ---- remote_points.c ---- */
 
 int remote_checkpoint(struct remote *remote, const char *sandbox, const char *label, struct husk_checkpoint **out,

@@ -246,6 +246,11 @@ void events_wake(void);
 /* Called when no request is left: nothing reads events any more. */
 void events_end(void);
 
+/* ---- api_recordings.c ---- */
+
+/* At a stop: ends the recordings of this server properly. */
+void recordings_end(struct husk *husk);
+
 /* ---- error_document.c ---- */
 
 json_t *error_json(const char *name, const struct husk_error *err);

@@ -9,6 +9,7 @@
  */
 #include "base/http_grammar.h"
 #include "server/core.h"
+#include "server/desktop_link.h"
 
 #define IDLE_SECONDS 60               /* a connection without a request, or with half of one */
 #define STALL_SECONDS 120             /* a client that reads nothing of its answer, or sends nothing of its body */
@@ -168,6 +169,9 @@ static int authorise(struct request *request, struct husk_error *err)
 		    ports_signed(request, request_path(request, "id"), (uint16_t)port))
 			return 0;
 	}
+	if (((flags & ROUTE_VIEW) && link_signed(request, LINK_VIEW)) ||
+	    ((flags & ROUTE_BROWSER) && link_signed(request, LINK_BROWSER)))
+		return 0;
 	if (flags & ROUTE_PUBLIC)
 		return 0;
 	if (flags & ROUTE_AUTHORISE)

@@ -20,6 +20,7 @@
 #define INFORMATIONAL_MAX 16 /* 1xx heads before the real one */
 #define RELAY_MAX (64u << 10)
 #define LINGER_MS 10000 /* for one side of an upgraded connection after the other side has ended */
+#define HELD_MS 250     /* between two questions whether the client is held */
 
 struct exchange {
 	struct request *request;
@@ -99,6 +100,8 @@ static int put_header(void *data, const char *name, const char *value)
 	if (strcasecmp(name, "X-Forwarded-For") == 0)
 		head->forwarded_for = value;
 	if (is_hop_by_hop(name, head->connection) || is_ours(name))
+		return 0;
+	if (head->exchange->proxy->drop_origin && strcasecmp(name, "Origin") == 0)
 		return 0;
 	/* In any case: a token of ours is never passed to a guest. */
 	if (authorization && (!head->exchange->proxy->keep_authorization || strcasestr(value, "husk_")))
@@ -385,6 +388,10 @@ static int pass_answer(struct exchange *x, const struct http1_head *head, struct
 struct tunnel {
 	int fd;
 	struct buf early; /* received with the guest's head */
+	struct request *request;
+	bool (*held)(struct request *request); /* of struct proxy */
+	bool is_held;
+	int64_t asked_ms;
 };
 
 struct side {
@@ -435,21 +442,42 @@ static bool side_serve(struct side *side, struct side *other, short seen)
 	return true;
 }
 
-static void relay(struct side *client, struct side *guest, int over_fd)
+/* Asks when the client has sent something, and while it is held. */
+static bool tunnel_held(struct tunnel *tunnel)
+{
+	int64_t now = time_monotonic_ms();
+
+	if (!tunnel->held || now - tunnel->asked_ms < HELD_MS)
+		return tunnel->is_held;
+	tunnel->asked_ms = now;
+	tunnel->is_held = tunnel->held(tunnel->request);
+	return tunnel->is_held;
+}
+
+static int relay_patience(const struct tunnel *tunnel, bool ending)
+{
+	return tunnel->is_held ? HELD_MS : ending ? LINGER_MS : -1;
+}
+
+static void relay(struct tunnel *tunnel, struct side *client, struct side *guest, int over_fd)
 {
 	while (!(client->ended && guest->ended && !client->to_send.size && !guest->to_send.size)) {
 		short from_client = side_events(client, guest), from_guest = side_events(guest, client);
+		if (tunnel->is_held && tunnel_held(tunnel))
+			from_client &= (short)~POLLIN;
 		struct pollfd wait[] = {
 			{ .fd = from_client ? client->fd : -1, .events = from_client },
 			{ .fd = from_guest ? guest->fd : -1, .events = from_guest },
 			{ .fd = over_fd, .events = POLLIN },
 		};
-		int ready = poll(wait, ARRAY_SIZE(wait), client->ended || guest->ended ? LINGER_MS : -1);
+		int ready = poll(wait, ARRAY_SIZE(wait), relay_patience(tunnel, client->ended || guest->ended));
 
-		if (ready < 0 && errno == EINTR)
+		if ((ready < 0 && errno == EINTR) || (ready == 0 && tunnel->is_held))
 			continue;
 		if (ready <= 0 || wait[2].revents)
 			return;
+		if ((wait[0].revents & POLLIN) && tunnel_held(tunnel))
+			wait[0].revents &= (short)~POLLIN;
 		if (!side_serve(client, guest, wait[0].revents) || !side_serve(guest, client, wait[1].revents))
 			return;
 	}
@@ -462,7 +490,7 @@ static void run_tunnel(struct request *request, int fd, const void *first, size_
 	struct side guest = { .fd = tunnel->fd };
 
 	if (size == 0 || buf_append(&guest.to_send, first, size) == 0)
-		relay(&client, &guest, request_over_fd(request));
+		relay(tunnel, &client, &guest, request_over_fd(request));
 	buf_free(&client.to_send);
 	buf_free(&guest.to_send);
 	fd_close(&tunnel->fd);
@@ -475,7 +503,9 @@ static int begin_tunnel(struct exchange *x, struct husk_error *err)
 
 	if (!tunnel)
 		return husk_fail_memory(err);
-	*tunnel = (struct tunnel){ .fd = x->fd, .early = x->in };
+	*tunnel = (struct tunnel){
+		.fd = x->fd, .early = x->in, .request = x->request, .held = x->proxy ? x->proxy->held : NULL
+	};
 	if (respond_upgrade(x->request, run_tunnel, tunnel, err) < 0) {
 		free(tunnel);
 		return -1;

@@ -16,6 +16,9 @@ struct proxy {
 	const char *prefix;      /* our own path before the guest's; NULL: the guest has its own host */
 	const char *cookie;      /* our Set-Cookie for the answer; NULL: none */
 	bool keep_authorization; /* it belongs to the program and is not our token */
+	bool drop_origin;        /* the program would take the Origin of the client for its own pages' */
+	/* After an upgrade: while this is true, bytes of the client wait. Asked four times a second at most. NULL: never. */
+	bool (*held)(struct request *request);
 };
 
 /* `fd` is connected to the program; takes ownership. Streams both ways; after an upgrade, raw bytes continue when this

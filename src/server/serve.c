@@ -338,6 +338,7 @@ static void stop(struct server *server, const sigset_t *signals)
 		end_patience(server);
 		quiet = drain(server, signals, LAST_WORDS_MS);
 	}
+	recordings_end(server->husk);
 	quiet = dialects_stop() && quiet;
 	husk_pool_drain(server->husk);
 	/* The server does not wait for a handler deep in a call: it ends with the process. */

@@ -29,6 +29,8 @@ enum route_flags {
 	ROUTE_ADMIN = 1 << 3,     /* only for the owner of the instance: the unix socket, or a token without a tenant */
 	ROUTE_SIGNED = 1 << 4,    /* has {id} and {port}: a signature for that port replaces a token (ports_signed) */
 	ROUTE_AUTHORISE = 1 << 5, /* of a dialect, whose `authorise` decides on access (dialect.h) */
+	ROUTE_VIEW = 1 << 6,      /* has {id}: a signed link to its desktop replaces a token (desktop_link.h) */
+	ROUTE_BROWSER = 1 << 7,   /* the same for a link to its browser */
 	ROUTE_DIALECT = 1 << 8,   /* from this bit on: flags of the route's own dialect */
 };
 
@@ -41,22 +43,26 @@ struct route {
 };
 
 /* One table per family of the native API, each ended by a route without a method. Dialects have theirs in dialect.h. */
-extern const struct route instance_routes[]; /* api_instance.c: healthz, metrics, openapi.json, doctor */
-extern const struct route sandbox_routes[];  /* api_sandboxes.c: create, list, get, delete, ttl, fork … */
-extern const struct route snapshot_routes[]; /* api_snapshots.c */
-extern const struct route point_routes[];    /* api_points.c: checkpoints, rewind, diff, families */
-extern const struct route volume_routes[];   /* api_volumes.c */
-extern const struct route template_routes[]; /* api_templates.c */
-extern const struct route event_routes[];    /* api_events.c: events, logs, stats */
-extern const struct route exec_routes[];     /* api_exec.c: exec, processes */
-extern const struct route pty_routes[];      /* api_pty.c */
-extern const struct route code_routes[];     /* api_code.c */
-extern const struct route file_routes[];     /* api_files.c: files, tar, watch */
-extern const struct route egress_routes[];   /* api_egress.c */
-extern const struct route wire_routes[];     /* api_wire.c: libhusk's connection to the guest */
-extern const struct route owner_routes[];    /* api_owner.c: tokens, cleaning up */
-extern const struct route port_routes[];     /* api_ports.c: by path, and signing */
-extern const struct route mcp_routes[];      /* api_mcp.c: the Model Context Protocol */
+extern const struct route instance_routes[];     /* api_instance.c: healthz, metrics, openapi.json, doctor */
+extern const struct route sandbox_routes[];      /* api_sandboxes.c: create, list, get, delete, ttl, fork … */
+extern const struct route snapshot_routes[];     /* api_snapshots.c */
+extern const struct route point_routes[];        /* api_points.c: checkpoints, rewind, diff, families */
+extern const struct route volume_routes[];       /* api_volumes.c */
+extern const struct route template_routes[];     /* api_templates.c */
+extern const struct route event_routes[];        /* api_events.c: events, logs, stats */
+extern const struct route exec_routes[];         /* api_exec.c: exec, processes */
+extern const struct route pty_routes[];          /* api_pty.c */
+extern const struct route code_routes[];         /* api_code.c */
+extern const struct route desktop_routes[];      /* api_desktop.c: the screen */
+extern const struct route file_routes[];         /* api_files.c: files, tar, watch */
+extern const struct route egress_routes[];       /* api_egress.c */
+extern const struct route wire_routes[];         /* api_wire.c: libhusk's connection to the guest */
+extern const struct route owner_routes[];        /* api_owner.c: tokens, cleaning up */
+extern const struct route port_routes[];         /* api_ports.c: by path, and signing */
+extern const struct route mcp_routes[];          /* api_mcp.c: the Model Context Protocol */
+extern const struct route desktop_view_routes[]; /* api_desktop_view.c: live view, control */
+extern const struct route recording_routes[];    /* api_recordings.c: recordings of desktops */
+extern const struct route browser_routes[];      /* api_browser.c: the DevTools protocol of the browser */
 
 /* ---- request.c, stream.c: the request ---- */
 

@@ -183,9 +183,9 @@ static int keep_guest(const struct dirent *entry)
 {
 	const char *name = entry->d_name;
 
-	/* Sources and leftovers of a build tree are not guest files. */
-	return name[0] != '.' && !str_ends(name, ".c") && !str_ends(name, ".h") && !str_ends(name, ".o") &&
-	       !str_ends(name, ".d") && !str_equal(name, "__pycache__");
+	/* Sources, also those in folders, and leftovers of a build tree are not guest files. */
+	return name[0] != '.' && entry->d_type != DT_DIR && !str_ends(name, ".c") && !str_ends(name, ".h") &&
+	       !str_ends(name, ".o") && !str_ends(name, ".d") && !str_equal(name, "__pycache__");
 }
 
 struct guest_list {

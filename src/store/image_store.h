@@ -24,6 +24,7 @@ struct image_entry {
 	char manifest[OCI_HEX_LENGTH + 1];
 	uint64_t size; /* of the manifest */
 	int64_t pulled_ms;
+	char *key; /* of the build that made it; NULL: it was pulled or committed */
 };
 void image_entry_free(struct image_entry *entry);
 

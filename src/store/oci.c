@@ -46,6 +46,7 @@ void oci_image_free(struct oci_image *image)
 	strv_free(image->command);
 	free(image->user);
 	free(image->directory);
+	free(image->settings);
 	*image = (struct oci_image){ 0 };
 }
 
@@ -472,6 +473,8 @@ int oci_config(const char *text, const char *where, bool digests, struct oci_ima
 	if (digests && take_digests(root, where, out, err) < 0)
 		return -1;
 	json_t *config = json_object_get(root, "config");
+	if (json_is_object(config) && !(out->settings = json_dumps(config, JSON_COMPACT)))
+		return husk_fail_memory(err);
 	if (take_process(config, where, out, err) < 0)
 		return -1;
 	return take_variables(json_object_get(config, "Env"), where, out, err);

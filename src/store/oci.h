@@ -26,6 +26,7 @@ struct oci_image {
 	char **command;                  /* ENTRYPOINT and CMD; NULL: none */
 	char *user;                      /* "name", "1000", "name:group"; NULL: root */
 	char *directory;                 /* absolute; NULL: none */
+	char *settings;                  /* the whole `config` in JSON; NULL: none */
 };
 void oci_image_free(struct oci_image *image);
 

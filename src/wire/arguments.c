@@ -3,7 +3,7 @@
  * numbers and lengths are in range, text has no NUL byte, paths are absolute. The side that answers a method calls
  * wire_check on receipt (agent/uplink.c, supervisor/session.c) and can then rely on the fields. Examples:
  *
- *     DIAL without fields       "dial: port is missing"
+ *     WATCH without fields      "watch: path is missing"
  *     DIAL with PORT 70000      "port 70000 is not within 1 to 65535"
  *
  * A field that the method does not have is ignored, because the caller may be newer. Nothing here allocates.

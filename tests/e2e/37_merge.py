@@ -130,6 +130,31 @@ def test_refusals():
 
 
 @test
+def test_explore():
+    box = create("--name", "explored")
+    sh(box, "echo 0 >/root/best")
+    branches = husk("explore", "--json", "explored", "--score", "echo noise; cat /root/best", "echo 2 >/root/best", "exit 7", "echo 30.5 >/root/best",
+                    "echo none >/root/best").json()
+    assert_equal([(each["score"], each["kept"], each["plan"]) for each in branches[:2]], [(30.5, True, "echo 30.5 >/root/best"), (2, False, "echo 2 >/root/best")])
+    assert_equal([each["error"] for each in branches[2:]], ["the plan ended with 7", "the scoring command printed no number"])
+    assert_equal(branches[0]["sandbox"], box)
+    assert_equal(sh(box, "cat /root/best"), "30.5")
+    assert_equal([each["id"] for each in husk("ls", "--json").json() if each["parent"] == box], [])
+
+    table = husk("explore", "explored", "--keep", "2", "--parallel", "1", "--score", "cat /root/best", "echo 1 >/root/best", "echo 3 >/root/best",
+                 "echo 2 >/root/best").text.splitlines()
+    assert_equal([line.split()[0] for line in table], ["SCORE", "3", "2", "1"])
+    stay = [adopt(line.split()[1]) for line in table[1:3]]
+    assert_equal([sh(each, "cat /root/best") for each in stay], ["3", "2"])
+    assert_equal(sh(box, "cat /root/best"), "30.5", "with more than one that stays, nothing is promoted")
+
+    husk("explore", "explored", "--no-promote", "--budget", "1s", "--score", "echo 1", "sleep 60", code=1)
+    assert_fails("explore", "explored", "true", code=2, says="--score COMMAND is missing")
+    assert_fails("explore", "nobody", "--score", "echo 1", "true", code=3, says="not found")
+    assert_equal(sorted(each["id"] for each in husk("ls", "--json").json() if each["parent"] == box), sorted(stay))
+
+
+@test
 def test_over_a_server():
     with server() as api, token("merges") as secret:
         env = {"HUSK_HOST": f"http://127.0.0.1:{api.port}", "HUSK_TOKEN": secret, "HUSK_HOME": None}

@@ -60,7 +60,7 @@ def every_route_is_documented_and_every_documented_route_exists():
     served = {tuple(line.split()) for line in lines if line}
     # What is forwarded into a sandbox is the sandbox's to document, and MCP and E2B document their own.
     ours = ("/v1/", "/healthz", "/metrics", "/openapi.json")
-    served = {(method.lower(), path) for method, path in served if method != "*" and path.startswith(ours)}
+    served = {(method.lower(), path.replace("*}", "}")) for method, path in served if method != "*" and path.startswith(ours)}
     assert served == set(operations()), f"differ: {served ^ set(operations())}"
 
 
@@ -109,6 +109,8 @@ def lifecycle(call, box):
     call("rewindSandbox", status=404, id=box)
     call("diffSandbox", id=box)
     child = call("forkSandbox", {"count": 1}, 201, id=box).json()["sandboxes"][0]["id"]
+    call("mergeSandbox", {"from": child, "base": child, "dry_run": True}, id=box)
+    call("mergeSandbox", {"from": child, "conflicts": "never"}, status=400, id=box)
     call("promoteSandbox", {"keep": True}, id=child)
     call("promoteSandbox", status=400, id=box)
     call("diffSandbox", id=box, query=f"?against={box}&path=/root")
@@ -172,6 +174,20 @@ def streams(call, box):
     call("wire", status=400, id=box, headers={"Connection": "Upgrade", "Upgrade": "husk-wire/99"})
 
 
+def desktop(call, box):
+    """This machine has none; 78_desktop.py compares answers of one that has."""
+    for operation in ("getDesktop", "getScreenshot", "getClipboard", "listWindows"):
+        call(operation, status=503, id=box)
+    call("actOnDesktop", {"actions": [{"action": "left_click"}], "screenshot": True}, 503, id=box)
+    call("actOnDesktop", {"action": []}, 400, id=box)
+    call("resizeDesktop", {"width": 1280, "height": 800}, 503, id=box)
+    call("resizeDesktop", {"width": 1}, 400, id=box)
+    call("setClipboard", {"text": "x"}, 503, id=box)
+    call("moveWindow", {"focus": True}, 503, id=box, window=5)
+    call("closeWindow", status=503, id=box, window=5)
+    call("closeWindow", status=400, id=box, window="x")
+
+
 def network(call, box):
     call("getEgress", id=box)
     call("setEgress", {"allow": ["example.test", "10.9.8.0/24:443"], "limits": {"rate": "1M"}}, id=box)
@@ -179,6 +195,35 @@ def network(call, box):
     assert call("egressLog", query="?limit=10", id=box).json()["events"], "a denied lookup is not in the log"
     call("setEgress", {"mode": "off"}, id=box)
     call("setEgress", {"allow": ["not a host"]}, 400, id=box)
+
+
+def desktop(call, box):
+    """Of a sandbox without a desktop; tests/e2e/79_desktop_view.py has the others."""
+    call("desktopUrl", {"view_only": False, "expires_seconds": 60}, id=box)
+    call("desktopUrl", {"expires_seconds": 0}, 400, id=box)
+    assert b"desktop.js" in call("desktopView", id=box).body
+    assert b"import" in call("asset", name="desktop.js").body
+    call("asset", status=404, name="none.js")
+    call("desktopControl", id=box)
+    call("requestHuman", {"reason": "log in"}, id=box)
+    call("takeControl", {"name": "Ada", "holder": "one", "ttl_seconds": 30}, id=box)
+    call("takeControl", {"name": "Bob"}, 409, id=box)
+    call("giveBackControl", status=409, query="?holder=two", id=box)
+    call("giveBackControl", status=204, query="?holder=one", id=box)
+    assert call("desktopControl", id=box).json()["request"]["state"] == "done"
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+               "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg=="}
+    call("desktopVnc", status=409, id=box, headers=upgrade)
+    call("startRecording", {"max_seconds": 5}, 409, id=box)
+    call("startRecording", {"max_bytes": "1"}, 400, id=box)
+    call("listRecordings", id=box)
+    for name in ("getRecording", "removeRecording", "stopRecording", "recordedScreen", "recordedActions"):
+        call(name, status=404, id=box, recording="rec-none")
+    call("startBrowser", {"url": "https://example.test/"}, 409, id=box)
+    call("startBrowser", {"url": "--version"}, 400, id=box)
+    call("browserCdp", status=409, id=box, headers=upgrade)
+    call("browserTarget", status=409, id=box, rest="page/F00", headers=upgrade)
+    call("browserJson", status=409, id=box, rest="version")
 
 
 def volumes(call):
@@ -236,7 +281,9 @@ def every_operation_answers_as_documented():
             processes(call, box)
             files(call, box)
             streams(call, box)
+            desktop(call, box)
             network(call, box)
+            desktop(call, box)
             volumes(call)
             instance(call)
         finally:

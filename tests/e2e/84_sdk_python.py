@@ -396,6 +396,40 @@ def test_diff():
 
 
 @test
+def test_merge_and_explore():
+    box = create()
+    left, right = box.fork(2)
+    left.filesystem.write("/root/left", "l")
+    assert_equal(right.merge(left, path="/root", dry_run=True).written, False)
+    done = right.merge(left, path="/root")
+    assert_equal((done.written, [each["path"] for each in done.changes]), (True, ["/root/left"]))
+    assert_equal(right.filesystem.read_text("/root/left"), "l")
+    raises(sdk.InvalidError, lambda: box.merge(left))
+    left.kill(), right.kill()
+
+    branches = box.explore(["echo 2 >/root/best", "exit 1", "echo 30 >/root/best"], "cat /root/best")
+    assert_equal([(each.score, each.kept) for each in branches], [(30, True), (2, False), (None, False)])
+    assert_equal(branches[2].error, "the command ended with 1")
+    assert_equal(box.filesystem.read_text("/root/best"), "30\n")
+
+    def fails(fork):
+        raise RuntimeError("no")
+
+    beam = box.explore([lambda fork: fork.exec("echo 7").stdout, fails, "true"], lambda fork, said: said if isinstance(said, str) else 1, keep=2)
+    assert_equal([(each.score, each.kept) for each in beam], [(7, True), (1, True), (None, False)])
+    assert_equal(beam[2].error, "RuntimeError: no")
+    assert_equal(beam[0].sandbox.exec("cat /root/best").stdout, "30\n")
+    slow = box.explore(["sleep 60", "sleep 60"], "echo 1", budget=1, parallel=1)
+    assert_equal([each.score for each in slow], [None, None])
+    raises(ValueError, lambda: box.explore([], "echo 1"))
+    live = [each.id for each in sdk.Sandbox.list()]
+    assert all((each.sandbox.id in live) == each.kept for each in beam), live
+    for each in beam[:2]:
+        each.sandbox.kill()
+    box.kill()
+
+
+@test
 def test_templates():
     names = {each.name: each.info.built for each in sdk.Template.list()}
     assert names["base"] and "agent" in names

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 static struct call *shell(struct world *world, const char *line)
 {
@@ -448,15 +449,10 @@ static int listener(int family, uint16_t *port)
 	return fd;
 }
 
-static void dial_family(void **state, int family)
+/* The arguments of the call are given; the listener waits for it. */
+static void dial_listener(void **state, int listening)
 {
 	static char big[1500000];
-	uint16_t port = 0;
-	cleanup_close int listening = listener(family, &port);
-
-	if (listening < 0)
-		skip();
-	with_int(*state, TAG_PORT, port);
 	struct call *call = call_open(*state, METHOD_DIAL);
 	cleanup_close int peer = accept(listening, NULL, NULL);
 	assert_true(peer >= 0);
@@ -483,6 +479,17 @@ static void dial_family(void **state, int family)
 	assert_int_equal(read(peer, text, 1), 0);
 }
 
+static void dial_family(void **state, int family)
+{
+	uint16_t port = 0;
+	cleanup_close int listening = listener(family, &port);
+
+	if (listening < 0)
+		skip();
+	with_int(*state, TAG_PORT, port);
+	dial_listener(state, listening);
+}
+
 static void dial_ipv4(void **state)
 {
 	dial_family(state, AF_INET);
@@ -491,6 +498,40 @@ static void dial_ipv4(void **state)
 static void dial_ipv6(void **state)
 {
 	dial_family(state, AF_INET6);
+}
+
+static void dial_unix(void **state)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	cleanup_free char *path = str_format("/tmp/husk-dial-%d.sock", (int)getpid());
+	cleanup_close int listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_non_null(path);
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	unlink(path);
+	with_string(*state, TAG_PATH, path);
+	assert_refused(call_run(*state, METHOD_DIAL), HUSK_NOT_FOUND, "nothing listens on socket /tmp/husk-dial-");
+	assert_int_equal(bind(listening, (struct sockaddr *)&address, sizeof(address)), 0);
+	with_string(*state, TAG_PATH, path);
+	assert_refused(call_run(*state, METHOD_DIAL), HUSK_NOT_FOUND, "nothing listens on socket /tmp/husk-dial-");
+	assert_int_equal(listen(listening, 4), 0);
+	with_string(*state, TAG_PATH, path);
+	dial_listener(state, listening);
+	unlink(path);
+}
+
+static void dial_one_of_two(void **state)
+{
+	char path[200];
+
+	assert_refused(call_run(*state, METHOD_DIAL), HUSK_INVALID, "give a port, or the path");
+	with_int(*state, TAG_PORT, 80);
+	with_string(*state, TAG_PATH, "/run/x.sock");
+	assert_refused(call_run(*state, METHOD_DIAL), HUSK_INVALID, "give a port, or the path");
+	memset(path, '/', sizeof(path));
+	path[sizeof(path) - 1] = '\0';
+	with_string(*state, TAG_PATH, path);
+	assert_refused(call_run(*state, METHOD_DIAL), HUSK_INVALID, "path");
 }
 
 static void dial_nobody(void **state)
@@ -575,6 +616,8 @@ int main(void)
 		agent_test(dial_ipv4),
 		agent_test(dial_ipv6),
 		agent_test(dial_nobody),
+		agent_test(dial_unix),
+		agent_test(dial_one_of_two),
 		agent_test(unknown_method),
 		cmocka_unit_test(garbage_ends_the_agent),
 	};

@@ -32,7 +32,7 @@ static void a_required_field_is_missing(void **state)
 	cleanup_buf struct buf message = { 0 };
 
 	(void)state;
-	refused(&message, METHOD_DIAL, "dial: port is missing");
+	refused(&message, METHOD_WATCH, "watch: path is missing");
 	assert_int_equal(wire_put_int(&message, TAG_PID, 7), 0);
 	refused(&message, METHOD_PROCESS_SIGNAL, "process signal: signal is missing");
 	assert_int_equal(wire_put_int(&message, TAG_SIGNAL, 9), 0);
@@ -119,7 +119,7 @@ static void what_is_not_known_is_left_alone(void **state)
 	(void)state;
 	assert_int_equal(wire_put_int(&message, TAG_PORT, 80), 0);
 	assert_int_equal(wire_put_bytes(&message, 60000, "\0\0", 2), 0);
-	assert_int_equal(wire_put_string(&message, TAG_PATH, "relative"), 0); /* not an argument of DIAL */
+	assert_int_equal(wire_put_string(&message, TAG_CWD, "relative"), 0); /* not an argument of DIAL */
 	accepted(&message, METHOD_DIAL);
 	accepted(&message, 12345);
 }

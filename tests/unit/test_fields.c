@@ -208,12 +208,16 @@ NO_ROUTES(event_routes);
 NO_ROUTES(exec_routes);
 NO_ROUTES(pty_routes);
 NO_ROUTES(code_routes);
+NO_ROUTES(desktop_routes);
 NO_ROUTES(file_routes);
 NO_ROUTES(egress_routes);
 NO_ROUTES(volume_routes);
 NO_ROUTES(mcp_routes);
 NO_ROUTES(wire_routes);
 NO_ROUTES(owner_routes);
+NO_ROUTES(desktop_view_routes);
+NO_ROUTES(recording_routes);
+NO_ROUTES(browser_routes);
 
 static const struct route spoken_routes[] = { { "POST", "/sandboxes", nothing, 0 }, { 0 } };
 static const struct route *const spoken_tables[] = { spoken_routes, NULL };

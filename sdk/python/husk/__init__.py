@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._sync.client import Client
+from ._sync.desktop import Desktop
 from ._sync.filesystem import FileChanges, FileReader, Filesystem
 from ._sync.processes import Process
 from ._sync.pty import Pty
@@ -41,12 +42,15 @@ from .errors import (
     UnavailableError,
 )
 from .models import (
+    BrowserInfo,
     Change,
     Checkpoint,
     CodeContext,
     CodeOutput,
     CodeRaised,
     CodeResult,
+    Control,
+    DesktopAnswer,
     Egress,
     EgressEvent,
     ExecResult,
@@ -54,8 +58,11 @@ from .models import (
     FileChange,
     FileEntry,
     Output,
+    Picture,
     ProcessInfo,
+    Merged,
     Promoted,
+    Recording,
     Rewound,
     SandboxEvent,
     SandboxInfo,
@@ -64,6 +71,7 @@ from .models import (
     SnapshotInfo,
     TemplateInfo,
     VolumeInfo,
+    Window,
 )
 
 if TYPE_CHECKING:
@@ -90,6 +98,7 @@ __all__ = [
     "AsyncTemplate",
     "AsyncVolume",
     "AuthenticationError",
+    "BrowserInfo",
     "Change",
     "Checkpoint",
     "Client",
@@ -98,11 +107,14 @@ __all__ = [
     "CodeOutput",
     "CodeRaised",
     "CodeResult",
+    "Desktop",
+    "DesktopAnswer",
     "Egress",
     "EgressEvent",
     "CommandError",
     "ConflictError",
     "ConnectionFailedError",
+    "Control",
     "ExecResult",
     "Exit",
     "FileChange",
@@ -118,10 +130,13 @@ __all__ = [
     "NotFoundError",
     "Output",
     "OutputStream",
+    "Picture",
     "Process",
     "ProcessInfo",
     "Pty",
+    "Merged",
     "Promoted",
+    "Recording",
     "Rewound",
     "Sandbox",
     "SandboxEvent",
@@ -139,4 +154,5 @@ __all__ = [
     "UnavailableError",
     "Volume",
     "VolumeInfo",
+    "Window",
 ]

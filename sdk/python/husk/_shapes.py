@@ -166,6 +166,18 @@ class Promoted(Model):
 
 
 @dataclass(frozen=True)
+class Merged(Model):
+    """What a merge did, or would do."""
+
+    target: str  # the sandbox that was merged into
+    written: bool = False  # false: nothing was written
+    conflicts: int = 0  # that are not resolved
+    changes: list[dict[str, Any]] = field(default_factory=list)  # by path
+    left_out: list[dict[str, str]] = field(default_factory=list)  # paths that are never written, and why
+    ignored: int = 0  # new files that git ignores; 0 in a merge of sandboxes
+
+
+@dataclass(frozen=True)
 class Change(Model):
     """A file that differs from the template's, or from another sandbox's."""
 
@@ -197,6 +209,51 @@ class TemplateInfo(Model):
     disk_bytes: int = 0
     created_at: datetime | None = None
     old_versions: int = 0
+
+
+@dataclass(frozen=True)
+class Control(Model):
+    """Who controls a desktop, and whether an agent has asked for a person."""
+
+    held: bool = False  # a person is in control: actions of agents get 409
+    name: str | None = None  # of the person
+    holder: str | None = None  # the key of the person's viewer; only in the answer to the one who took control
+    since: datetime | None = None
+    expires_at: datetime | None = None
+    request: dict[str, Any] | None = None  # the last request for a person
+
+
+@dataclass(frozen=True)
+class Recording(Model):
+    """A recording of a desktop's screen, made on the host."""
+
+    id: str
+    state: str = ""  # recording, complete, cut; cut: the recorder was killed; what it wrote can be played
+    reason: str | None = None  # why it ended: stopped, time, size, disk, ended (the desktop)
+    started_at: datetime | None = None
+    duration_seconds: float = 0.0
+    bytes: int = 0  # of the screen's file
+    width: int = 0  # at the beginning
+    height: int = 0
+
+
+@dataclass(frozen=True)
+class Link(Model):
+    """A signed link to a desktop."""
+
+    url: str
+    view_only: bool = False
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class BrowserInfo(Model):
+    """The browser of a desktop, for programs."""
+
+    cdp_url: str  # WebSocket of the DevTools protocol, signed
+    url: str = ""  # for clients that ask for /json/version themselves; needs a token
+    expires_at: datetime | None = None
+    browser: str | None = None  # its version
 
 
 @dataclass(frozen=True)
@@ -233,3 +290,17 @@ class FileEntry(Model):
     group: str | None = None
     target: str | None = None  # of a symlink
     modified_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Window(Model):
+    id: int  # of the window, for the actions on windows
+    title: str = ""  # as its program set it
+    program: str = ""  # the class of its program, such as Chromium
+    pid: int = 0  # of its program; 0: unknown
+    x: int = 0  # of its left edge, with the frame
+    y: int = 0  # of its upper edge
+    width: int = 0  # with the frame
+    height: int = 0  # with the frame
+    active: bool = False  # it has the keyboard
+    minimized: bool = False  # it is hidden

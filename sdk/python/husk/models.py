@@ -19,12 +19,17 @@ from . import _shapes
 from ._model import Model
 from ._model import parse_time as parse_time
 from ._shapes import (
+    BrowserInfo as BrowserInfo,
     Change as Change,
     Checkpoint as Checkpoint,
+    Control as Control,
     Egress as Egress,
     EgressEvent as EgressEvent,
+    Link as Link,
     ProcessInfo as ProcessInfo,
+    Merged as Merged,
     Promoted as Promoted,
+    Recording as Recording,
     Rewound as Rewound,
     SandboxEvent as SandboxEvent,
     SandboxInfo as SandboxInfo,
@@ -32,6 +37,7 @@ from ._shapes import (
     SnapshotInfo as SnapshotInfo,
     TemplateInfo as TemplateInfo,
     VolumeInfo as VolumeInfo,
+    Window as Window,
 )
 from .errors import CodeError, CommandError
 
@@ -49,6 +55,37 @@ class FileEntry(_shapes.FileEntry):
     @property
     def is_file(self) -> bool:
         return self.type == "file"
+
+
+@dataclass(frozen=True)
+class Picture(Model):
+    """A picture of a screen."""
+
+    type: str = "image/png"
+    width: int = 0
+    height: int = 0
+    data: str = ""  # base64, as models take it
+
+    @property
+    def raw(self) -> bytes:
+        return base64.b64decode(self.data)
+
+
+@dataclass(frozen=True)
+class DesktopAnswer(Model):
+    """What a list of actions on a screen came to."""
+
+    results: list[dict[str, Any]] = field(default_factory=list)  # one for each action
+    width: int = 0  # of the screen
+    height: int = 0
+    settled: bool | None = None  # the screen was still in time; None: not asked
+    screenshot: Picture | None = None
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> DesktopAnswer:
+        answer = super().from_document(document)
+        picture = document.get("screenshot")
+        return dataclasses.replace(answer, screenshot=Picture.from_document(picture) if picture else None)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,9 @@
 export * from "./errors.js";
 export * from "./models.js";
+export { Browser } from "./browser.js";
+export { Desktop, type ActOptions, type ClickOptions, type DesktopAction, type DesktopAnswer, type Picture, type PictureOptions } from "./desktop.js";
+export { DesktopView } from "./desktop_view.js";
+export type { Branch, ExploreOptions, Plan, Score } from "./explore.js";
 export { Filesystem, type WriteOptions } from "./filesystem.js";
 export { Process, Pty, type FollowOptions, type PtyOptions } from "./process.js";
 export * from "./sandbox.js";

@@ -3,6 +3,9 @@
 import { randomUUID } from "node:crypto";
 
 import { ExecError } from "./errors.js";
+import { Browser } from "./browser.js";
+import { Desktop } from "./desktop.js";
+import { explore, type Branch, type ExploreOptions, type Plan, type Score } from "./explore.js";
 import { Filesystem } from "./filesystem.js";
 import {
   fromWire,
@@ -21,6 +24,7 @@ import {
   type HuskEvent,
   type Mount,
   type ProcessInfo,
+  type Merged,
   type Promoted,
   type Rewound,
   type SandboxInfo,
@@ -159,12 +163,17 @@ function connectionOf(options: ConnectionOptions): ConnectionOptions {
 
 export class Sandbox {
   readonly filesystem: Filesystem;
+  readonly desktop: Desktop;
+  /** The browser of the desktop, for programs. */
+  readonly browser: Browser;
 
   private constructor(
     private readonly transport: Transport,
     private latest: SandboxInfo,
   ) {
     this.filesystem = new Filesystem(transport, this.path);
+    this.desktop = new Desktop(transport, this.path);
+    this.browser = new Browser(transport, this.path);
   }
 
   get id(): string {
@@ -300,6 +309,27 @@ export class Sandbox {
    *  This sandbox ends, and so do the other forks of the parent, unless keep. */
   async promote(options: { keep?: boolean } = {}): Promise<Promoted> {
     return fromWire(await this.transport.json<object>("POST", `${this.path}/promote`, { json: toWire(options) }));
+  }
+
+  /** Merges the files that another sandbox changed into this one, three-way against `base`: the sandbox that both were forked from, or
+   *  else the template. With a conflict nothing is written, unless `conflicts` says how: "ours" is this sandbox's version. */
+  async merge(
+    from: string | Sandbox,
+    options: { base?: string | Sandbox; path?: string; conflicts?: "markers" | "ours" | "theirs"; dryRun?: boolean } = {},
+  ): Promise<Merged> {
+    const { base, ...rest } = options;
+    const common = base instanceof Sandbox ? base.id : base;
+    const json = { from: from instanceof Sandbox ? from.id : from, ...(common ? { base: common } : {}), ...toWire(rest) };
+    return fromWire(await this.transport.json<object>("POST", `${this.path}/merge`, { json }));
+  }
+
+  /** Tries each plan in a fork of its own, scores the forks, and keeps the best: best-of-N, or a step of a beam search. A plan is a
+   *  command, or a function that gets the fork. The score is a function of (fork, result), or a command whose last line of output is the
+   *  number; a plan that fails, is over `budgetSeconds` (for all of them) or has no score counts as the worst. The `keep` best forks stay
+   *  (1 unless told), and the others end. With keep 1 the winner takes the place of this sandbox, unless promote is false. All branches
+   *  are returned, the best one first. */
+  async explore(plans: Plan[], score: Score, options: ExploreOptions = {}): Promise<Branch[]> {
+    return explore(this, plans, score, options);
   }
 
   /** The files that differ from those of another sandbox of the same template, or from the template's own: added, removed and

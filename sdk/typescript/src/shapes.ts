@@ -193,6 +193,22 @@ export interface Promoted {
   ended: string[];
 }
 
+/** What a merge did, or would do. */
+export interface Merged {
+  /** The sandbox that was merged into. */
+  target: string;
+  /** False: nothing was written. */
+  written: boolean;
+  /** That are not resolved. */
+  conflicts: number;
+  /** By path. */
+  changes: { path: string; change: "added" | "removed" | "changed"; merged: boolean; conflict: string | null; resolved: boolean }[];
+  /** Paths that are never written, and why. */
+  leftOut: { path: string; reason: string }[];
+  /** New files that git ignores; 0 in a merge of sandboxes. */
+  ignored: number;
+}
+
 /** A file that differs from the template's, or from another sandbox's. */
 export interface Change {
   path: string;
@@ -227,6 +243,54 @@ export interface TemplateInfo {
   oldVersions?: number;
 }
 
+/** Who controls a desktop, and whether an agent has asked for a person. */
+export interface Control {
+  /** A person is in control: actions of agents get 409. */
+  held: boolean;
+  /** Of the person. */
+  name: string | null;
+  /** The key of the person's viewer; only in the answer to the one who took control. */
+  holder: string | null;
+  since: string | null;
+  expiresAt: string | null;
+  /** The last request for a person. */
+  request: { state: "waiting" | "taken" | "done"; reason: string | null; at: string | null } | null;
+}
+
+/** A recording of a desktop's screen, made on the host. */
+export interface Recording {
+  id: string;
+  /** Cut: the recorder was killed; what it wrote can be played. */
+  state: "recording" | "complete" | "cut";
+  /** Why it ended: stopped, time, size, disk, ended (the desktop). */
+  reason: string | null;
+  startedAt: string;
+  durationSeconds: number;
+  /** Of the screen's file. */
+  bytes: number;
+  /** At the beginning. */
+  width: number;
+  height: number;
+}
+
+/** A signed link to a desktop. */
+export interface Link {
+  url: string;
+  viewOnly: boolean;
+  expiresAt: string;
+}
+
+/** The browser of a desktop, for programs. */
+export interface BrowserInfo {
+  /** WebSocket of the DevTools protocol, signed. */
+  cdpUrl: string;
+  /** For clients that ask for /json/version themselves; needs a token. */
+  url: string;
+  expiresAt: string;
+  /** Its version. */
+  browser: string | null;
+}
+
 /** A process that was started in a sandbox, live or finished. */
 export interface ProcessInfo {
   pid: number;
@@ -259,4 +323,27 @@ export interface Entry {
   /** Of a symlink. */
   target: string | null;
   modifiedAt: string;
+}
+
+export interface Window {
+  /** Of the window, for the actions on windows. */
+  id: number;
+  /** As its program set it. */
+  title: string;
+  /** The class of its program, such as Chromium. */
+  program: string;
+  /** Of its program; 0: unknown. */
+  pid: number;
+  /** Of its left edge, with the frame. */
+  x: number;
+  /** Of its upper edge. */
+  y: number;
+  /** With the frame. */
+  width: number;
+  /** With the frame. */
+  height: number;
+  /** It has the keyboard. */
+  active: boolean;
+  /** It is hidden. */
+  minimized: boolean;
 }

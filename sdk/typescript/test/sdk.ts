@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { createServer, request } from "node:http";
 import type { AddressInfo } from "node:net";
 import {
-  AuthenticationError, ConnectionError, ExecError, InvalidError, NotFoundError, Sandbox, snapshots, templates, toolbox, volumes,
+  AuthenticationError, ConnectionError, ExecError, HuskError, InvalidError, NotFoundError, Sandbox, UnavailableError, snapshots,
+  templates, toolbox, volumes,
   type Pty, type FileChange,
 } from "@husk/sdk";
 
@@ -44,6 +45,16 @@ test("output as it comes, by callback and by iteration", async () => {
   assert.equal(kinds[0], "start");
   assert.equal(kinds.at(-1), "exit");
   assert.ok(kinds.includes("stdout") && kinds.includes("stderr"));
+});
+
+test("a desktop, where there is none", async () => {
+  const none = (error: unknown) => error instanceof UnavailableError && /-t desktop/.test(error.message);
+  await assert.rejects(box.desktop.act([{ action: "left_click", coordinate: [1, 2] }], { screenshot: { maxWidth: 100 } }), none);
+  await assert.rejects(box.desktop.screenshot({ format: "jpeg", region: [0, 0, 5, 5] }), none);
+  await assert.rejects(box.desktop.click({ x: 1, y: 2, button: "right" }), none);
+  await assert.rejects(box.desktop.setClipboard("x"), none);
+  await assert.rejects(box.desktop.windows(), none);
+  await assert.rejects(box.desktop.act([], { space: { width: 0, height: 1 } }), HuskError);
 });
 
 test("aborting kills the command", async () => {
@@ -201,6 +212,22 @@ test("what changed", async () => {
   assert.deepEqual((await child!.diff({ path: "/root/diff-me" })).map((each) => each.type), ["file"]);
   assert.deepEqual((await child!.promote({ keep: true })).ended, [child!.id]);
   assert.equal((await box.exec("cat /root/diff-me")).stdout, "x\n");
+});
+
+test("merge and explore", async () => {
+  const [left, right] = await box.fork(2);
+  await left!.exec("echo l >/root/left");
+  assert.deepEqual((await right!.merge(left!, { path: "/root", dryRun: true })).written, false);
+  assert.deepEqual((await right!.merge(left!, { path: "/root" })).changes.map((each) => each.path), ["/root/left"]);
+  assert.equal((await right!.exec("cat /root/left")).stdout, "l\n");
+  await Promise.all([left!.kill(), right!.kill()]);
+
+  const branches = await box.explore(["echo 2 >/root/best", "exit 1", "echo 30 >/root/best"], "cat /root/best");
+  assert.deepEqual(branches.map((each) => [each.score, each.kept]), [[30, true], [2, false], [undefined, false]]);
+  assert.equal((await box.exec("cat /root/best")).stdout, "30\n");
+  const beam = await box.explore([async (fork) => (await fork.exec("echo 7")).stdout, "true"], (_, result) => Number(result) || 0, { keep: 2 });
+  assert.deepEqual(beam.map((each) => each.kept), [true, true]);
+  await Promise.all(beam.map((each) => each.sandbox.kill()));
 });
 
 test("extend, metadata, stats, events, logs, list, connect", async () => {

@@ -203,3 +203,19 @@ def default_client() -> AsyncClient:
     if endpoint not in clients:
         clients[endpoint] = AsyncClient(_endpoint=endpoint, _shared=True)
     return clients[endpoint]
+
+
+async def outcome(value: Any) -> Any:
+    """What a function of the caller returned; if it is a coroutine, its result."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def every(calls: list[Callable[[], Awaitable[Any]]], limit: int) -> None:
+    """Makes all calls, at most `limit` at a time."""
+    places = asyncio.Semaphore(limit)
+
+    async def one(call: Callable[[], Awaitable[Any]]) -> None:
+        async with places:
+            await call()
+
+    await asyncio.gather(*(one(call) for call in calls))

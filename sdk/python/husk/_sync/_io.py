@@ -12,6 +12,7 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from .._endpoint import Endpoint, resolve
@@ -166,3 +167,15 @@ def _close_clients() -> None:
 
 
 atexit.register(_close_clients)
+
+
+def outcome(value: Any) -> Any:
+    """What a function of the caller returned."""
+    return value
+
+
+def every(calls: list[Callable[[], Any]], limit: int) -> None:
+    """Makes all calls, at most `limit` at a time."""
+    with ThreadPoolExecutor(min(limit, len(calls) or 1)) as pool:
+        for future in [pool.submit(call) for call in calls]:
+            future.result()

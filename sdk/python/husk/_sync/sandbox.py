@@ -27,6 +27,7 @@ from ..models import (
     Egress,
     EgressEvent,
     ExecResult,
+    Merged,
     ProcessInfo,
     Promoted,
     Rewound,
@@ -39,7 +40,10 @@ from ..models import (
 )
 from . import code as codes
 from ._io import opening
+from .browser import Browser
 from .client import Client
+from .desktop import Desktop
+from .explore import Branch, Plan, Score, explore
 from .filesystem import Filesystem
 from .processes import (
     Process,
@@ -102,6 +106,8 @@ class Sandbox:
         self._client = client
         self.info = info  # as of the last answer that told; `refresh` asks anew
         self.filesystem = Filesystem(client, info.id)
+        self.desktop = Desktop(client, info.id)
+        self.browser = Browser(client, info.id)
         client._use(self)
 
     # ---- finding and making ----
@@ -357,6 +363,42 @@ class Sandbox:
         disk. This sandbox ends, and so do the other forks of the parent, unless keep."""
         request = Request.json("POST", self._path("promote"), given(keep=keep or None), timeout=MOVE_SECONDS)
         return Promoted.from_document(self._client._json(request))
+
+    def merge(
+        self,
+        source: str | Sandbox,
+        *,
+        base: str | Sandbox | None = None,
+        path: str | None = None,
+        conflicts: str | None = None,
+        dry_run: bool = False,
+    ) -> Merged:
+        """Merges the files that another sandbox changed into this one, three-way against `base`: the sandbox that both were forked
+        from, or else the template. With a conflict nothing is written, unless `conflicts` is "markers", "ours" (this sandbox's
+        version) or "theirs"."""
+        wanted = {"from": source.id if isinstance(source, Sandbox) else source}
+        common = base.id if isinstance(base, Sandbox) else base
+        body = {**wanted, **given(base=common, path=path, conflicts=conflicts, dry_run=dry_run or None)}
+        request = Request.json("POST", self._path("merge"), body, timeout=MOVE_SECONDS)
+        return Merged.from_document(self._client._json(request))
+
+    def explore(
+        self,
+        plans: Sequence[Plan],
+        score: Score,
+        *,
+        keep: int = 1,
+        budget: float | None = None,
+        parallel: int = 8,
+        promote: bool | None = None,
+    ) -> List[Branch]:
+        """Tries each plan in a fork of its own, scores the forks, and keeps the best: best-of-N, or a step of a beam search.
+
+        A plan is a command, or a function that gets the fork. The score is a function of (fork, result), or a command whose last
+        line of output is the number; a plan that fails, is over the `budget` (seconds, for all of them) or has no score counts
+        as the worst. The `keep` best forks stay, and the others end. With keep=1 the winner takes the place of this sandbox,
+        unless promote=False. All branches are returned, the best one first."""
+        return explore(self, plans, score, keep, budget, parallel, promote)
 
     def diff(self, against: str | Sandbox | None = None, *, path: str | None = None) -> List[Change]:
         """The files that differ from those of another sandbox of the same template, or from the template's own: added, removed

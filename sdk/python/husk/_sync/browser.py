@@ -1,0 +1,33 @@
+# Made from husk/_async/browser.py by generate.py: edit it there.
+"""The browser of a sandbox's desktop for programs: `sandbox.browser`."""
+
+from __future__ import annotations
+
+from .._http import Request, given, path
+from ..models import BrowserInfo
+from .client import Client
+
+# A browser that is not running yet takes its time to start.
+START_SECONDS = 90.0
+
+
+class Browser:
+    """Chromium's DevTools protocol, for Playwright, Puppeteer and other clients of it.
+
+        url = sandbox.browser.cdp_url()
+        browser = playwright.chromium.connect_over_cdp(url)
+    """
+
+    def __init__(self, client: Client, sandbox: str) -> None:
+        self._client = client
+        self._sandbox = sandbox
+
+    def start(self, url: str | None = None, *, expires_seconds: int | None = None) -> BrowserInfo:
+        """Starts the browser if it does not run. url: a page to open."""
+        body = given(url=url, expires_seconds=expires_seconds)
+        request = Request.json("POST", path("sandboxes", self._sandbox, "browser"), body, timeout=START_SECONDS)
+        return BrowserInfo.from_document(self._client._json(request))
+
+    def cdp_url(self, url: str | None = None, *, expires_seconds: int | None = None) -> str:
+        """As start: the address of the protocol, which needs no token until it expires."""
+        return (self.start(url, expires_seconds=expires_seconds)).cdp_url

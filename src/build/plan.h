@@ -1,0 +1,69 @@
+/*
+ * The plan of a build: every step of the stages that are needed, with its variables replaced and with the key of its result. All of
+ * that is known before anything runs: from the Dockerfile, the arguments, the files of the context and the configs of base images.
+ *
+ * A key is a hash of everything that the files after the step depend on: the key before it, the step, its variables, user and
+ * directory, and the content of what it copies. Two steps with one key have one result, so a result is kept under its key.
+ */
+#ifndef HUSK_BUILD_PLAN_H
+#define HUSK_BUILD_PLAN_H
+
+#include "base/jansson.h"
+#include "build/context.h"
+#include "build/dockerfile.h"
+#include "husk.h"
+
+#define KEY_LENGTH 64
+
+struct plan_step {
+	const struct dockerfile_step *step;
+	char key[KEY_LENGTH + 1]; /* after the step */
+	bool works;               /* it changes files: RUN, COPY, ADD, WORKDIR */
+	bool secret;              /* it sees a secret */
+	/* What it needs when it runs; NULL where its kind does not. */
+	char **environment; /* KEY=value */
+	char *user, *cwd;
+	char **argv;  /* RUN */
+	char **words; /* COPY, ADD: sources and target, replaced. WORKDIR: the directory */
+	char *owner;  /* --chown */
+	int64_t mode; /* --chmod; -1: none */
+	char **texts; /* its heredocs, replaced */
+	char *image;  /* COPY --from of an image: its template */
+	struct dockerfile_mount *mounts;
+	size_t mount_count;
+};
+
+struct plan_stage {
+	bool needed;
+	char *template; /* that it begins with; NULL: `base`, another stage */
+	int base;
+	struct plan_step *steps;
+	size_t count;
+	struct dockerfile *triggers; /* steps of ONBUILD of the base */
+	size_t trigger_count;
+	json_t *config; /* of the image, after the last step */
+	char key[KEY_LENGTH + 1];
+	bool secret; /* one of its steps, or of its bases, saw a secret */
+};
+
+struct plan {
+	struct dockerfile file;
+	struct context context;
+	struct plan_stage *stages; /* as many as in the file */
+	size_t target;             /* the stage to build */
+	size_t work;               /* how many steps of needed stages there are */
+};
+
+/* How the base of a stage, or the image of COPY --from, is found: the name of its template, a digest of its content, and the
+ * `config` of its image (an object). Caller frees both texts and the object. */
+struct plan_base {
+	char *template, *digest;
+	json_t *config;
+};
+typedef int (*plan_resolve)(void *data, const char *word, struct plan_base *out, struct husk_error *err);
+
+int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, void *data, struct plan *out,
+	      struct husk_error *err);
+void plan_free(struct plan *plan);
+
+#endif

@@ -1,0 +1,54 @@
+/*
+ * Shared by the files that carry a plan out: build.c (stages, sandboxes, kept results), run.c (RUN) and copy.c (COPY, ADD).
+ */
+#ifndef HUSK_BUILD_WORK_H
+#define HUSK_BUILD_WORK_H
+
+#include "build/plan.h"
+
+struct build {
+	struct husk *husk;
+	const struct husk_dockerfile_options *options;
+	struct plan plan;
+	char id[24];
+	char **sandboxes;     /* of each stage, when it has one */
+	char **images;        /* template and sandbox, alternating, of COPY --from of images */
+	char *cache;          /* directory for caches and unfinished files */
+	size_t number, steps; /* of the current step, and how many its stage has */
+	const char *stage;    /* its name or number */
+	const struct plan_step *step;
+	size_t cached, ran;
+};
+
+/* ---- build.c ---- */
+
+/* Non-zero: the caller wants the build to end. */
+int build_tell(struct build *build, enum husk_build_kind kind, const char *text, size_t size, bool error_output,
+	       int64_t duration_ms);
+bool build_stopped(struct build *build, struct husk_error *err); /* fills err with GONE */
+/* The sandbox of a stage, in its last state. */
+int build_stage(struct build *build, size_t index, const char **sandbox, struct husk_error *err);
+/* A sandbox of a template, to copy from. */
+int build_image(struct build *build, const char *template, const char **sandbox, struct husk_error *err);
+/* An unnamed file for bytes on their way. */
+int build_scratch(const struct build *build, struct husk_error *err);
+
+/* ---- run.c ---- */
+
+int step_run(struct build *build, const char *sandbox, const struct plan_step *step, struct husk_error *err);
+/* Runs a program of the guest as root, without output; its exit status, or -1. */
+int run_quietly(struct build *build, const char *sandbox, const char *const *argv, struct husk_error *err);
+
+/* ---- copy.c ---- */
+
+int step_copy(struct build *build, const char *sandbox, const struct plan_step *step, struct husk_error *err);
+/* Copies one path of the context, or of another sandbox (`from`), to a path of the sandbox. */
+int copy_to(struct build *build, const char *sandbox, const char *from, const char *source, const char *target,
+	    const char *owner, struct husk_error *err);
+/* Moves a tree between a sandbox and a file as a tar of its content. */
+int tree_out(struct build *build, const char *sandbox, const char *path, int fd, uint64_t limit,
+	     struct husk_error *err);
+int tree_in(struct build *build, const char *sandbox, const char *path, const char *owner, int fd,
+	    struct husk_error *err);
+
+#endif

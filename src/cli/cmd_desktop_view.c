@@ -1,0 +1,189 @@
+/*
+ * `husk desktop SANDBOX view|record|recordings|control`: a link to the live view, recordings of the screen, and who is in control.
+ * Names of people come from other callers: they are printed safely.
+ *
+ *     husk desktop box view control          a link that permits to take control
+ *     husk desktop box record 60             records for a minute, or until Ctrl-C
+ */
+#include "cli/cmd_desktop_view.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include "base/thread.h"
+#include "cli/interrupt.h"
+
+#define WAKE_MS 200
+
+/* ---- view ---- */
+
+static int run_view(struct cli *cli, const char *sandbox, char **words, int count, struct husk_error *err)
+{
+	cleanup_free char *url = NULL;
+
+	if (count > 1 || (count == 1 && !str_equal(words[0], "control")))
+		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX view [control]");
+	if (husk_desktop_link(cli->husk, sandbox, count == 0, 0, &url, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_pack("{s:s, s:b}", "url", url, "view_only", count == 0), err);
+	printf("%s\n", url);
+	return 0;
+}
+
+/* ---- record ---- */
+
+struct work {
+	struct husk_recorder *recorder;
+	struct husk_error err;
+	int result;
+	_Atomic bool done;
+};
+
+static void *work_main(void *data)
+{
+	struct work *work = data;
+
+	work->result = husk_recorder_run(work->recorder, &work->err);
+	work->done = true;
+	return NULL;
+}
+
+/* Waits for the recorder; the first signal stops it. */
+static int work_wait(struct cli *cli, const char *sandbox, struct work *work, struct husk_error *err)
+{
+	bool stopped = false;
+
+	while (!work->done) {
+		struct pollfd wait = { .fd = interrupt_fd(), .events = POLLIN };
+		poll(&wait, 1, WAKE_MS);
+		int signal = interrupt_take();
+		if (!signal || signal == SIGWINCH || stopped)
+			continue;
+		stopped = true;
+		if (husk_recording_stop(cli->husk, sandbox, husk_recorder_id(work->recorder), NULL, err) < 0 &&
+		    !work->done)
+			return -1;
+	}
+	return 0;
+}
+
+static json_t *recording_document(const struct husk_recording *recording)
+{
+	static const char *const states[] = { "recording", "complete", "cut" };
+
+	return json_pack("{s:s, s:s, s:o, s:o, s:f, s:I}", "id", recording->id, "state", states[recording->state],
+			 "reason", json_text0(recording->reason), "started_at", json_time(recording->started_ms),
+			 "duration_seconds", (double)recording->duration_ms / 1000.0, "bytes",
+			 (json_int_t)recording->bytes);
+}
+
+static void list_cleanup(struct husk_recording ***list)
+{
+	husk_recording_list_free(*list);
+}
+
+/* `id` NULL: all of them. */
+static int print_recordings(struct cli *cli, const char *sandbox, const char *id, struct husk_error *err)
+{
+	cleanup(list_cleanup) struct husk_recording **list = NULL;
+	cleanup_json json_t *array = json_array();
+
+	if (husk_recording_list(cli->husk, sandbox, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++) {
+		if (id && !str_equal(list[i]->id, id))
+			continue;
+		cleanup_json json_t *document = recording_document(list[i]);
+		if (cli->json && id)
+			return output_json(steal_pointer(document), err);
+		if (!document || json_array_append(array, document) < 0)
+			return husk_fail_memory(err);
+		if (!cli->json)
+			printf("%s  %s  %.1f s  %llu bytes\n", list[i]->id,
+			       json_string_value(json_object_get(document, "state")),
+			       (double)list[i]->duration_ms / 1000.0, (unsigned long long)list[i]->bytes);
+	}
+	return cli->json ? output_json(json_pack("{s:O}", "recordings", array), err) : 0;
+}
+
+static int run_record(struct cli *cli, const char *sandbox, char **words, int count, struct husk_error *err)
+{
+	struct husk_record_options options = { 0 };
+	struct work work = { 0 };
+	pthread_t thread;
+
+	if (count > 1 || (count == 1 && str_to_int64(words[0], 1, 86400, &options.max_seconds) < 0))
+		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX record [SECONDS], of 1 to 86400");
+	if (interrupt_forward(true, err) < 0 ||
+	    husk_recorder_open(cli->husk, sandbox, &options, &work.recorder, err) < 0)
+		return -1;
+	if (!cli->json)
+		output_note("recording %s until Ctrl-C", husk_recorder_id(work.recorder));
+	int result = thread_quiet(&thread, 0, work_main, &work) == 0
+			     ? 0
+			     : husk_fail(err, HUSK_UNAVAILABLE, "no thread left for the recording");
+	if (result == 0) {
+		result = work_wait(cli, sandbox, &work, err);
+		pthread_join(thread, NULL);
+	}
+	cleanup_free char *id = strdup(husk_recorder_id(work.recorder));
+	husk_recorder_free(work.recorder);
+	if (result < 0)
+		return -1;
+	if (work.result < 0)
+		return husk_fail(err, work.err.code, "%s", work.err.message);
+	return id ? print_recordings(cli, sandbox, id, err) : husk_fail_memory(err);
+}
+
+/* ---- control ---- */
+
+static int run_control(struct cli *cli, const char *sandbox, char **words, int count, struct husk_error *err)
+{
+	struct husk_control *control = NULL;
+
+	if (count > 1 || (count == 1 && !str_equal(words[0], "release")))
+		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX control [release]");
+	if (count == 1 && husk_control_release(cli->husk, sandbox, NULL, err) < 0)
+		return -1;
+	if (husk_control_get(cli->husk, sandbox, &control, err) < 0)
+		return -1;
+	int result = 0;
+	if (cli->json) {
+		result = output_json(json_pack("{s:b, s:o, s:o}", "held", control->name != NULL, "name",
+					       json_text0(control->name), "expires_at", json_time(control->expires_ms)),
+				     err);
+	} else {
+		output_safe(stdout, control->name ? control->name : "nobody", false);
+		printf(" is in control\n");
+	}
+	husk_control_free(control);
+	return result;
+}
+
+/* ---- */
+
+bool desktop_view_has(const char *verb)
+{
+	static const char *const verbs[] = { "view", "record", "recordings", "control" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
+		if (str_equal(verb, verbs[i]))
+			return true;
+	return false;
+}
+
+int desktop_view_run(struct cli *cli, const char *sandbox, const char *verb, char **words, int count,
+		     struct husk_error *err)
+{
+	if (str_equal(verb, "view"))
+		return run_view(cli, sandbox, words, count, err);
+	if (str_equal(verb, "record"))
+		return run_record(cli, sandbox, words, count, err);
+	if (str_equal(verb, "control"))
+		return run_control(cli, sandbox, words, count, err);
+	if (count > 0)
+		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX recordings");
+	return print_recordings(cli, sandbox, NULL, err);
+}
