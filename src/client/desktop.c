@@ -139,7 +139,8 @@ static json_t *request_of(const char *text, const char *id, struct husk_error *e
 
 static bool is_input(const json_t *action)
 {
-	static const char *const harmless[] = { "screenshot", "zoom", "cursor_position", "wait", "get_clipboard", "windows" };
+	static const char *const harmless[] = { "screenshot", "zoom",          "cursor_position",
+						"wait",       "get_clipboard", "windows" };
 	const char *name = lines_text(action, "action");
 
 	for (size_t i = 0; i < ARRAY_SIZE(harmless); i++)
@@ -155,11 +156,11 @@ static int admit(struct husk *husk, const char *sandbox, const json_t *actions, 
 	json_t *action;
 	bool acts = false;
 
-	json_array_foreach (actions, index, action)
-		acts |= is_input(action);
+	json_array_foreach(actions, index, action) acts |= is_input(action);
 	if (acts && husk_control_check(husk, sandbox, err) < 0)
 		return -1;
-	json_array_foreach (actions, index, action) {
+	json_array_foreach(actions, index, action)
+	{
 		cleanup_free char *text = json_dumps(action, JSON_COMPACT);
 		struct husk_error why = { 0 };
 		if (text && husk_recording_note(husk, sandbox, text, &why) < 0)
