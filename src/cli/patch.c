@@ -174,7 +174,8 @@ static int print_text(const struct pair *pair, const struct husk_change *change,
 	if (right < 0)
 		return -1;
 	if (left == 0 || right == 0) {
-		output_note("%s is not text, or larger than %u bytes, and not shown", path, TEXT_MAX);
+		output_note("%s is %slarger than %u bytes, and not shown", path, pair->root ? "not text, or " : "",
+			    TEXT_MAX);
 		return 0;
 	}
 	if (run_diff(directory, was ? a : "/dev/null", is ? b : "/dev/null", &out, err) < 0)

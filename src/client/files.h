@@ -1,5 +1,5 @@
 /*
- * A file as the agent describes it: shared by the calls of files.c, diff.c and commit.c.
+ * A file as the agent describes it: shared by the calls of files.c, diff.c and image_commit.c.
  */
 #ifndef HUSK_CLIENT_FILES_H
 #define HUSK_CLIENT_FILES_H

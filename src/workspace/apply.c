@@ -5,14 +5,14 @@
  *     2. Everything that the sandbox changed is copied into the stage (scan.c). A full disk shows here.
  *     3. Each path is decided three-way (threeway.c) against the directory as it is now; text is merged in the stage.
  *     4. With a conflict that nobody resolved, it ends here, and nothing has changed.
- *     5. The stage is put in place by renames, and undone if one fails (commit.c).
+ *     5. The stage is put in place by renames, and undone if one fails (replace.c).
  *     6. The record's base becomes what the sandbox had. Killed before that, the next call finds the files as they should be.
  */
 #include <fcntl.h>
 #include <sys/file.h>
 
-#include "workspace/commit.h"
 #include "workspace/host.h"
+#include "workspace/replace.h"
 #include "workspace/scan.h"
 
 #define LIMIT_DEFAULT (UINT64_C(1) << 30)
@@ -409,7 +409,7 @@ static int apply_all(struct apply *apply, struct husk *husk, struct husk_error *
 	if (!may_write(apply))
 		return 0;
 	if (renew_base(apply, err) < 0 ||
-	    commit_run(apply->directory, apply->stage, apply->ops, apply->op_count, err) < 0)
+	    replace_all(apply->directory, apply->stage, apply->ops, apply->op_count, err) < 0)
 		return -1;
 	apply->merged->written = true;
 	return record_save(&apply->record, err);

@@ -286,7 +286,7 @@ static int look_into(struct look *look, const char *relative, size_t count, stru
 		const char *name = strlen(names[i].path) > look->skip ? names[i].path + look->skip : NULL;
 		const struct record_entry *known = name ? record_find(record, name) : NULL;
 		if (name && !(known && known->version.type) &&
-		    !bsearch(&key, look->listing.entries, count, sizeof(key), compare_listed))
+		    !(count && bsearch(&key, look->listing.entries, count, sizeof(key), compare_listed)))
 			result = take_whole(look, name, err);
 	}
 	husk_file_list_free(names, found);

@@ -1,5 +1,5 @@
 /*
- * Puts changes in place; see commit.h. Each step is one rename:
+ * Puts changes in place; see replace.h. Each step is one rename:
  *
  *     put, new         stage/7 -> dir/file            undone by renaming it back
  *     put, replaced    stage/7 <-> dir/file           exchanged, so that the old one is in the stage; undone by exchanging again
@@ -7,7 +7,7 @@
  *
  * After a step the old file is compared with the one that the decision was about: an editor may have saved it in between.
  */
-#include "workspace/commit.h"
+#include "workspace/replace.h"
 
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -172,7 +172,7 @@ static void undo(int directory, int stage, const struct op *op)
 
 /* ---- all of them ---- */
 
-int commit_run(int directory, int stage, struct op *ops, size_t count, struct husk_error *err)
+int replace_all(int directory, int stage, struct op *ops, size_t count, struct husk_error *err)
 {
 	size_t done = 0;
 	int result = 0;

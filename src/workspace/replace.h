@@ -2,8 +2,8 @@
  * Puts prepared changes into a directory of the caller, all or none: what was replaced waits in the stage, and goes back if a
  * later step fails. A kill in the middle leaves each file old or new.
  */
-#ifndef HUSK_WORKSPACE_COMMIT_H
-#define HUSK_WORKSPACE_COMMIT_H
+#ifndef HUSK_WORKSPACE_REPLACE_H
+#define HUSK_WORKSPACE_REPLACE_H
 
 #include <sys/stat.h>
 
@@ -27,6 +27,6 @@ struct op {
 
 /* The kinds run in their order: first what goes, deepest first, then what comes, parents first. CONFLICT: a file was changed
  * while this ran; then everything is as before. */
-int commit_run(int directory, int stage, struct op *ops, size_t count, struct husk_error *err);
+int replace_all(int directory, int stage, struct op *ops, size_t count, struct husk_error *err);
 
 #endif
