@@ -12,7 +12,7 @@
 
 #define QUIET_MS 100
 #define SETTLE_MS 3000
-#define PAUSE_QUIET_MS 40 /* between two actions */
+#define PAUSE_QUIET_MS 120 /* between two actions */
 #define PAUSE_MS 500
 #define OPEN_MS 45000
 #define DRAG_STEPS 20
@@ -754,7 +754,8 @@ json_t *actions_run(struct display *d, const json_t *request)
 	else if (read_space(&run, request, &err) < 0 || read_settle(request, &settling, &err) < 0)
 		failed = -1;
 	for (size_t i = 0; !failed && i < json_array_size(list); i++) {
-		/* What was clicked or typed is dealt with before what follows it. */
+		/* What was clicked is dealt with before what follows it. Chromium looks for the target of a click while keys go
+		 * straight to what has the keyboard, so that a key could overtake it. */
 		if (run.settle)
 			display_settle(d, PAUSE_QUIET_MS, PAUSE_MS);
 		index = (int)i;

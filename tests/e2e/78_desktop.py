@@ -18,13 +18,13 @@ from lib.schema import problems
 TEMPLATE = "desktop"
 DOCUMENT = json.loads((TOP / "docs/openapi.json").read_text(encoding="utf-8"))
 SCHEMAS = DOCUMENT["components"]["schemas"]
-RED, GREEN, BLUE, WHITE = b"\xff\x00\x00", b"\x00\xff\x00", b"\x00\x00\xff", b"\xff\xff\xff"
+RED, GREEN, BLUE, YELLOW = b"\xff\x00\x00", b"\x00\xff\x00", b"\x00\x00\xff", b"\xff\xff\x00"
 DESKTOP = bytes((56, 84, 112))  # its colour
 # A page with a form. What the form sends is written to /root/answer.
 SITE = """
 import http.server, json, urllib.parse
 PAGE = '''<!doctype html><meta charset=utf-8><title>form</title>
-<style>form, form *, .low {position:absolute; box-sizing:border-box; border:0; padding:0; margin:0}</style>
+<style>input:focus, textarea:focus {background:#ff0 !important; outline:0} form, form *, .low {position:absolute; box-sizing:border-box; border:0; padding:0; margin:0}</style>
 <body style="margin:0; background:#fff; height:3000px"><form method=post action=/done style="left:0; top:0">
 <div style="left:0; top:0; width:60px; height:60px; background:#f00" onclick="this.style.background='#0f0'"></div>
 <input name=first style="left:100px; top:0; width:500px; height:40px; background:#eee; font-size:20px">
@@ -161,16 +161,19 @@ def a_form_is_filled_in():
     act(
         box,
         {"action": "left_click", "coordinate": at(origin, 30, 30)},
-        {"action": "left_click", "coordinate": at(origin, 300, 20)},
-        {"action": "type", "text": text},
-        {"action": "key", "text": "ctrl+a"},
-        {"action": "key", "text": "ctrl+c"},
+        {"action": "left_click", "coordinate": at(origin, 580, 20)},
     )
+    until(lambda: shot(box).at(*at(origin, 300, 35)) == YELLOW, "the focus")
+    act(box, {"action": "type", "text": text}, {"action": "key", "text": "ctrl+a"}, {"action": "key", "text": "ctrl+c"})
     until(lambda: desktop(box, "clipboard").text == text + "\n", "what was typed and copied")
-    done = act(
+    act(
         box,
         {"action": "set_clipboard", "text": "from the clipboard ✓"},
-        {"action": "left_click", "coordinate": at(origin, 300, 100)},
+        {"action": "left_click", "coordinate": at(origin, 580, 80)},
+    )
+    until(lambda: shot(box).at(*at(origin, 300, 135)) == YELLOW, "the focus")
+    done = act(
+        box,
         {"action": "key", "text": "CTRL+V"},
         {"action": "wait", "duration": 0.5},
         {"action": "type", "text": "\nA second line"},
@@ -181,8 +184,8 @@ def a_form_is_filled_in():
         screenshot=True,
     )
     results = done["results"]
-    assert_equal(results[7]["coordinate"], at(origin, 700, 300))
-    zoom = decoded(results[8]["screenshot"])
+    assert_equal(results[5]["coordinate"], at(origin, 700, 300))
+    zoom = decoded(results[6]["screenshot"])
     assert_equal((zoom.width, zoom.height, zoom.at(400, 400)), (800, 800, GREEN))
     assert_equal(decoded(done["screenshot"]).at(*at(origin, 30, 30)), GREEN)
     # 1000 by 1000, as some models count.
