@@ -921,6 +921,12 @@ int husk_image_remove(struct husk *husk, const char *name, struct husk_error *er
 /* Removes all images without sandboxes and snapshots. *count: how many; *bytes: of disk. */
 int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);
 
+/* Logs in to a registry ("ghcr.io", "localhost:5000"; NULL: docker.io, or that of HUSK_REGISTRY): asks it whether the login is right,
+ * and keeps it where docker does, in config.json or in the credential helper that the file names. DENIED: the registry refuses it. */
+int husk_login(const char *registry, const char *user, const char *secret, struct husk_error *err);
+/* Removes the login. NOT_FOUND: there is none. */
+int husk_logout(const char *registry, struct husk_error *err);
+
 /* ---- images of one's own ---- */
 
 struct husk_commit_options {

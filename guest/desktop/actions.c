@@ -12,6 +12,8 @@
 
 #define QUIET_MS 100
 #define SETTLE_MS 3000
+#define PAUSE_QUIET_MS 120 /* between two actions */
+#define PAUSE_MS 500
 #define OPEN_MS 45000
 #define DRAG_STEPS 20
 #define DRAG_STEP_MS 8
@@ -634,7 +636,7 @@ static int run_action(struct run *run, const json_t *object, json_t *results, st
 	if (fields_known(object, action->fields, err) < 0 || action->run(run, object, result, err) < 0 ||
 	    display_sync(run->d, err) < 0)
 		return -1;
-	run->settle |= action->detail;
+	run->settle = action->detail;
 	return json_array_append(results, result) < 0 ? husk_fail_memory(err) : 0;
 }
 
@@ -752,6 +754,10 @@ json_t *actions_run(struct display *d, const json_t *request)
 	else if (read_space(&run, request, &err) < 0 || read_settle(request, &settling, &err) < 0)
 		failed = -1;
 	for (size_t i = 0; !failed && i < json_array_size(list); i++) {
+		/* What was clicked is dealt with before what follows it. Chromium looks for the target of a click while keys go
+		 * straight to what has the keyboard, so that a key could overtake it. */
+		if (run.settle)
+			display_settle(d, PAUSE_QUIET_MS, PAUSE_MS);
 		index = (int)i;
 		object = json_array_get(list, i);
 		failed = run_action(&run, object, results, &err);

@@ -88,6 +88,7 @@ struct display {
 	xcb_damage_damage_t damage;
 	bool damaged;
 	int64_t damaged_ms; /* when the screen last changed, as far as told */
+	int64_t input_ms;   /* when we last pressed a key, moved the pointer or used a button */
 };
 
 /* ---- display.c ---- */

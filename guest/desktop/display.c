@@ -12,6 +12,8 @@
 #include <xcb/xfixes.h>
 #include <xcb/xtest.h>
 
+#define ANSWER_MS 250 /* for a program to begin to draw what an input changes */
+
 static const char *const atom_names[ATOM_COUNT] = {
 	[ATOM_CLIPBOARD] = "CLIPBOARD",
 	[ATOM_UTF8_STRING] = "UTF8_STRING",
@@ -213,6 +215,14 @@ void display_sleep(struct display *d, int ms)
 		wait_event(d, until);
 }
 
+/* When the screen counts as still. A program that has not answered our last input yet gets some time to begin. */
+static int64_t still_at(const struct display *d, int64_t start, int quiet_ms)
+{
+	bool waiting = d->input_ms && d->damaged_ms < d->input_ms;
+
+	return MAX(MAX(start, d->damaged_ms) + quiet_ms, waiting ? d->input_ms + ANSWER_MS : 0);
+}
+
 bool display_settle(struct display *d, int quiet_ms, int limit_ms)
 {
 	int64_t start = time_monotonic_ms(), limit = start + limit_ms;
@@ -226,7 +236,7 @@ bool display_settle(struct display *d, int quiet_ms, int limit_ms)
 		if (d->damaged)
 			xcb_damage_subtract(d->x, d->damage, XCB_NONE, XCB_NONE);
 		d->damaged = false;
-		int64_t now = time_monotonic_ms(), quiet = MAX(start, d->damaged_ms) + quiet_ms;
+		int64_t now = time_monotonic_ms(), quiet = still_at(d, start, quiet_ms);
 		if (now >= quiet)
 			return true;
 		if (now >= limit)

@@ -13,6 +13,8 @@
 
 static void fake(struct display *d, uint8_t type, uint8_t detail, struct point at)
 {
+	if (type != XCB_KEY_RELEASE) /* programs answer the press */
+		d->input_ms = time_monotonic_ms();
 	xcb_test_fake_input(d->x, type, detail, XCB_CURRENT_TIME, d->root, (int16_t)at.x, (int16_t)at.y, 0);
 }
 

@@ -171,6 +171,8 @@ int network_answer(struct agent *, const struct request *, struct buf *results, 
 /* Writes the name server and the certificates of a request into the machine's files. Without an argument, its file stays
  * unchanged. */
 int network_apply(const struct request *request, bool fresh, struct husk_error *err);
+/* True if `name` is a link that network_apply made, to the file of certificates. */
+bool network_is_link(int directory, const char *name);
 /* Sets up the network interface of a request, if that is the agent's task. `fresh`: the machine became another sandbox,
  * so no connection of the previous one is kept. */
 int interface_apply(const struct request *request, bool fresh, struct husk_error *err);

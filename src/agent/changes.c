@@ -64,7 +64,7 @@ bool changes_is_identity(const char *path)
 	for (size_t i = 0; i < ARRAY_SIZE(paths); i++)
 		if (str_equal(path, paths[i]))
 			return true;
-	return false;
+	return str_starts(path, "/etc/ssl/certs/") && network_is_link(AT_FDCWD, path);
 }
 
 /* Is `path` the wanted one, or below it? */

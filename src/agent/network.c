@@ -53,7 +53,7 @@ static char *read_text(const char *path, struct husk_error *err)
 	return text;
 }
 
-static bool is_own_link(int directory, const char *name)
+bool network_is_link(int directory, const char *name)
 {
 	char target[sizeof(OWN_FILE) + 1];
 	ssize_t size = readlinkat(directory, name, target, sizeof(target));
@@ -70,7 +70,7 @@ static int link_by_hash(const char *hash, struct husk_error *err)
 
 		if (!path)
 			return husk_fail_memory(err);
-		if (symlink(OWN_FILE, path) == 0 || is_own_link(AT_FDCWD, path))
+		if (symlink(OWN_FILE, path) == 0 || network_is_link(AT_FDCWD, path))
 			return 0;
 		if (errno != EEXIST && errno != EINVAL)
 			return husk_fail_errno(err, "cannot make '%s'", path);
@@ -84,7 +84,7 @@ static void remove_links(void)
 	struct dirent *entry;
 
 	for (int i = 0; directory && i < ENTRIES_MAX && (entry = readdir(directory)); i++)
-		if (is_own_link(dirfd(directory), entry->d_name))
+		if (network_is_link(dirfd(directory), entry->d_name))
 			unlinkat(dirfd(directory), entry->d_name, 0);
 }
 

@@ -45,9 +45,7 @@ static const struct {
 	{ "token list", .command = { "token", "ls" } },
 	{ "info", .command = { "doctor" } },
 	{ "restart", .advice = "type husk hibernate SANDBOX and husk wake SANDBOX, or husk rm and husk create" },
-	{ "push", .advice = "templates stay on this host: husk template ls" },
-	{ "login", .advice = "logins of registries are docker's (docker login HOST, skopeo login HOST --authfile "
-			     "~/.docker/config.json); clients of a server need a token: husk token create NAME" },
+	{ "push", .advice = "write the image with husk image export IMAGE DIR, then skopeo copy oci:DIR docker://…" },
 	{ "top", .advice = "type husk ps SANDBOX for processes, husk stats for usage" },
 };
 

@@ -63,10 +63,10 @@ extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_p
 	cli_volume_inspect, cli_volume_rm, cli_volume_files, cli_volume_read, cli_volume_write, cli_hibernate, cli_wake,
 	cli_pause, cli_resume, cli_extend, cli_code, cli_desktop, cli_logs, cli_stats, cli_events, cli_template_build,
 	cli_template_ls, cli_template_rm, cli_pull, cli_image_ls, cli_image_inspect, cli_image_rm, cli_image_prune,
-	cli_image_export, cli_build, cli_commit, cli_serve, cli_mcp, cli_mcp_install, cli_mcp_uninstall, cli_port,
-	cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_context_add, cli_context_use, cli_context_ls,
-	cli_context_rm, cli_config_show, cli_doctor, cli_gc, cli_pool_drain, cli_version, cli_completion, cli_uninstall,
-	cli_help;
+	cli_image_export, cli_login, cli_logout, cli_build, cli_commit, cli_serve, cli_mcp, cli_mcp_install,
+	cli_mcp_uninstall, cli_port, cli_token_create, cli_token_ls, cli_token_rm, cli_egress, cli_context_add,
+	cli_context_use, cli_context_ls, cli_context_rm, cli_config_show, cli_doctor, cli_gc, cli_pool_drain,
+	cli_version, cli_completion, cli_uninstall, cli_help;
 
 /* ---- the manual (cmd_help.c) ---- */
 

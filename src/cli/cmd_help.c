@@ -54,6 +54,8 @@ const struct cli_command *const cli_commands[] = {
 	&cli_image_rm,
 	&cli_image_prune,
 	&cli_image_export,
+	&cli_login,
+	&cli_logout,
 	&cli_template_build,
 	&cli_template_ls,
 	&cli_template_rm,

@@ -153,7 +153,7 @@ const struct cli_command cli_pull = {
 		"IMAGE is [HOST[:PORT]/]NAME[:TAG|@DIGEST]. Names without a host are of docker.io, or of "
 		"HUSK_REGISTRY. Layers "
 		"that\nare here already are not fetched again, and a pull that broke off goes on. Logins are those of\n"
-		"~/.docker/config.json (docker login). Registries on this host, and those of HUSK_INSECURE_REGISTRIES, "
+		"~/.docker/config.json (husk login). Registries on this host, and those of HUSK_INSECURE_REGISTRIES, "
 		"are\n"
 		"asked over plain HTTP. `husk run -t IMAGE` pulls by itself on first use; pull again to get a newer "
 		"one.\n",

@@ -41,6 +41,8 @@ static const struct {
 	  "registry of images that are named without one, HOST[:PORT][/PREFIX]" },
 	{ "registry.insecure", "HUSK_INSECURE_REGISTRIES", TEXT, 0, 0, "those on this host",
 	  "hosts that are asked over plain HTTP, separated by commas" },
+	{ "registry.mirrors", "HUSK_REGISTRY_MIRRORS", TEXT, 0, 0, "none",
+	  "HOST=MIRROR[/PREFIX], separated by commas: asked before the registry itself" },
 	{ "registry.pull", "HUSK_PULL_REGISTRIES", TEXT, 0, 0, "none",
 	  "hosts that builds of huskd's clients may pull from, or *" },
 	{ "gvisor.runsc", "HUSK_RUNSC", TEXT, 0, 0, "that of make runsc, or in PATH", "the runsc to use" },

@@ -11,7 +11,9 @@
 
 #include "base/jansson.h"
 #include "instance/snapshots.h"
+#include "registry/credentials.h"
 #include "registry/pull.h"
+#include "registry/registry.h"
 #include "store/image_store.h"
 #include "store/template.h"
 
@@ -220,7 +222,81 @@ static struct husk_image *show(struct husk *husk, const struct image_store *stor
 	return NULL;
 }
 
+/* ---- logins ---- */
+
+/* The host of a registry's name; caller frees. */
+static char *registry_host(const char *registry, struct husk_error *err)
+{
+	const char *set = getenv("HUSK_REGISTRY");
+	const char *given = registry ? registry : set && *set ? set : REFERENCE_REGISTRY;
+	cleanup_free char *host = strndup(given, strcspn(given, "/")), *name = host ? str_format("%s/x", host) : NULL;
+	cleanup(reference_free) struct reference reference = { 0 };
+
+	if (!name)
+		husk_fail_memory(err);
+	if (!name || reference_parse(name, NULL, &reference, err) < 0)
+		return NULL;
+	if (str_equal(reference.host, host))
+		return steal_pointer(host);
+	husk_fail_field(err, "registry", "'%.120s' is not the host of a registry: ghcr.io, localhost:5000", given);
+	return NULL;
+}
+
+int husk_login(const char *registry, const char *user, const char *secret, struct husk_error *err)
+{
+	cleanup_free char *host = registry_host(registry, err);
+	const struct credentials given = { .user = (char *)user, .secret = (char *)secret };
+
+	if (!host)
+		return -1;
+	if (!user || !*user || strchr(user, ':') || !secret || !*secret)
+		return husk_fail_field(err, "user", "a login needs a user without ':', and a password");
+	return registry_login(host, &given, err) < 0 ? -1 : credentials_store(host, &given, err);
+}
+
+int husk_logout(const char *registry, struct husk_error *err)
+{
+	cleanup_free char *host = registry_host(registry, err);
+
+	return host ? credentials_erase(host, err) : -1;
+}
+
 /* ---- pull and build ---- */
+
+/* Mirrors of a registry (HUSK_REGISTRY_MIRRORS, "docker.io=mirror.example[/PREFIX],…") are asked before it. A mirror that is not
+ * there or does not have the image is passed over. 1: pulled. */
+static int pull_mirrored(const struct reference *reference, const struct image_store *store,
+			 const struct pull_hooks *hooks, struct image_entry *entry, struct husk_error *err)
+{
+	const char *at = getenv("HUSK_REGISTRY_MIRRORS");
+
+	for (size_t size; at && *(at += strspn(at, ", ")); at += size) {
+		size = strcspn(at, ", ");
+		cleanup_free char *rule = strndup(at, size);
+		char *equals = rule ? strchr(rule, '=') : NULL;
+		if (!equals || !equals[1])
+			return husk_fail(err, HUSK_INVALID, "HUSK_REGISTRY_MIRRORS needs HOST=MIRROR, not '%.80s'",
+					 rule ? rule : "");
+		*equals = '\0';
+		if (!str_equal(rule, reference->host))
+			continue;
+		cleanup(reference_free) struct reference there = { 0 };
+		cleanup_free char *name =
+			str_format("%s/%s%c%s", equals + 1, reference->repository, reference->tag ? ':' : '@',
+				   reference->tag ? reference->tag : reference->digest);
+		struct husk_error why = { 0 };
+		if (!name || reference_parse(name, NULL, &there, err) < 0)
+			return name ? -1 : husk_fail_memory(err);
+		if (pull_image(&there, store, hooks, entry, &why) == 0) {
+			free(entry->name);
+			entry->name = reference_name(reference);
+			return entry->name ? 1 : husk_fail_memory(err);
+		}
+		if (why.code != HUSK_NOT_FOUND && why.code != HUSK_UNAVAILABLE && why.code != HUSK_DENIED)
+			return husk_fail(err, why.code, "%s", why.message);
+	}
+	return 0;
+}
 
 struct relay {
 	const struct husk_pull_options *options;
@@ -250,7 +326,8 @@ int husk_image_pull(struct husk *husk, const struct husk_pull_options *options, 
 	    open_store(husk, &store, err) < 0)
 		return -1;
 	cleanup_close int lock = image_store_lock(store.path, LOCK_SH, err);
-	if (lock < 0 || pull_image(&reference, &store, &hooks, &entry, err) < 0)
+	int mirrored = lock < 0 ? -1 : pull_mirrored(&reference, &store, &hooks, &entry, err);
+	if (mirrored < 0 || (!mirrored && pull_image(&reference, &store, &hooks, &entry, err) < 0))
 		return -1;
 	entry.template = template_name(&reference, entry.manifest);
 	if (!entry.template)

@@ -6,7 +6,7 @@
 
 #include "mcp/schema.h"
 
-/* The position in the arguments, for the error: "env.PATH"; "" at the top. */
+/* The position in the arguments, for the error: "env.PATH", "actions[2].text"; "" at the top. */
 struct place {
 	const struct place *parent;
 	const char *name;
@@ -21,7 +21,7 @@ static void place_name(const struct place *place, char *out, size_t size)
 		return;
 	place_name(place->parent, out, size);
 	size_t used = strlen(out);
-	snprintf(out + used, size - used, "%s%.60s", used ? "." : "", place->name);
+	snprintf(out + used, size - used, "%s%.60s", used && place->name[0] != '[' ? "." : "", place->name);
 }
 
 #define fail_at(err, place, ...) fail_at_place(err, place, __VA_ARGS__)
@@ -136,6 +136,23 @@ static int check_required(const json_t *schema, const json_t *value, const struc
 	return 0;
 }
 
+static int check_items(const json_t *schema, const json_t *value, const struct place *place, struct husk_error *err)
+{
+	const json_t *items = json_object_get(schema, "items"), *item;
+	char name[32];
+	size_t i;
+
+	json_array_foreach(value, i, item)
+	{
+		const struct place inside = { place, name };
+
+		snprintf(name, sizeof(name), "[%zu]", i);
+		if (items && check(items, item, &inside, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int check(const json_t *schema, const json_t *value, const struct place *place, struct husk_error *err)
 {
 	const char *type = json_string_value(json_object_get(schema, "type"));
@@ -148,6 +165,8 @@ static int check(const json_t *schema, const json_t *value, const struct place *
 		return check_number(schema, value, place, err);
 	if (json_is_string(value))
 		return check_string(schema, value, place, err);
+	if (json_is_array(value))
+		return check_items(schema, value, place, err);
 	if (!json_is_object(value))
 		return 0;
 	if (check_required(schema, value, place, err) < 0)

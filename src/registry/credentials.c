@@ -167,7 +167,7 @@ int credentials_helped(const char *text, struct credentials *out, struct husk_er
 	return take(out, user, secret, str_equal(user, "<token>"), err);
 }
 
-/* The server's name for the helper's stdin. */
+/* A file with the text for the helper's stdin. */
 static int name_file(const char *server, struct husk_error *err)
 {
 	cleanup_close int fd = memfd_create("server", MFD_CLOEXEC);
@@ -208,6 +208,28 @@ static int ask_helper(const char *helper, const char *server, struct credentials
 	return result;
 }
 
+/* `docker-credential-NAME store|erase`, with its input. */
+static int tell_helper(const char *helper, const char *verb, const char *input, struct husk_error *err)
+{
+	cleanup_free char *program = str_format("docker-credential-%s", helper);
+	cleanup_close int text = name_file(input, err);
+	struct husk_error why = { 0 };
+
+	if (text < 0 || !program)
+		return text < 0 ? -1 : husk_fail_memory(err);
+	struct command command = {
+		COMMAND_INIT,
+		.argv = (const char *[]){ program, verb, NULL },
+		.environment = (const char *const *)environ,
+		.timeout_ms = HELPER_MS,
+	};
+	command.stdin_fd = text;
+	if (command_run(&command, &why) == 0)
+		return 0;
+	return husk_fail(err, HUSK_UNAVAILABLE, "the credential helper of docker's config.json failed: %s",
+			 why.message);
+}
+
 static char *config_path(void)
 {
 	const char *folder = getenv("DOCKER_CONFIG"), *home = getenv("HOME");
@@ -231,4 +253,111 @@ int credentials_find(const char *host, struct credentials *out, struct husk_erro
 	if (result < 0)
 		return husk_wrap(err, "%s", path);
 	return helper ? ask_helper(helper, server, out, err) : 0;
+}
+
+/* ---- keeping ---- */
+
+/* config.json as an object that is changed and written back; other programs' keys in it stay. */
+static json_t *load_config(const char *path, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+	char *text = file_read(path, CONFIG_MAX, NULL, &why);
+
+	if (!text && why.code != HUSK_NOT_FOUND) {
+		*err = why;
+		return NULL;
+	}
+	json_t *root = text && text[strspn(text, " \t\r\n")] ? parse(text, path, err)
+		       : text || why.code                    ? json_object()
+							     : NULL;
+	str_wipe(text);
+	return root;
+}
+
+static int save_config(const char *path, json_t *root, struct husk_error *err)
+{
+	cleanup_free char *folder = strndup(path, (size_t)(strrchr(path, '/') - path));
+	char *text = json_dumps(root, JSON_INDENT(4));
+
+	int result = !folder || !text ? husk_fail_memory(err) : dir_make(folder, 0700, err);
+	if (result == 0)
+		result = file_write_atomic(path, text, strlen(text), 0600, err);
+	str_wipe(text);
+	return result;
+}
+
+/* The helper that the file names for the host, and the server's name for it; NULL: none. Caller frees both. */
+static int find_helper(json_t *root, const char *host, char **helper, char **server, struct husk_error *err)
+{
+	cleanup_json json_t *without = json_copy(root);
+	struct credentials unused = { 0 };
+
+	json_object_del(without, "auths"); /* a login there does not mean that the helper is not used */
+	cleanup_free char *text = without ? json_dumps(without, JSON_COMPACT) : NULL;
+	return text ? credentials_read(text, host, &unused, helper, server, err) : husk_fail_memory(err);
+}
+
+static int store_in_file(json_t *root, const char *host, const struct credentials *credentials, struct husk_error *err)
+{
+	char *header = credentials_basic(credentials);
+	const char *key = str_equal(host, REFERENCE_REGISTRY) ? HUB_SERVER : host;
+	json_t *auths = json_object_get(root, "auths");
+	int failed = !header;
+
+	if (!json_is_object(auths)) {
+		auths = json_object();
+		failed |= json_object_set_new(root, "auths", auths) < 0;
+	}
+	const char *known = NULL;
+	while (!failed && find_key(auths, host, &known))
+		json_object_del(auths, known);
+	failed = failed || json_object_set_new(auths, key, json_pack("{s:s}", "auth", header + strlen("Basic "))) < 0;
+	str_wipe(header);
+	return failed ? husk_fail_memory(err) : 0;
+}
+
+int credentials_store(const char *host, const struct credentials *credentials, struct husk_error *err)
+{
+	cleanup_free char *path = config_path(), *helper = NULL, *server = NULL;
+	cleanup_json json_t *root = path ? load_config(path, err) : NULL;
+
+	if (!path)
+		return husk_fail(err, HUSK_INVALID, "there is no place for logins: set HOME or DOCKER_CONFIG");
+	if (!root || find_helper(root, host, &helper, &server, err) < 0)
+		return -1;
+	if (!helper)
+		return store_in_file(root, host, credentials, err) < 0 ? -1 : save_config(path, root, err);
+	cleanup_json json_t *input = json_pack("{s:s, s:s, s:s}", "ServerURL", server, "Username", credentials->user,
+					       "Secret", credentials->secret);
+	cleanup_wipe char *text = input ? json_dumps(input, JSON_COMPACT) : NULL;
+	return text ? tell_helper(helper, "store", text, err) : husk_fail_memory(err);
+}
+
+int credentials_erase(const char *host, struct husk_error *err)
+{
+	cleanup_free char *path = config_path(), *helper = NULL, *server = NULL;
+	cleanup_json json_t *root = path ? load_config(path, err) : NULL;
+	struct credentials found = { 0 };
+	const char *key = NULL;
+	bool known = false;
+
+	if (!path)
+		return husk_fail(err, HUSK_INVALID, "there is no place for logins: set HOME or DOCKER_CONFIG");
+	if (!root || find_helper(root, host, &helper, &server, err) < 0)
+		return -1;
+	if (helper) {
+		known = credentials_find(host, &found, NULL) == 0 && found.secret;
+		credentials_free(&found);
+		if (known && tell_helper(helper, "erase", server, err) < 0)
+			return -1;
+	}
+	json_t *auths = json_object_get(root, "auths");
+	bool in_file = false;
+	while (find_key(auths, host, &key)) {
+		json_object_del(auths, key);
+		in_file = true;
+	}
+	if (!known && !in_file)
+		return husk_fail(err, HUSK_NOT_FOUND, "there is no login for %s in %s", host, path);
+	return in_file ? save_config(path, root, err) : 0;
 }

@@ -16,6 +16,10 @@ struct credentials {
  * is. */
 int credentials_find(const char *host, struct credentials *out, struct husk_error *err);
 void credentials_free(struct credentials *credentials);
+/* Keeps the login for a registry, or removes it: in docker's config.json (mode 0600), or in the credential helper that the file
+ * names. NOT_FOUND: there is none to remove. */
+int credentials_store(const char *host, const struct credentials *credentials, struct husk_error *err);
+int credentials_erase(const char *host, struct husk_error *err);
 /* The value of an Authorization header; caller frees, NULL: no memory. */
 char *credentials_basic(const struct credentials *credentials);
 

@@ -111,7 +111,8 @@ static int take_document(void *data, const struct transport_reply *reply, const 
 /* service=…&scope=…, and the identity token if there is one. */
 static char *token_query(const struct registry *registry, const struct challenge *challenge, struct husk_error *err)
 {
-	cleanup_free char *wanted = str_format("repository:%s:pull", registry->reference->repository);
+	const char *repository = registry->reference->repository; /* NULL: only the login is checked */
+	cleanup_free char *wanted = repository ? str_format("repository:%s:pull", repository) : strdup("");
 	cleanup_free char *service = transport_escape(challenge->service, err);
 	cleanup_free char *scope = service && wanted ? transport_escape(wanted, err) : NULL;
 	cleanup_free char *token = NULL;
@@ -119,10 +120,10 @@ static char *token_query(const struct registry *registry, const struct challenge
 	if (!scope)
 		return NULL;
 	if (!registry->credentials.is_token)
-		return str_format("service=%s&scope=%s", service, scope);
+		return str_format("service=%s%s%s", service, repository ? "&scope=" : "", scope);
 	token = transport_escape(registry->credentials.secret, err);
-	return token ? str_format("grant_type=refresh_token&client_id=husk&service=%s&scope=%s&refresh_token=%s",
-				  service, scope, token)
+	return token ? str_format("grant_type=refresh_token&client_id=husk&service=%s%s%s&refresh_token=%s", service,
+				  repository ? "&scope=" : "", scope, token)
 		     : NULL;
 }
 
@@ -130,12 +131,14 @@ static int fail_login(const struct registry *registry, const char *text, struct 
 {
 	const char *host = registry->reference->host;
 
+	if (!registry->reference->repository)
+		return husk_fail(err, HUSK_DENIED, "%s refuses this login%s%.120s", host, *text ? ": " : "", text);
 	if (registry->credentials.secret)
 		return husk_fail(err, HUSK_DENIED,
-				 "%s refuses the login of docker's config.json; log in again (docker login %s)%s%.120s",
+				 "%s refuses the login of docker's config.json; log in again (husk login %s)%s%.120s",
 				 host, host, *text ? ": " : "", text);
 	return husk_fail(err, HUSK_DENIED,
-			 "%s has no image '%s' for everybody; if it is a private one, log in first (docker login %s)",
+			 "%s has no image '%s' for everybody; if it is a private one, log in first (husk login %s)",
 			 host, registry->reference->repository, host);
 }
 
@@ -320,9 +323,9 @@ static int wait_busy(struct registry *registry, const struct transport_reply *re
 
 static int fail_status(const struct registry *registry, const struct transport_reply *reply, struct husk_error *err)
 {
-	cleanup_free char *name = reference_name(registry->reference);
+	cleanup_free char *name = registry->reference->repository ? reference_name(registry->reference) : NULL;
 
-	if (reply->status == 404)
+	if (reply->status == 404 && name)
 		return husk_fail(err, HUSK_NOT_FOUND, "image '%s' is not in that registry; check its name and tag",
 				 name);
 	if (reply->status == 403)
@@ -334,8 +337,10 @@ static int fail_status(const struct registry *registry, const struct transport_r
 int registry_get(struct registry *registry, const struct registry_request *request, struct transport_reply *reply,
 		 struct husk_error *err)
 {
-	cleanup(hop_free) struct hop hop = { .url = str_format("%s/v2/%s/%s", registry->endpoint,
-							       registry->reference->repository, request->path) };
+	const char *repository = registry->reference->repository;
+	cleanup(hop_free) struct hop hop = { .url = str_format("%s/v2/%s%s%s", registry->endpoint,
+							       repository ? repository : "", repository ? "/" : "",
+							       request->path) };
 	int redirects = 0, busy = 0, logins = 0;
 
 	while (hop.url) {
@@ -364,4 +369,29 @@ int registry_get(struct registry *registry, const struct registry_request *reque
 			return -1;
 	}
 	return husk_fail_memory(err);
+}
+
+static int drop_bytes(void *data, const struct transport_reply *reply, const char *bytes, size_t size,
+		      struct husk_error *err)
+{
+	(void)data, (void)reply, (void)bytes, (void)size, (void)err;
+	return 0;
+}
+
+int registry_login(const char *host, const struct credentials *credentials, struct husk_error *err)
+{
+	const struct reference nowhere = { .host = (char *)host };
+	const struct registry_request request = { .path = "", .sink = drop_bytes };
+	cleanup_registry struct registry *registry = NULL;
+	struct transport_reply reply;
+
+	if (registry_open(&nowhere, NULL, NULL, &registry, err) < 0)
+		return -1;
+	credentials_free(&registry->credentials);
+	registry->credentials.user = strdup(credentials->user);
+	registry->credentials.secret = strdup(credentials->secret);
+	registry->credentials.is_token = credentials->is_token;
+	if (!registry->credentials.user || !registry->credentials.secret)
+		return husk_fail_memory(err);
+	return registry_get(registry, &request, &reply, err);
 }

@@ -36,6 +36,9 @@ struct registry_request {
  * repeated. */
 int registry_get(struct registry *registry, const struct registry_request *request, struct transport_reply *reply,
 		 struct husk_error *err);
+struct credentials;
+/* Does the registry accept this login? DENIED: no. */
+int registry_login(const char *host, const struct credentials *credentials, struct husk_error *err);
 /* Waits so long; if `stop` returns true meanwhile, -1 with GONE. */
 int registry_wait(struct registry *registry, int64_t ms, struct husk_error *err);
 

@@ -88,9 +88,11 @@ def test_several_in_one_file():
     stored = husk("egress", sandbox, "--json").json()["trust"]
     assert_equal(stored.count("BEGIN CERTIFICATE"), 2, "each once")
     assert "ller" not in stored, "comments are left out"
+    assert_equal(husk("diff", sandbox, "--path", "/etc/ssl").text + husk("diff", sandbox, "--path", "/usr/local").text, "")
     # A smaller set replaces the larger one.
     husk("egress", sandbox, "--trust", str(CA))
     assert_equal((works(sandbox), works(sandbox, "impostor.test")), (True, False))
+    assert_equal([line for line in husk("diff", sandbox, "--path", "/etc/ssl").text.splitlines() if ".0" in line], [], "links of this machine alone")
 
 
 @test

@@ -197,7 +197,7 @@ def network(call, box):
     call("setEgress", {"allow": ["not a host"]}, 400, id=box)
 
 
-def desktop(call, box):
+def desktop_view(call, box):
     """Of a sandbox without a desktop; tests/e2e/79_desktop_view.py has the others."""
     call("desktopUrl", {"view_only": False, "expires_seconds": 60}, id=box)
     call("desktopUrl", {"expires_seconds": 0}, 400, id=box)
@@ -283,7 +283,7 @@ def every_operation_answers_as_documented():
             streams(call, box)
             desktop(call, box)
             network(call, box)
-            desktop(call, box)
+            desktop_view(call, box)
             volumes(call)
             instance(call)
         finally:

@@ -34,7 +34,7 @@ def form(huskd, box):
 
 
 def play(*words):
-    done = subprocess.run([node(), installed("desktop") / "suite.mjs", *map(str, words)], capture_output=True, text=True, timeout=240,
+    done = subprocess.run([node(), installed("desktop_view") / "suite.mjs", *map(str, words)], capture_output=True, text=True, timeout=240,
                           check=False)
     assert done.returncode == 0, f"{words[0]}: {done.stdout[-2000:]} {done.stderr[-3000:]}"
     return json.loads(done.stdout)

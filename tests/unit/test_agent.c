@@ -550,7 +550,7 @@ static void dial_nobody(void **state)
 
 static void unknown_method(void **state)
 {
-	assert_refused(call_run(*state, (enum wire_method)9999), HUSK_INVALID, "9999");
+	assert_refused(call_run(*state, (enum wire_method)9999), HUSK_UNAVAILABLE, "an older husk made");
 }
 
 /* Sends bytes that make no sense to an agent of their own and wants it to end by itself, with an exit and not a crash.

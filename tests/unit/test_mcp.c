@@ -71,7 +71,7 @@ static void test_meta(void **state)
 /* ---- schemas ---- */
 
 static const char *const known[] = { "type",      "properties", "required", "additionalProperties", "enum", "minLength",
-				     "maxLength", "minimum",    "maximum",  "description" };
+				     "maxLength", "minimum",    "maximum",  "description",          "items" };
 
 static void check_keywords(const json_t *schema)
 {
@@ -90,6 +90,8 @@ static void check_keywords(const json_t *schema)
 	json_object_foreach(json_object_get(schema, "properties"), name, value) check_keywords(value);
 	if (json_is_object(json_object_get(schema, "additionalProperties")))
 		check_keywords(json_object_get(schema, "additionalProperties"));
+	if (json_object_get(schema, "items"))
+		check_keywords(json_object_get(schema, "items"));
 }
 
 static void test_definitions(void **state)
@@ -109,7 +111,8 @@ static void test_arguments(void **state)
 		"{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\",\"minLength\":1,\"maxLength\":3},"
 		"\"c\":{\"type\":\"string\",\"enum\":[\"a\",\"b\"]},\"i\":{\"type\":\"integer\",\"minimum\":1,"
 		"\"maximum\":9},"
-		"\"e\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}}},"
+		"\"e\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}},"
+		"\"l\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"required\":[\"a\"]}}},"
 		"\"required\":[\"s\"],\"additionalProperties\":false}");
 	static const struct {
 		const char *text, *field; /* NULL: it is right */
@@ -127,6 +130,9 @@ static void test_arguments(void **state)
 		{ "{\"s\":\"x\",\"i\":1e300}", "i" },
 		{ "{\"s\":\"x\",\"i\":1.5}", "i" },
 		{ "{\"s\":\"x\",\"e\":{\"A\":1}}", "e.A" },
+		{ "{\"s\":\"x\",\"l\":[{\"a\":1},{\"a\":2}]}", NULL },
+		{ "{\"s\":\"x\",\"l\":[{\"a\":1},2]}", "l[1]" },
+		{ "{\"s\":\"x\",\"l\":[{}]}", "l[0].a" },
 		{ "{\"s\":\"x\",\"other\":1}", "other" },
 		{ "[]", "" },
 	};
