@@ -148,7 +148,7 @@ def test_ttl_holds_when_every_client_is_gone():
 @test
 def test_extend():
     seconds = round(3 * SLOW)
-    box = create("--ttl", seconds)
+    box = create("--ttl", str(seconds))
     before = inspect(box)["expires_at"]
     told = husk("extend", box, "1h").text.strip()
     after = inspect(box)["expires_at"]
@@ -165,7 +165,7 @@ def test_persistent():
     box = create("--persistent", "--ttl", "1")
     assert_equal((inspect(box)["persistent"], inspect(box)["expires_at"]), (True, None))
     seconds = round(2 * SLOW)
-    other = create("--ttl", seconds)
+    other = create("--ttl", str(seconds))
     assert_equal(husk("extend", other, "--persistent").text.strip(), "never")
     time.sleep(seconds + 1)
     assert {box, other} <= set(listed())
