@@ -87,7 +87,8 @@ int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err)
 		result = lost ? supervisor_force(husk, row->id, "killed", &why) : end_again(husk, row->id, &why);
 	}
 	catalog_sandbox_free(row);
-	return result < 0 ? husk_fail(err, why.code, "%s", why.message) : 0;
+	/* GONE says that the sandbox has ended, which it has not. */
+	return result < 0 ? husk_fail(err, why.code == HUSK_GONE ? HUSK_TIMEOUT : why.code, "%s", why.message) : 0;
 }
 
 int husk_extend(struct husk *husk, const char *sandbox, int64_t ttl_seconds, bool persistent, int64_t *expires_ms,

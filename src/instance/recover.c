@@ -161,7 +161,9 @@ int supervisor_force(struct husk *husk, const char *id, const char *reason, stru
 		if (lock < 0 && time_monotonic_ms() > end)
 			return husk_wrap(err, "its supervisor does not answer and cannot be ended");
 	}
-	clear_locked(husk, id, false, reason);
+	/* A process that was waking the sandbox may have put it back to sleep before the lock was free. */
+	if (clear_locked(husk, id, false, reason) == 0)
+		return husk_fail(err, HUSK_CONFLICT, "sandbox %s has just ended or gone back to sleep", id);
 	return 0;
 }
 

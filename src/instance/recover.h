@@ -9,7 +9,8 @@
 /* Finds sandboxes (or only the given one) whose supervisor is dead, removes their remains, and records events. Returns
  * the number of sandboxes. */
 size_t husk_recover(struct husk *husk, const char *only);
-/* Ends a sandbox whose supervisor does not answer: kills the supervisor and cleans up in its place. */
+/* Ends a sandbox whose supervisor does not answer: kills the supervisor and cleans up in its place.
+ * CONFLICT: it had ended, or was put to sleep, before its lock was free; look again. */
 int supervisor_force(struct husk *husk, const char *id, const char *reason, struct husk_error *err);
 /* Ends a hibernated sandbox. Its lock keeps other processes from waking it; CONFLICT: the sandbox was woken first. */
 int recover_end_asleep(struct husk *husk, const struct catalog_sandbox *row, const char *reason,

@@ -93,7 +93,7 @@ def test_as_a_patch():
     for piece in ("--- a/root/p/numbers\n+++ b/root/p/numbers\n", "\n-7\n+seven\n", "--- /dev/null\n+++ b/root/p/fresh\n",
                   "new mode 0755", "+++ /dev/null\n", "-old\n", "Binary files a/root/p/bin and b/root/p/bin differ"):
         assert_in(piece, result.text)
-    assert_in("/root/p/large is not text, or larger than", result.error)
+    assert_in("/root/p/large is larger than 1048576 bytes", result.error)
     # patch(1) makes one of the other.
     with scratch() as directory:
         husk("cp", f"{box}:/root/p", str(directory / "work"))

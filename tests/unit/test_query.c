@@ -1,5 +1,5 @@
 /*
- * The questions that need no supervisor: lists with filters, events with waiting, logs, metadata. The instance is a
+ * What needs no supervisor: lists with filters, events with waiting, logs, metadata, ends by force. The instance is a
  * real one in a directory of its own, without engines or sandboxes behind its rows.
  */
 #include <pthread.h>
@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "instance/console.h"
+#include "instance/recover.h"
 
 struct world {
 	char directory[32];
@@ -297,6 +298,21 @@ static void lists_snapshots_and_templates(void **state)
 	husk_template_list_free(templates);
 }
 
+/* The process that was waking it has put it back to sleep: a kill must not take that for the end. */
+static void a_sleeper_is_not_ended_by_force(void **state)
+{
+	struct world *w = *state;
+	struct catalog_sandbox *row = NULL;
+
+	add(w, "sb-asleep", NULL, CATALOG_HIBERNATED, NULL);
+	assert_int_equal(supervisor_force(&w->husk, "sb-asleep", "killed", &w->err), -1);
+	assert_int_equal(w->err.code, HUSK_CONFLICT);
+	assert_int_equal(husk_kill(&w->husk, "sb-asleep", &w->err), 0);
+	assert_int_equal(catalog_sandbox_get(w->husk.catalog, "sb-asleep", &row, &w->err), 0);
+	assert_int_equal(row->state, CATALOG_ENDED);
+	catalog_sandbox_free(row);
+}
+
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 int main(void)
@@ -311,6 +327,7 @@ int main(void)
 		TEST(follows_over_rotation_and_cuts),
 		TEST(follows_no_link_and_bounds_logs),
 		TEST(lists_snapshots_and_templates),
+		TEST(a_sleeper_is_not_ended_by_force),
 	};
 
 	return cmocka_run_group_tests_name("query", tests, NULL, NULL);
