@@ -300,12 +300,13 @@ static int handle_target(struct request *request, struct husk_error *err)
 static int rewrite(struct request *request, const char *id, json_t *item, struct husk_error *err)
 {
 	const char *given = json_string_value(json_object_get(item, "webSocketDebuggerUrl"));
-	const char *path = given ? strstr(given, "/devtools/") : NULL;
+	const char *found = given ? strstr(given, "/devtools/") : NULL;
+	cleanup_free char *path = found && strlen(found) <= 200 ? strdup(found) : NULL; /* the item's own goes now */
 	int64_t expires = 0;
 
 	json_object_del(item, "devtoolsFrontendUrl");
 	json_object_del(item, "webSocketDebuggerUrl");
-	if (!path || strlen(path) > 200)
+	if (!path)
 		return 0;
 	if (link_kind(request) == LINK_BROWSER) /* it is checked already */
 		str_to_int64(request_query(request, "husk_expires"), 1, INT64_MAX / 1000, &expires);

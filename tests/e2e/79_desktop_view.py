@@ -190,7 +190,7 @@ def what_is_not_vnc_ends():
     with server() as huskd:
         box = desktop(huskd)
         look = link(huskd, box)
-        for wrong in (b"GET / HTTP/1.1\r\n\r\n", HELLO + b"\x02", HELLO + b"\x01\x01\x09", HELLO + b"\x01\x01\x02\x00\xff\xff", "text"):
+        for wrong in (b"GET / HTTP/1.1\r\n\r\n", HELLO + b"\x02", HELLO + b"\x01\x01\x09", HELLO + b"\x01\x01\x02\x00\xff\xff", "text") * 2:
             connection = socket.socket(socket.AF_INET)
             connection.connect(("127.0.0.1", huskd.port))
             viewer = WebSocket(connection, beside(look, "vnc"), host="localhost")
