@@ -67,6 +67,8 @@ static int dial_connect(struct agent *agent, struct dial *dial, struct husk_erro
 		/* A unix socket answers at once. */
 		if (dial->path && (errno == ECONNREFUSED || errno == ENOENT))
 			return dial_refused(dial, err);
+		if (dial->path && errno == EAGAIN)
+			return husk_fail(err, HUSK_LIMIT, "%s has too many connections waiting; try again", dial->what);
 		return husk_fail_errno(err, "cannot dial %s", dial->what);
 	}
 	if (!dial->path && setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)

@@ -17,6 +17,9 @@
 /* Time between the caller's close and the cut of the guest's connection, for bytes in transit. */
 #define LINGER_SECONDS 10
 #define UNIX_PATH_MAX 107 /* of sockaddr_un, without the NUL */
+/* A unix socket whose listener has not accepted the last few connections yet refuses the next one at once. */
+#define WAITING_MS 3000
+#define WAITING_STEP_US 20000
 
 struct relay {
 	struct call *call;
@@ -183,5 +186,12 @@ int husk_dial_unix(struct husk *husk, const char *sandbox, const char *path, str
 				       UNIX_PATH_MAX);
 	if (wire_put_string(&message, TAG_PATH, path) < 0)
 		return husk_fail_memory(err);
-	return dial(husk, sandbox, &message, path, err);
+	for (int64_t end = time_monotonic_ms() + WAITING_MS;; usleep(WAITING_STEP_US)) {
+		struct husk_error why = { 0 };
+		int fd = dial(husk, sandbox, &message, path, &why);
+		if (fd >= 0)
+			return fd;
+		if (why.code != HUSK_LIMIT || time_monotonic_ms() > end)
+			return husk_fail(err, why.code, "%s", why.message);
+	}
 }
