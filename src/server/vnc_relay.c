@@ -33,14 +33,15 @@ static void viewer_cleanup(struct viewer **viewer)
 
 /* ---- control ---- */
 
-/* Looks at who is in control, four times a second at most. If control was lost, keys and buttons are released. If the
+/* Looks at who is in control: four times a second while it is this viewer, and otherwise at each message, so that
+ * nothing of the first input after a take-over is lost. If control was lost, keys and buttons are released. If the
  * state cannot be read, nobody is in control. */
 static void viewer_look(struct viewer *viewer)
 {
 	int64_t now = time_monotonic_ms();
 	struct husk_control *control = NULL;
 
-	if (!viewer->holder[0] || now - viewer->looked_ms < LOOK_MS)
+	if (!viewer->holder[0] || (viewer->control && now - viewer->looked_ms < LOOK_MS))
 		return;
 	viewer->looked_ms = now;
 	bool had = viewer->control;

@@ -37,6 +37,7 @@ const words = {
         await page.click("#take");
         await page.waitForSelector("body.control", LIMIT);
         await page.mouse.click(...(await place(page, Number(x), Number(y))));
+        await page.waitForTimeout(500); // in Chromium, keys can overtake the click before them
         await page.keyboard.type(text, { delay: 40 });
         await page.waitForTimeout(1500);
         const status = await page.textContent("#status");
