@@ -350,14 +350,28 @@ static int send_frame(struct link *link, bool past_hold, int timeout_ms, const s
 	return result;
 }
 
-static void give_back(struct link *link, uint32_t number)
+/* A number is used again after END, which its last owner may not have seen yet. `data` identifies the owner of a
+ * channel. */
+static bool owns(struct link *link, uint32_t channel, const void *owner)
 {
+	return channel > 0 && channel < CHANNELS_MAX && link->channels[channel].open &&
+	       link->channels[channel].data == owner;
+}
+
+/* Closes a channel whose OPEN could not be sent. False: the channel has had its END already, because the link went down
+ * or the guest sent one for a channel that it was never told of. When this call returns, the handler does not run. */
+static bool give_back(struct link *link, uint32_t number, const void *owner)
+{
+	pthread_mutex_lock(&link->dispatch_lock);
 	pthread_mutex_lock(&link->lock);
-	if (link->channels[number].open) {
+	bool open = owns(link, number, owner);
+	if (open) {
 		link->channels[number].open = false;
 		link->count--;
 	}
 	pthread_mutex_unlock(&link->lock);
+	pthread_mutex_unlock(&link->dispatch_lock);
+	return open;
 }
 
 static int open_channel(struct link *link, const void *payload, size_t size, int timeout_ms, link_handler handler,
@@ -370,25 +384,16 @@ static int open_channel(struct link *link, const void *payload, size_t size, int
 	pthread_mutex_unlock(&link->lock);
 	if (!number)
 		return -1;
-	int sent = send_frame(link, false, timeout_ms, &(struct wire_header){ (uint32_t)size, number, WIRE_OPEN, 0 },
-			      payload, err);
-	if (sent < 0)
-		give_back(link, number);
-	return sent;
+	struct wire_header header = { (uint32_t)size, number, WIRE_OPEN, 0 };
+	if (send_frame(link, false, timeout_ms, &header, payload, err) == 0 || !give_back(link, number, data))
+		return 0;
+	return -1;
 }
 
 int link_open(struct link *link, const void *payload, size_t size, link_handler handler, void *data, uint32_t *channel,
 	      struct husk_error *err)
 {
 	return open_channel(link, payload, size, LINK_SEND_MS, handler, data, channel, err);
-}
-
-/* A number is used again after END, which its last owner may not have seen yet. `data` identifies the owner of a
- * channel. */
-static bool owns(struct link *link, uint32_t channel, const void *owner)
-{
-	return channel > 0 && channel < CHANNELS_MAX && link->channels[channel].open &&
-	       link->channels[channel].data == owner;
 }
 
 /* Frames for a channel that has ended are dropped: they were sent before their sender saw END. */

@@ -40,7 +40,9 @@ void link_free(struct link *link); /* also closes it; no thread may use the link
 bool link_is_down(struct link *link);
 
 /* Opens a channel; the OPEN payload is sent unchanged. *channel gets the number (> 0). After HUSK_TIMEOUT (the link is
- * held, or the guest does not read) nothing was sent, and the caller may try again. The same holds for link_send. */
+ * held, or the guest does not read) nothing was sent, and the caller may try again. The same holds for link_send. After
+ * success the handler sees exactly one END, which may be that of a link that went down meanwhile; after a failure the
+ * handler has not run and will not run. */
 int link_open(struct link *link, const void *payload, size_t size, link_handler handler, void *data, uint32_t *channel,
 	      struct husk_error *err);
 /* Sends a frame to the agent on the channel that `owner` (the handler's data) opened. If the channel has already ended,

@@ -311,13 +311,14 @@ static void test_guest_that_reads_late(void **state)
 struct late {
 	struct pair *pair;
 	int result;
+	struct husk_error err;
 };
 
 static void *call_while_held(void *argument)
 {
 	struct late *late = argument;
 
-	late->result = link_call(late->pair->link, METHOD_STATS, NULL, NULL, 30000, NULL);
+	late->result = link_call(late->pair->link, METHOD_STATS, NULL, NULL, 30000, &late->err);
 	return NULL;
 }
 
@@ -333,6 +334,27 @@ static void test_hold_ends_with_the_link(void **state)
 	link_close(late.pair->link);
 	pthread_join(thread, NULL);
 	assert_int_equal(late.result, -1);
+}
+
+/* A guest may end a channel that it was not told of yet. The call that waits to be
+ * sent then returns that END, and frees it. */
+static void test_end_before_open(void **state)
+{
+	struct late late = { .pair = *state };
+	pthread_t caller;
+
+	link_hold(late.pair->link);
+	pthread_create(&caller, NULL, call_while_held, &late);
+	for (int i = 0; i < 5000 && link_channels(late.pair->link) == 0; i++)
+		usleep(1000);
+	wire_send_end(late.pair->to_host, 1, &(struct husk_error){ .code = HUSK_CONFLICT, .message = "too early" }, NULL,
+		      NULL);
+	for (int i = 0; i < 5000 && link_channels(late.pair->link) != 0; i++)
+		usleep(1000);
+	link_close_because(late.pair->link, "the test is over");
+	pthread_join(caller, NULL);
+	assert_int_equal(late.result, -1);
+	assert_int_equal(late.err.code, HUSK_CONFLICT);
 }
 
 /* Frames of no length cost no credit: nobody gets to see them, so nobody can be made to keep them. */
@@ -366,6 +388,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_guest_that_does_not_read, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_guest_that_reads_late, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_hold_ends_with_the_link, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_end_before_open, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_empty_data_is_dropped, set_up, tear_down),
 	};
 
