@@ -104,7 +104,7 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
-.PHONY: all coverage release-check run test sanitized soak lab bench bench-lab runsc install uninstall format house lint fuzz setup clean help tests fuzzers deb dist deb-test FORCE
+.PHONY: all coverage release-check run test sanitized soak computer-use lab bench bench-lab runsc install uninstall format house lint fuzz setup clean help tests fuzzers deb dist templates-dist deb-test FORCE
 all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so.0 $(AGENT) $(VMM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS) $(ADVERSARY)
 fuzzers: $(FUZZERS)
@@ -315,6 +315,9 @@ SOAK_MINUTES ?= 60
 soak: all | $(TOP)/.setup-test ## lives, forks, sleeps and kills at random for SOAK_MINUTES=60; then looks for what is left
 	@HUSK_BUILD=$(BUILD) tests/run --soak $(SOAK_MINUTES)
 
+computer-use: all | $(TOP)/.setup-test ## sessions of 30 actions on a desktop with the model vendors' packages: 7 minutes, and npm and PyPI
+	@HUSK_BUILD=$(BUILD) PYTHONPATH=tests/e2e tests/e2e/long/computer_use.py
+
 lab: all $(TESTS) | $(TOP)/.setup-lab ## run the tests on real KVM, in a host under QEMU (TESTS_ONLY='e2e/10_')
 	@HUSK_BUILD=$(BUILD) tests/lab/suite $(TESTS_ONLY)
 
@@ -379,6 +382,9 @@ deb: all | $(TOP)/.setup-package ## Debian packages husk, huskd and libhusk-dev 
 
 dist: all | $(TOP)/.setup-package ## a tarball that needs no compiler, the same as a wheel, the wheel and the npm package of the SDKs, in build/dist
 	@scripts/dist $(TOP) $(BUILD)/dist
+
+templates-dist: all ## the bundled templates (TEMPLATES="base agent": these) as files for other hosts, in build/dist/templates
+	@scripts/templates-dist $(BUILD) $(BUILD)/dist/templates $(TEMPLATES)
 
 deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, upgrade, purge; needs the network
 	@scripts/deb-test $(BUILD)/deb $(SUITE)

@@ -12,6 +12,9 @@
  *   fork ID N                N children, and `true` in each of them     -> us id…
  *   hibernate ID, kill ID                                               -> us
  *   wake ID                  awake, and `true` in it                    -> us
+ *   checkpoint ID, forget ID N                                          -> us N
+ *   rewind ID                back at its last checkpoint, and `true`    -> us
+ *   careful TEMPLATE         as create, with a checkpoint before each call -> us ID
  *   put ID MIB, get ID       a file in, and out again                   -> us
  *   http-exec SOCKET ID      as exec, through huskd on a kept connection -> us
  *   storm EACH ID…           `true`, EACH times in every one at once    -> us
@@ -75,9 +78,11 @@ static int answer(const char *sandbox, struct husk_error *err)
 
 /* ---- the commands: each fills `made` with what it made, if anything ---- */
 
-static int do_create(char *words, char *made, size_t size, struct husk_error *err)
+static int make(const char *template, const char *checkpoints, char *made, size_t size, struct husk_error *err)
 {
-	const struct husk_create_options options = { .template_name = words, .memory_bytes = UINT64_C(2) << 30 };
+	const struct husk_create_options options = { .template_name = template,
+						     .memory_bytes = UINT64_C(2) << 30,
+						     .checkpoints = checkpoints };
 	struct husk_sandbox *sandbox = NULL;
 
 	if (husk_create(husk, &options, &sandbox, err) < 0)
@@ -85,6 +90,16 @@ static int do_create(char *words, char *made, size_t size, struct husk_error *er
 	snprintf(made, size, "%s", sandbox->id);
 	husk_sandbox_free(sandbox);
 	return answer(made, err);
+}
+
+static int do_create(char *words, char *made, size_t size, struct husk_error *err)
+{
+	return make(words, NULL, made, size, err);
+}
+
+static int do_careful(char *words, char *made, size_t size, struct husk_error *err)
+{
+	return make(words, "each-call", made, size, err);
 }
 
 /* A policy of one rule and `count` names. */
@@ -201,6 +216,32 @@ static int do_wake(char *words, char *made, size_t size, struct husk_error *err)
 {
 	(void)made, (void)size;
 	return husk_wake(husk, words, err) < 0 ? -1 : answer(words, err);
+}
+
+/* Back at its last checkpoint, and `true` in it. */
+static int do_rewind(char *words, char *made, size_t size, struct husk_error *err)
+{
+	(void)made, (void)size;
+	return husk_rewind(husk, words, NULL, false, NULL, err) < 0 ? -1 : answer(words, err);
+}
+
+static int do_checkpoint(char *words, char *made, size_t size, struct husk_error *err)
+{
+	struct husk_checkpoint *taken = NULL;
+
+	if (husk_checkpoint(husk, words, NULL, &taken, err) < 0)
+		return -1;
+	snprintf(made, size, "%lld", (long long)taken->number);
+	husk_checkpoint_free(taken);
+	return 0;
+}
+
+static int do_forget(char *words, char *made, size_t size, struct husk_error *err)
+{
+	char *id = strsep(&words, " ");
+
+	(void)made, (void)size;
+	return husk_checkpoint_remove(husk, id, words, err);
 }
 
 static int do_kill(char *words, char *made, size_t size, struct husk_error *err)
@@ -405,6 +446,8 @@ static const struct command {
 	{ "storm", do_storm },   { "http-exec", do_http_exec },
 	{ "lag", do_lag },       { "http-storm", do_http_storm },
 	{ "leash", do_leash },   { "egress", do_egress },
+	{ "rewind", do_rewind }, { "checkpoint", do_checkpoint },
+	{ "forget", do_forget }, { "careful", do_careful },
 };
 
 static void obey(char *line)

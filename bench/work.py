@@ -1,5 +1,6 @@
 """Machines that have worked against fresh ones, in turns, with the current gVisor (tests/e2e/lib/runsc.py): what a fork, a sleep and
-a wake cost follows what changed, not what the machine holds. bench/run's part `work`."""
+a wake cost follows what changed, not what the machine holds. Also: what ten snapshots take on disk, and files in a volume against
+files on the disk of the sandbox. bench/run's part `work`."""
 
 import os
 import pathlib
@@ -19,7 +20,24 @@ for d in range(75):
         with open(f'/w/{d}/{f}', 'wb') as file:
             file.write(os.urandom(54000))
 """
+FILES = """
+import os, shutil, sys, time
+top, start = sys.argv[1] + '/bench', time.monotonic()
+for d in range(10):
+    os.makedirs(f'{top}/{d}')
+    for f in range(50):
+        with open(f'{top}/{d}/{f}', 'wb') as file:
+            file.write(b'x' * 4000)
+for folder, _, names in os.walk(top):
+    for name in names:
+        with open(f'{folder}/{name}', 'rb') as file:
+            file.read()
+shutil.rmtree(top)
+print((time.monotonic() - start) * 1000)
+"""
 GOAL = 1.5
+SNAPSHOTS, SNAPSHOTS_GOAL = 10, 1.2
+VOLUME_GOAL = 2.0  # each name is looked up on the host, because other sandboxes may have changed it
 ROUNDS = 10  # at most: each leaves the machines of the pool to be made again
 
 
@@ -82,6 +100,36 @@ def measure(ours, boxes, count, progress):
     return found
 
 
+def disk_mb(ours):
+    """What disks and snapshots take on the host."""
+    os.sync()
+    home = pathlib.Path(ours.home)
+    files = [home / "disks.btrfs", *(path for path in (home / "snapshots").rglob("*") if path.is_file())]
+    return sum(path.stat().st_blocks * 512 for path in files) / 1e6
+
+
+def snapshots(ours, box):
+    """What the machine and one snapshot of it take, and the machine and ten."""
+    ours.husk("snapshot", "create", box)
+    one = disk_mb(ours)
+    for _ in range(SNAPSHOTS - 1):
+        ours.husk("snapshot", "create", box)
+    return one, disk_mb(ours)
+
+
+def volume_turns(ours, count):
+    """Milliseconds for the same files in a volume and on the disk, in turns."""
+    ours.husk("volume", "create", "bench")
+    box = ours.husk("create", "--volume", "bench:/data").strip()
+    found = {"/data": [], "/w": []}
+    for turn in range(count + 1):
+        for top, times in found.items():
+            took = float(ours.husk("exec", box, "--", "python3", "-c", FILES, top))
+            if turn:
+                times.append(took)
+    return found["/data"], found["/w"]
+
+
 def rows(row, ours, count, progress):
     path, why = runsc.build()
     if path is None:
@@ -94,8 +142,13 @@ def rows(row, ours, count, progress):
         boxes = list(machines(ours))
         ours.settle()
         found = measure(ours, boxes, min(count, ROUNDS), progress)
+        last, box = boxes[-1]
+        one, ten = snapshots(ours, box)
+        volume, disk = volume_turns(ours, count)
     finally:
         ours.end()
     for name, _ in boxes[1:]:
         for what in ("fork", "hibernate", "wake"):
             yield row(f"{what}, {name} / fresh", "ms", found[what, name], found[what, "fresh"], GOAL)
+    yield row(f"disk with ten snapshots, {last} / with one", "MB", [ten], [one], SNAPSHOTS_GOAL)
+    yield row("500 files in a volume / on the disk", "ms", volume, disk, VOLUME_GOAL)

@@ -117,12 +117,17 @@ struct husk_egress {
 	size_t deny_count;
 	const struct husk_secret *secrets;
 	size_t secret_count;
+	/* Hosts ("api.example.com", "*.example.com:8443") whose changing requests (all but GET, HEAD, OPTIONS and TRACE) are not
+	 * sent: the sandbox gets the answer 202, and the request waits as an effect (husk_effects). Mode allow only, where these
+	 * hosts are rules too. */
+	const char *const *hold;
+	size_t hold_count;
 	uint64_t limit_bytes;       /* in total, both directions; 0: no limit */
 	uint64_t limit_rate;        /* bytes per second, both directions; 0: no limit */
 	uint32_t limit_connections; /* at one time; 0: 512 */
 	/* Certificates (PEM, at most 64 KiB) that programs in the sandbox trust in addition to those of the template. NULL: the
-	 * setting network.trust of the machine; "": none. If only `trust` is set in the create options, the rest of the policy is
-	 * the template's or the parent's. */
+	 * setting network.trust of the machine; "": none. If only `trust` and `hold` are set in the create options, the
+	 * rest of the policy is the template's or the parent's. */
 	const char *trust;
 };
 
@@ -131,13 +136,15 @@ struct husk_mount {
 	const char *volume; /* id or name; in results, the name */
 	const char *path;   /* absolute, in the guest; created if missing */
 	bool read_only;
+	const char *subpath; /* this directory of the volume alone, created if missing; relative. NULL: all of it */
 };
 
 struct husk_create_options {
 	const char *template_name; /* NULL: "base" */
-	const char *snapshot;      /* id or name: create from this snapshot, not from a template */
-	const char *name;          /* NULL: none */
-	const char *isolation;     /* NULL or "auto": the strongest engine that works on this host */
+	const char *snapshot;  /* id or name: create from this snapshot, not from a template. "SANDBOX@POINT": from a
+				    * checkpoint (number or label) of a sandbox */
+	const char *name;      /* NULL: none */
+	const char *isolation; /* NULL or "auto": the strongest engine that works on this host */
 	/* A create with the key of an earlier one (of the same tenant, within a day) returns the earlier sandbox, or
 	 * CONFLICT if the options differ; NULL: no key. */
 	const char *idempotency_key;
@@ -145,6 +152,9 @@ struct husk_create_options {
 	bool persistent;       /* no end by TTL or idle time */
 	const char *on_expiry; /* NULL or "kill": it ends with its TTL; "hibernate": it sleeps then, without an end, and
 				* has an hour when it wakes */
+	/* NULL or "off"; "each-call": a checkpoint before each call that starts a program or gives one input (exec, code, desktop).
+	 * The newest 32, and at most 4 GiB, are kept besides those that were asked for. A fork has the setting of its parent. */
+	const char *checkpoints;
 	int64_t idle_seconds;  /* hibernate after this time without a call; 0: never */
 	uint64_t memory_bytes; /* 0: 1 GiB */
 	uint64_t disk_bytes;   /* 0: the template's (default 8 GiB) */
@@ -168,7 +178,8 @@ struct husk_sandbox {
 	char *name;   /* NULL: none */
 	char *tenant; /* NULL: the instance itself */
 	char *template_name;
-	char *parent;    /* the sandbox or snapshot that it was made from; NULL: directly from the template */
+	char *parent; /* the sandbox or snapshot that it was made from; NULL: directly from the template */
+	char *origin; /* the state that it began with, for husk_moment_open; NULL: the template, or unknown (`parent` is set) */
 	char *isolation; /* "gvisor" … */
 	char *boundary;  /* one phrase: what separates the sandbox from the host */
 	enum husk_state state;
@@ -176,7 +187,8 @@ struct husk_sandbox {
 	int64_t created_ms, expires_ms, ended_ms; /* wall clock; expires_ms 0: persistent */
 	int64_t idle_seconds;
 	bool persistent;
-	const char *on_expiry; /* "kill" or "hibernate" */
+	const char *on_expiry;   /* "kill" or "hibernate" */
+	const char *checkpoints; /* "off" or "each-call" */
 	uint64_t memory_bytes, disk_bytes;
 	uint32_t cpu_milli, pids;
 	struct husk_pair *metadata; /* of the environment only names are returned, never values */
@@ -210,14 +222,22 @@ int husk_extend(struct husk *husk, const char *sandbox, int64_t ttl_seconds, boo
 		struct husk_error *err);
 /* Sets another idle time: hibernate after so many seconds without a call, counted from now; 0: never. */
 int husk_set_idle(struct husk *husk, const char *sandbox, int64_t idle_seconds, struct husk_error *err);
+/* Sets other limits of processors and memory; 0: unchanged. A running sandbox has them at once: if it uses more memory than it
+ * may, its largest process is killed. A hibernated one has them when it wakes. CONFLICT: it is paused. The disk cannot change. */
+int husk_resize(struct husk *husk, const char *sandbox, uint32_t cpu_milli, uint64_t memory_bytes,
+		struct husk_error *err);
 int husk_set_metadata(struct husk *husk, const char *sandbox, const struct husk_pair *pairs, size_t count,
 		      struct husk_error *err);
 int husk_pause(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_resume(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_hibernate(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err);
+/* Starts a running or hibernated sandbox anew with the files it has; processes and memory are gone, as after a reboot.
+ * So a sandbox comes back whose memory cannot be continued, because the runsc that saved it is gone. CONFLICT if the disk
+ * is a part of the memory (`husk doctor` says which), UNAVAILABLE with microvm; then nothing has changed. */
+int husk_reboot(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* Makes `count` children from one pause of the parent: all or none. `options` may be NULL. Only its name (count 1
- * only), ttl, persistent, on_expiry, idle, memory, cpu, pids, metadata, environment and egress are used; everything
+ * only), ttl, persistent, on_expiry, checkpoints, idle, memory, cpu, pids, metadata, environment and egress are used; everything
  * else is inherited. */
 int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
 	      struct husk_sandbox ***out, struct husk_error *err);
@@ -327,8 +347,11 @@ struct husk_checkpoint {
 	char *label;    /* NULL: none */
 	int64_t parent; /* the previous checkpoint of the sandbox; 0: none */
 	int64_t created_ms;
-	uint64_t bytes; /* on disk */
-	bool current;   /* the last checkpoint that the sandbox took or was rewound to */
+	uint64_t bytes;          /* on disk */
+	bool automatic;          /* taken before a call (`checkpoints`), and removed when there are many */
+	char *ran;               /* the call, shortened; NULL: none */
+	uint64_t sent, requests; /* bytes and requests that left between its parent and it */
+	bool current;            /* the last checkpoint that the sandbox took or was rewound to */
 };
 void husk_checkpoint_free(struct husk_checkpoint *checkpoint);
 void husk_checkpoint_list_free(struct husk_checkpoint **list);
@@ -341,6 +364,47 @@ int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint 
 /* `point`: its number or label. CONFLICT: the sandbox is hibernated at this checkpoint. */
 int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *point, struct husk_error *err);
 
+/* A request of the sandbox to a held host (`hold` of struct husk_egress). */
+struct husk_effect {
+	int64_t number; /* of the sandbox; from 1 on */
+	char *method, *url;
+	/* "held"; "sending"; "sent": the host has answered with `status`; "uncertain": it was cut off while it was being sent,
+	 * may have been, and is never sent again; "dropped" */
+	char *state;
+	char *detail;   /* why; NULL: nothing to say */
+	int status;     /* of the host's answer; 0: none */
+	uint64_t bytes; /* of its body */
+	int64_t created_ms;
+	int64_t done_ms; /* when it was sent or dropped; 0: not yet, or not known over a server */
+};
+void husk_effect_free(struct husk_effect *effect);
+void husk_effect_list_free(struct husk_effect **list);
+/* Sorted by number: those that are held, and the newest of those that are done. They stay when their sandbox ends, until its
+ * row is removed (husk_gc). A sandbox holds at most 256 requests and 8 MiB. */
+int husk_effects(struct husk *husk, const char *sandbox, struct husk_effect ***out, struct husk_error *err);
+/* The request of a held effect, as HTTP text without values of secrets. Caller frees. GONE: it is not held any more. */
+int husk_effect_request(struct husk *husk, const char *sandbox, int64_t number, char **out, size_t *size,
+			struct husk_error *err);
+/* Sends effects in the order of their numbers, each at most once, with secrets put in; `count` 0: all that are held. Ends at the
+ * first one that could not be sent. `out` has those that were tried: the state of each tells what became of it. CONFLICT: one of
+ * them is not held. `out` may be NULL. */
+int husk_effects_send(struct husk *husk, const char *sandbox, const int64_t *numbers, size_t count,
+		      struct husk_effect ***out, struct husk_error *err);
+/* Drops held effects; `count` 0: all. `out` may be NULL. */
+int husk_effects_drop(struct husk *husk, const char *sandbox, const int64_t *numbers, size_t count,
+		      struct husk_effect ***out, struct husk_error *err);
+
+/* Equal requests of a sandbox in a row. */
+struct husk_request {
+	char *method, *url; /* the URL is cut at 512 bytes */
+	uint64_t count;
+};
+/* Connections from outside to a port of a sandbox. */
+struct husk_visits {
+	uint16_t port;
+	uint64_t count;
+};
+
 /* The result of a rewind, and what it could not undo. */
 struct husk_rewound {
 	int64_t number;                   /* of the checkpoint */
@@ -349,6 +413,14 @@ struct husk_rewound {
 	struct husk_egress_traffic *left; /* traffic since the checkpoint, by destination */
 	size_t left_count;
 	char **volumes; /* names of writable volumes, which are not rewound; NULL: none */
+	/* Requests since the checkpoint that were read on their way out (HTTP, and TLS that is opened for secrets or held hosts),
+	 * oldest first; at most the newest 500. */
+	struct husk_request *requests;
+	size_t request_count;
+	uint64_t requests_more;     /* older ones, of which only the number is known */
+	struct husk_visits *visits; /* connections from outside to ports of the sandbox since then */
+	size_t visit_count;
+	struct husk_effect **effects; /* held after the checkpoint, and dropped with what followed it; NULL: none */
 };
 void husk_rewound_free(struct husk_rewound *rewound);
 /* The same sandbox (id, name, TTL, volumes) continues from a checkpoint: memory, processes and disk. `point`: number or
@@ -361,12 +433,15 @@ struct husk_promoted {
 	char *sandbox;      /* the parent, which continues as the fork was */
 	int64_t checkpoint; /* of the parent: the state that it took over */
 	char **ended;       /* ids of the fork, and of the other forks of the parent */
+	struct husk_effect *
+		*effects; /* of the fork, and of the parent until the fork: those that were sent now; NULL: none */
 };
 void husk_promoted_free(struct husk_promoted *promoted);
 /* Puts a fork into the place of the sandbox that it was forked from: the parent (id, name, TTL, policy, volumes) continues with
  * the memory, processes and disk of the fork, as after a rewind, and the fork ends. The other forks of the parent end too, unless
  * `keep`. The state of the fork is a checkpoint of the parent first, so nothing is lost if a later step fails. The parent may be
- * running, paused or hibernated. INVALID: the sandbox is no fork, or the two differ in disk size or volumes. `out` may be NULL. */
+ * running, paused or hibernated. Effects that the fork holds are sent, as husk_effects_send does; those that the parent has held
+ * since the fork, and those of the other forks, are dropped. INVALID: the sandbox is no fork, or the two differ in disk size or volumes. `out` may be NULL. */
 int husk_promote(struct husk *husk, const char *sandbox, bool keep, struct husk_promoted **out, struct husk_error *err);
 
 /* ---- processes ---- */
@@ -386,6 +461,9 @@ struct husk_exec_options {
 	bool keep_stdin;    /* else it reads /dev/null */
 	bool detach; /* do not follow: husk_exec returns when the process has started; *out is set only if requested */
 	uint16_t rows, columns; /* both set: on a terminal */
+	/* Bytes of each output stream that husk_attach can read later: 0 (1 MiB) to 1 TiB. What is beyond 1 MiB takes the
+	 * sandbox's disk; when that is full, the oldest bytes are dropped earlier. */
+	int64_t keep_output;
 };
 
 /* A handle on an attached process. One thread may read events while another writes. */
@@ -533,14 +611,43 @@ const char *husk_change_name(enum husk_change_kind kind); /* "added", "removed",
 struct husk_change {
 	enum husk_change_kind kind;
 	struct husk_file file; /* as it is; if it was removed, as it was */
+	/* HUSK_CHANGED: as it was, without its path: type, size, mode, owner and link target. `type` 0: not known. */
+	struct husk_file before;
 };
+/* A state of files that can be read: a sandbox (id or name), a checkpoint of one ("work@3", "work@label"), a snapshot, or a
+ * template. */
+struct husk_moment {
+	char *sandbox; /* the id of a sandbox in that state */
+	bool is_copy;  /* made for this: its processes are stopped, no list shows it, and it ends after ten minutes */
+};
+#define HUSK_MOMENT_KEY "husk.moment" /* metadata of such a copy */
+/* A sandbox is used as it is; for the others a copy is made. NOT_FOUND: the word is none of the four. */
+int husk_moment_open(struct husk *husk, const char *word, struct husk_moment *out, struct husk_error *err);
+/* Ends the copy. */
+void husk_moment_close(struct husk *husk, struct husk_moment *moment);
+
 /* The files of `sandbox` that differ from those of `base`, by path: content, mode, owner, type or link target. A directory that
- * was removed is one change. `base`: another sandbox of the same build of the same template; NULL: the template itself, as
- * its sandboxes start. `path`: this path and what is below; NULL: everything. What every sandbox has of its own (host name,
- * machine id, resolver, Husk's certificate) is left out, and so are volumes. Costs what was ever written to the two, not what
- * they hold. UNAVAILABLE from a sandbox whose template was baked by an older Husk. */
+ * was removed is one change. Both are words for husk_moment_open, of the same build of the same template. `base` NULL: where the
+ * sandbox came from, which is the state at its fork, its snapshot, or its template as its sandboxes start. GONE: that state was not
+ * kept. `path`: this path and what is below; NULL: everything. What every sandbox has of its own (host name, machine id, resolver,
+ * Husk's certificate) is left out, and so are volumes. Costs what was ever written to the two, not what they hold. UNAVAILABLE from
+ * a sandbox whose template was baked by an older Husk. */
 int husk_diff(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
 	      struct husk_error *err);
+
+/* What differs besides files. */
+struct husk_difference {
+	const char *kind; /* "deb", "pip", "npm": packages; "process", "port"; constant text */
+	enum husk_change_kind change;
+	char *name;           /* of the package; the command line; "0.0.0.0:8080", "[::]:8080" */
+	char *before, *after; /* versions; NULL: none */
+};
+void husk_difference_list_free(struct husk_difference *list, size_t count);
+enum { HUSK_DIFF_PACKAGES = 1, HUSK_DIFF_PROCESSES = 2 };
+/* Installed packages (Debian, pip, npm), or processes and listening TCP ports, or both (`what`), that differ between two states, as
+ * for husk_diff; by kind and name. It reads what the guest wrote about itself. */
+int husk_diff_system(struct husk *husk, const char *sandbox, const char *base, unsigned what,
+		     struct husk_difference **out, size_t *count, struct husk_error *err);
 void husk_change_list_free(struct husk_change **list); /* NULL-terminated list */
 /* A regular file as the template has it, whatever the sandbox did to it. No symbolic link is followed. */
 int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
@@ -602,12 +709,40 @@ int husk_workspace_where(struct husk *husk, const char *sandbox, char **director
 int husk_workspace_base_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			     struct husk_error *err);
 
-/* Merges the files that `from` changed into `into`, three-way; both keep running. The common version is `base`, as it is now: a
- * sandbox of the same build of the template. NULL: the nearest sandbox that both were forked from, or the template if there is none.
- * INVALID: one of the two was forked from the other, and `base` is not given. `path`: only this path and what is below; NULL:
- * everything. With conflicts it returns 0 too, and nothing is written unless the options say how. */
+/* Merges the files that `from` changed into `into`, three-way; both keep running. One may be the parent of the other. The common
+ * version is `base`, a word for husk_moment_open of the same build of the template. NULL: the state that both last shared, which is
+ * that of the fork, or the template if they share nothing else. GONE: that state was not kept. `path`: only this path and what is
+ * below; NULL: everything. With conflicts it returns 0 too, and nothing is written unless the options say how. All of it is written or
+ * nothing, also if the caller is killed. */
 int husk_merge(struct husk *husk, const char *from, const char *into, const char *base, const char *path,
 	       const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
+
+/* ---- best of several ---- */
+
+struct husk_explore_options {
+	const char *score; /* a shell command; the last line that it prints is a number */
+	size_t keep;       /* how many branches stay; 0: 1 */
+	size_t parallel;   /* how many run at a time; 0: 8 */
+	int64_t budget_ms; /* for all of them: what is not finished by then has lost; 0: no limit */
+	bool no_promote;   /* the only one that stays does not take the place of the sandbox */
+	const struct husk_create_options *options; /* of the forks, as for husk_fork; NULL: none */
+	/* Asked between steps, from several threads; non-zero ends all branches with GONE. May be NULL. */
+	int (*stop)(void *data);
+	void *data;
+};
+struct husk_branch {
+	char *plan;
+	char *sandbox; /* of one that stays: its id, or that of the sandbox whose place it took; of another: its id, ended */
+	bool scored, kept;
+	double score;
+	char *error; /* why it has no score; NULL: it has one */
+};
+void husk_branch_list_free(struct husk_branch *list, size_t count);
+/* Forks the sandbox once for each plan (a shell command; at most 256), runs the plan and then the scoring command in each fork, and
+ * keeps those with the highest scores; the others end. If one stays, it takes the place of the sandbox (husk_promote), unless
+ * no_promote. `out`: `count` branches, the best first. A plan that fails is a branch without a score, not an error. */
+int husk_explore(struct husk *husk, const char *sandbox, const char *const *plans, size_t count,
+		 const struct husk_explore_options *options, struct husk_branch **out, struct husk_error *err);
 
 struct husk_watch_event {
 	const char *kind; /* create, write, remove, rename, chmod, overflow */
@@ -697,7 +832,7 @@ enum husk_recording_part {
 void husk_recording_free(struct husk_recording *recording);
 void husk_recording_list_free(struct husk_recording **list);
 /* Connects to the desktop. husk_recorder_run then records, until husk_recording_stop, a limit, or the end of the
- * desktop. Only on the host of the instance; a server's POST …/desktop/recordings does this for its clients. */
+ * desktop. Over a server it is the server that records; husk_recorder_run only waits, and the handle must stay open. */
 struct husk_recorder;
 int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
 		       struct husk_recorder **out, struct husk_error *err);
@@ -1001,6 +1136,72 @@ int husk_build(struct husk *husk, const struct husk_dockerfile_options *options,
 int husk_build_prune(struct husk *husk, uint64_t limit, size_t *count, uint64_t *bytes, struct husk_error *err);
 /* Metadata of the sandboxes and snapshots that hold a step. */
 #define HUSK_STEP_KEY "husk.step"
+
+/* ---- portable machines: snapshots and templates in files and registries ---- */
+
+/* Bytes done, and all of them. Called from several threads, one at a time; non-zero ends the work with GONE. */
+typedef int (*husk_progress)(void *data, uint64_t done, uint64_t all);
+struct husk_export_options {
+	bool files;             /* a snapshot: also its files as a tar, for hosts that cannot continue its memory */
+	husk_progress progress; /* may be NULL */
+	void *data;
+};
+/* Writes a snapshot or a template as a tar: an OCI image layout of compressed chunks, signed with the key of the instance
+ * (husk_key_show). The root image of its template goes with a snapshot. Values of the environment, secrets, tokens and
+ * volumes do not travel; what processes have in their memory does. CONFLICT: the snapshot has volumes. `options` may be
+ * NULL. */
+int husk_snapshot_export(struct husk *husk, const char *snapshot, const struct husk_export_options *options,
+			 husk_sink sink, void *data, struct husk_error *err);
+int husk_template_export(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,
+			 void *data, struct husk_error *err);
+struct husk_import_options {
+	const char *name;   /* NULL: the name that it had */
+	const char *path;   /* a file; or */
+	husk_source source; /* its bytes; or */
+	void *source_data;
+	const char *reference;  /* its name in a registry: [HOST[:PORT]/]NAME[:TAG|@DIGEST] */
+	husk_progress progress; /* of a download; may be NULL */
+	void *data;
+};
+/* Takes a snapshot or a template that husk exported or pushed. For the owner only. DENIED: not signed by a trusted key
+ * (husk_key_trust), or changed since. UNAVAILABLE: this host cannot continue it; the message says why. CONFLICT: the name
+ * is used. INVALID: it is damaged. After any failure nothing of it is left. */
+int husk_snapshot_import(struct husk *husk, const struct husk_import_options *options, struct husk_snapshot **out,
+			 struct husk_error *err);
+/* Of an exported snapshot, takes its files as a new template; INVALID: it was exported without them. */
+int husk_template_import(struct husk *husk, const struct husk_import_options *options, struct husk_template **out,
+			 struct husk_error *err);
+struct husk_pushed {
+	char *name;                 /* full name in the registry */
+	char *digest;               /* of its manifest: "sha256:…" */
+	uint64_t bytes, sent_bytes; /* of all chunks, and of those that the registry did not have */
+	size_t chunks, sent_chunks;
+};
+void husk_pushed_free(struct husk_pushed *pushed);
+/* Exports into a registry. Chunks that the registry has already are not sent. For the owner only. */
+int husk_snapshot_push(struct husk *husk, const char *snapshot, const char *reference,
+		       const struct husk_export_options *options, struct husk_pushed **out, struct husk_error *err);
+int husk_template_push(struct husk *husk, const char *name, const char *reference,
+		       const struct husk_export_options *options, struct husk_pushed **out, struct husk_error *err);
+
+/* Sends an image that was built, committed or pulled here to its registry; `reference` is its name there, NULL: the one that it has. Layers
+ * that the registry has already are not sent. For the owner only. */
+int husk_image_push(struct husk *husk, const char *name, const char *reference, husk_progress progress, void *data,
+		    struct husk_pushed **out, struct husk_error *err);
+
+struct husk_key {
+	char *name; /* "own": the key of this instance */
+	char *key;  /* public: "ed25519:…" */
+};
+void husk_key_list_free(struct husk_key **list);
+/* The public key of the instance, which signs what it exports; the caller frees it. Made on first use. */
+int husk_key_show(struct husk *husk, char **key, struct husk_error *err);
+/* From now on, imports that are signed by this key are taken. CONFLICT: another key has the name. */
+int husk_key_trust(struct husk *husk, const char *key, const char *name, struct husk_error *err);
+/* Trusted keys: the instance's own, those of husk_key_trust, and those of the setting trusted_keys
+ * (HUSK_TRUSTED_KEYS). */
+int husk_key_list(struct husk *husk, struct husk_key ***out, struct husk_error *err);
+int husk_key_remove(struct husk *husk, const char *name, struct husk_error *err);
 
 /* ---- the instance ---- */
 

@@ -17,10 +17,10 @@ import textwrap
 ANSWERS = {"Sandbox": ("SandboxInfo", "SandboxInfo"), "Volume": ("VolumeInfo", "VolumeInfo"), "Stats": ("SandboxStats", "Stats"),
            "Egress": ("Egress", "Egress"), "EgressEvent": ("EgressEvent", "EgressEvent"), "Event": ("SandboxEvent", "HuskEvent"),
            "Snapshot": ("SnapshotInfo", "SnapshotInfo"), "Checkpoint": ("Checkpoint", "Checkpoint"),
-           "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Merged": ("Merged", "Merged"), "Change": ("Change", "Change"), "Template": ("TemplateInfo", "TemplateInfo"),
+           "Rewound": ("Rewound", "Rewound"), "Promoted": ("Promoted", "Promoted"), "Effect": ("Effect", "Effect"), "Merged": ("Merged", "Merged"), "Change": ("Change", "Change"), "Difference": ("Difference", "Difference"), "Template": ("TemplateInfo", "TemplateInfo"),
            "Control": ("Control", "Control"), "Recording": ("Recording", "Recording"), "Link": ("Link", "Link"),
            "Browser": ("BrowserInfo", "BrowserInfo"), "Process": ("ProcessInfo", "ProcessInfo"), "Entry": ("FileEntry", "Entry"),
-           "Window": ("Window", "Window")}
+           "Window": ("Window", "Window"), "Element": ("Element", "Element")}
 # Parts of those schemas that the TypeScript SDK names. Their keys keep the API's spelling.
 PARTS = {"Mount": "Mount", "TreeNode": "TreeNode"}
 
@@ -99,7 +99,8 @@ def python_text(schemas):
 def typescript_type(schema):
     kind, nullable = split_null(schema)
     if "$ref" in schema:
-        name = PARTS[schema["$ref"].rpartition("/")[2]]
+        part = schema["$ref"].rpartition("/")[2]
+        name = PARTS[part] if part in PARTS else ANSWERS[part][1]  # of the latter, all keys are single words
     elif "enum" in schema:
         name = " | ".join(f'"{value}"' for value in schema["enum"])
     elif kind == "array":

@@ -2,10 +2,7 @@
  * A request: a list of actions, then perhaps a wait until the screen is still, and a picture. The table at the end has every action
  * with its fields. The first that fails ends the list.
  */
-#include <fcntl.h>
 #include <math.h>
-#include <signal.h>
-#include <sys/wait.h>
 
 #include "desktop.h"
 #include "fields.h"
@@ -14,12 +11,8 @@
 #define SETTLE_MS 3000
 #define PAUSE_QUIET_MS 120 /* between two actions */
 #define PAUSE_MS 500
-#define OPEN_MS 45000
 #define DRAG_STEPS 20
 #define DRAG_STEP_MS 8
-#define BROWSER "/usr/local/bin/husk-browser"
-#define BROWSER_CLASS "Chromium"
-#define BROWSER_EMPTY "Untitled - Chromium" /* the title until a page comes */
 
 struct run {
 	struct display *d;
@@ -53,12 +46,26 @@ static int put(json_t *result, const char *key, json_t *value, struct husk_error
 
 /* ---- mouse ---- */
 
-/* Moves to `coordinate`, if it is there. */
-static int go(struct run *run, const json_t *action, const char *field, bool required, struct husk_error *err)
+/* Moves to the middle of `element`. */
+static int go_to_element(struct run *run, const json_t *element, struct husk_error *err)
 {
-	const json_t *pair = json_object_get(action, field);
 	struct point to;
 
+	if (tree_point(element, screen_of(run), &to, err) < 0)
+		return -1;
+	return input_move(run->d, to, err);
+}
+
+/* Moves to `coordinate` or `element`, if one is there. */
+static int go(struct run *run, const json_t *action, const char *field, bool required, struct husk_error *err)
+{
+	const json_t *pair = json_object_get(action, field), *element = json_object_get(action, "element");
+	struct point to;
+
+	if (pair && !json_is_null(pair) && element && !json_is_null(element))
+		return husk_fail_field(err, "element", "'element' and '%s' are both given", field);
+	if (element && !json_is_null(element))
+		return go_to_element(run, element, err);
 	if (!pair || json_is_null(pair))
 		return required ? husk_fail_field(err, field, "'%s' is missing", field) : 0;
 	if (field_point(pair, field, space_of(run), screen_of(run), &to, err) < 0)
@@ -107,7 +114,8 @@ static int click(struct run *run, const json_t *action, int detail, struct husk_
 	struct clicks clicks = { detail % 10, 1 + detail / 10 };
 	struct chord chord;
 
-	if (held(action, &chord, err) < 0 || go(run, action, "coordinate", false, err) < 0)
+	if (held(action, &chord, err) < 0 || field_integer(action, "clicks", 1, 10, &clicks.times, NULL, err) < 0 ||
+	    go(run, action, "coordinate", false, err) < 0)
 		return -1;
 	return with_keys(run, &chord, do_clicks, &clicks, err);
 }
@@ -130,16 +138,33 @@ static int run_mouse_move(struct run *run, const json_t *action, json_t *result,
 	return go(run, action, "coordinate", true, err);
 }
 
+/* `button`: left, if it is not given, middle or right. */
+static int press(struct run *run, const json_t *action, bool down, struct husk_error *err)
+{
+	static const char *const buttons[] = { "left", "middle", "right" };
+	const char *name = "left";
+	int button = 0;
+
+	if (field_text(action, "button", false, &name, err) < 0)
+		return -1;
+	for (int i = 0; i < 3; i++)
+		if (str_equal(name, buttons[i]))
+			button = 1 + i;
+	if (!button)
+		return husk_fail_field(err, "button", "'button' is not left, middle or right");
+	return go(run, action, "coordinate", false, err) < 0 ? -1 : input_button(run->d, button, down, err);
+}
+
 static int run_mouse_down(struct run *run, const json_t *action, json_t *result, struct husk_error *err)
 {
 	(void)result;
-	return go(run, action, "coordinate", false, err) < 0 ? -1 : input_button(run->d, 1, true, err);
+	return press(run, action, true, err);
 }
 
 static int run_mouse_up(struct run *run, const json_t *action, json_t *result, struct husk_error *err)
 {
 	(void)result;
-	return go(run, action, "coordinate", false, err) < 0 ? -1 : input_button(run->d, 1, false, err);
+	return press(run, action, false, err);
 }
 
 #define PATH_MAX_POINTS 200
@@ -515,32 +540,7 @@ static int run_resize(struct run *run, const json_t *action, json_t *result, str
 	return display_resize(run->d, width, height, err);
 }
 
-/* ---- the browser ---- */
-
-static pid_t start_browser(const char *url, struct husk_error *err)
-{
-	pid_t child = fork();
-
-	if (child < 0)
-		return (pid_t)husk_fail_errno(err, "cannot start the browser");
-	if (child > 0)
-		return child;
-	int nothing = open("/dev/null", O_RDWR);
-	setsid();
-	for (int fd = 0; fd < 3; fd++)
-		dup2(nothing, fd);
-	signal(SIGPIPE, SIG_DFL);
-	execl(BROWSER, BROWSER, url, NULL);
-	_exit(127);
-}
-
-/* A first browser has shown a page when its window has a title of that page. One that runs has been told when the second program ends. */
-static bool is_open(struct run *run, bool first, pid_t child)
-{
-	if (!first)
-		return waitpid(child, NULL, WNOHANG) == child;
-	return windows_count(run->d, BROWSER_CLASS, NULL) > windows_count(run->d, BROWSER_CLASS, BROWSER_EMPTY);
-}
+/* ---- the browser, elements ---- */
 
 static int run_open(struct run *run, const json_t *action, json_t *result, struct husk_error *err)
 {
@@ -549,40 +549,43 @@ static int run_open(struct run *run, const json_t *action, json_t *result, struc
 	(void)result;
 	if (field_text(action, "url", false, &url, err) < 0)
 		return -1;
-	if (*url == '-' || !*url || strlen(url) > 8192 || strpbrk(url, "\n\r\t "))
-		return husk_fail_field(err, "url", "'url' is not an address, as in \"https://example.com/\"");
-	if (access(BROWSER, X_OK) < 0)
-		return husk_fail(err, HUSK_UNAVAILABLE, "template has no %s; use -t desktop", BROWSER);
-	bool first = windows_count(run->d, BROWSER_CLASS, NULL) == 0;
-	pid_t child = start_browser(url, err);
-	if (child < 0)
+	return browser_open(run->d, url, err);
+}
+
+static int run_tree(struct run *run, const json_t *action, json_t *result, struct husk_error *err)
+{
+	cleanup_json json_t *answer = tree_read(action, err);
+	json_t *elements = json_object_get(answer, "elements");
+
+	(void)run;
+	if (!answer)
 		return -1;
-	int64_t deadline = time_monotonic_ms() + OPEN_MS;
-	while (display_alive(run->d) && !is_open(run, first, child) && time_monotonic_ms() < deadline)
-		display_sleep(run->d, 50);
-	if (windows_count(run->d, BROWSER_CLASS, NULL) == 0)
-		return husk_fail(err, HUSK_TIMEOUT, "the browser shows no window after %d seconds", OPEN_MS / 1000);
-	display_settle(run->d, 400, 10000);
-	return display_sync(run->d, err);
+	return put(result, "elements", json_incref(elements), err) < 0 ||
+			       put(result, "truncated",
+				   json_boolean(json_is_true(json_object_get(answer, "truncated"))), err) < 0
+		       ? -1
+		       : 0;
 }
 
 /* ---- the list ---- */
 
-#define POINTED "action coordinate text"
+#define POINTED "action coordinate element text"
 #define SHOWN "action format quality region max_width max_height cursor"
 
 static const struct action actions[] = {
-	{ "left_click", POINTED, run_left_click, 1 },
-	{ "right_click", POINTED, run_right_click, 1 },
-	{ "middle_click", POINTED, run_middle_click, 1 },
+	{ "left_click", POINTED " clicks", run_left_click, 1 },
+	{ "right_click", POINTED " clicks", run_right_click, 1 },
+	{ "middle_click", POINTED " clicks", run_middle_click, 1 },
 	{ "double_click", POINTED, run_double_click, 1 },
 	{ "triple_click", POINTED, run_triple_click, 1 },
 	{ "left_click_drag", "action start_coordinate coordinate path text", run_drag, 1 },
-	{ "mouse_move", "action coordinate", run_mouse_move, 1 },
-	{ "left_mouse_down", "action coordinate", run_mouse_down, 1 },
-	{ "left_mouse_up", "action coordinate", run_mouse_up, 1 },
+	{ "mouse_move", "action coordinate element", run_mouse_move, 1 },
+	{ "left_mouse_down", "action coordinate element", run_mouse_down, 1 },
+	{ "left_mouse_up", "action coordinate element", run_mouse_up, 1 },
+	{ "mouse_down", "action coordinate element button", run_mouse_down, 1 },
+	{ "mouse_up", "action coordinate element button", run_mouse_up, 1 },
 	{ "cursor_position", "action", run_cursor_position, 0 },
-	{ "scroll", "action coordinate scroll_direction scroll_amount text", run_scroll, 1 },
+	{ "scroll", "action coordinate element scroll_direction scroll_amount text", run_scroll, 1 },
 	{ "key", "action text repeat", run_key, 1 },
 	{ "key_down", "action text", run_key_down, 1 },
 	{ "key_up", "action text", run_key_up, 1 },
@@ -593,6 +596,7 @@ static const struct action actions[] = {
 	{ "zoom", SHOWN, run_zoom, 0 },
 	{ "get_clipboard", "action", run_get_clipboard, 0 },
 	{ "set_clipboard", "action text", run_set_clipboard, 0 },
+	{ "tree", "action window max_elements all", run_tree, 0 },
 	{ "windows", "action", run_windows, 0 },
 	{ "focus_window", "action window", run_focus_window, 1 },
 	{ "move_window", "action window x y width height", run_move_window, 1 },

@@ -174,6 +174,17 @@ json_t *picture_take(struct display *d, const struct picture *picture, size_t *s
 void picture_scale(const uint8_t *from, int from_width, int from_height, uint8_t *to, int width, int height);
 char *picture_base64(const uint8_t *data, size_t size);
 
+/* ---- browser.c ---- */
+
+int browser_open(struct display *d, const char *url, struct husk_error *err);
+
+/* ---- tree.c ---- */
+
+/* {"elements": […], "truncated"} for the action `tree`; NULL with `err`. */
+json_t *tree_read(const json_t *action, struct husk_error *err);
+/* The middle of an element: an id, or {"role", "name"}, which only one element may have. */
+int tree_point(const json_t *element, struct point screen, struct point *out, struct husk_error *err);
+
 /* ---- actions.c ---- */
 
 /* The kind of an error, as it stands in an answer. */

@@ -139,7 +139,7 @@ struct method {
 const struct method *method_find(int64_t number);
 
 /* ---- the methods: exec.c, attach.c, process.c, files.c, list.c, remove.c, tar_pack.c, tar_unpack.c, watch.c, dial.c,
- * guest.c, memory.c, identity.c, network.c, interface.c, connections.c, freeze.c ---- */
+ * guest.c, memory.c, identity.c, network.c, interface.c, connections.c, freeze.c, replace.c ---- */
 
 int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int attach_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
@@ -155,6 +155,7 @@ int file_stat_answer(struct agent *, const struct request *, struct buf *results
 int file_mkdir_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_move_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_chmod_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int replace_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 /* The names in a directory, sorted; the caller frees the list. NULL with err on failure. */
 char **list_names(int fd, const char *path, struct husk_error *err);
 int file_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
@@ -167,6 +168,7 @@ int stats_answer(struct agent *, const struct request *, struct buf *results, st
 int oom_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int oom_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
+int limits_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 /* Writes the name server and the certificates of a request into the machine's files. Without an argument, its file stays
  * unchanged. */
@@ -246,8 +248,15 @@ bool worker_exited(struct agent *agent, pid_t pid);
 /* ---- carrier.c: volumes, whose requests must be answered while the loop waits for one itself -------------------- */
 
 int volume_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+/* Makes the directory for a volume, with the directories above. */
+int make_mount_point(char *path, struct husk_error *err);
 /* Passes the link to the carrier once a volume needs it. Called when no frame is being acted on. */
 void carrier_take_link(struct agent *agent);
+
+/* ---- mount.c: volumes that the engine shows --------------------------------------------------------------------- */
+
+#define SHARES "/.husk/volumes" /* directories of the engine, by number; boot.c puts them there */
+int mount_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 
 /* ---- boot.c ---------------------------------------------------------------------------------------------------- */
 
@@ -319,6 +328,7 @@ struct agent {
 	const char *stage; /* files are written here, then renamed into place; ends with '/'; NULL: beside the target */
 
 	bool frozen;
+	bool still; /* this machine only shows its files: processes that a freeze stopped never continue */
 	int64_t frozen_at_ms;
 	pid_t *stopped; /* stopped by the freeze, parents first */
 	size_t stopped_count;

@@ -89,17 +89,16 @@ static void attachment_announce(struct agent *agent, struct attachment *at)
 
 static bool attachment_send(struct agent *agent, struct attachment *at, int index)
 {
-	const struct ring *ring = &at->process->output[index].ring;
+	struct ring *ring = &at->process->output[index].ring;
 	uint8_t stream = index == 0 ? STREAM_OUT : STREAM_ERR;
-	const char *run = NULL;
 
 	at->offset[index] = MAX(at->offset[index], ring->start);
-	size_t size = ring_peek(ring, at->offset[index], &run);
-	size = MIN(size, channel_allowance(agent, &at->channel, stream));
+	size_t size = MIN((size_t)(ring->end - at->offset[index]), channel_allowance(agent, &at->channel, stream));
 	if (size == 0)
 		return false;
-	memcpy(uplink_data_begin(agent, size), run, size);
-	uplink_data_commit(agent, &at->channel, stream, size);
+	size = ring_read(ring, at->offset[index], uplink_data_begin(agent, size), size);
+	if (size > 0)
+		uplink_data_commit(agent, &at->channel, stream, size);
 	at->offset[index] += size;
 	return true;
 }

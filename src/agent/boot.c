@@ -37,6 +37,27 @@ static int carry_over(const char *name, struct husk_error *err)
 	return 0;
 }
 
+/* Directories that the engine shows are below the mount point of the new root. Opened before something is mounted
+ * there; -1: this engine has none. */
+static int open_shares(void)
+{
+	return access(NEW_ROOT "/0", F_OK) == 0 ? open(NEW_ROOT, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+}
+
+static int carry_shares(int shares, struct husk_error *err)
+{
+	char from[32];
+
+	if (shares < 0)
+		return 0;
+	snprintf(from, sizeof(from), "/proc/self/fd/%d", shares);
+	if (make_directory(NEW_ROOT SHARES, 0700, err) < 0)
+		return -1;
+	if (mount(from, NEW_ROOT SHARES, NULL, MS_BIND, NULL) < 0)
+		return husk_fail_errno(err, "cannot carry the volumes over");
+	return 0;
+}
+
 static int keep_layers(struct agent *agent, const char *upper, struct husk_error *err)
 {
 	agent->layers.upper = open(upper, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -46,20 +67,37 @@ static int keep_layers(struct agent *agent, const char *upper, struct husk_error
 	return 0;
 }
 
+static const char *const carried[] = { "proc", "sys", "dev" };
+
+/* A machine that is rebooted brings what its guest wrote. Its /.husk is not needed, and must not hide the image's; where
+ * mounts belong, only a directory will do. */
+static int mend_upper(const char *upper, struct husk_error *err)
+{
+	char path[96];
+
+	snprintf(path, sizeof(path), "%s/.husk", upper);
+	if (unlink(path) < 0 && errno != ENOENT && dir_remove(path, err) < 0)
+		return -1;
+	for (size_t i = 0; i < ARRAY_SIZE(carried); i++) {
+		snprintf(path, sizeof(path), "%s/%s", upper, carried[i]);
+		(void)!unlink(path); /* fails on a directory */
+	}
+	return 0;
+}
+
 int boot_root(struct agent *agent, struct husk_error *err)
 {
-	static const char *const carried[] = { "proc", "sys", "dev" };
-
 	const char *disk = access(DATA, F_OK) == 0 ? DATA : DISK;
+	cleanup_close int shares = open_shares();
 	char upper[64], work[64], options[192];
 	snprintf(upper, sizeof(upper), "%s/upper", disk);
 	snprintf(work, sizeof(work), "%s/work", disk);
 	snprintf(options, sizeof(options), "lowerdir=/,upperdir=%s,workdir=%s", upper, work);
-	if (make_directory(upper, 0755, err) < 0 || make_directory(work, 0755, err) < 0)
+	if (make_directory(upper, 0755, err) < 0 || make_directory(work, 0755, err) < 0 || mend_upper(upper, err) < 0)
 		return -1;
 	if (mount("overlay", NEW_ROOT, "overlay", 0, options) < 0)
 		return husk_fail_errno(err, "cannot mount the writable layer");
-	if (keep_layers(agent, upper, err) < 0)
+	if (keep_layers(agent, upper, err) < 0 || carry_shares(shares, err) < 0)
 		return -1;
 	for (size_t i = 0; i < ARRAY_SIZE(carried); i++) {
 		if (carry_over(carried[i], err) < 0)

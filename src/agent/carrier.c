@@ -390,7 +390,7 @@ void carrier_take_link(struct agent *agent)
 		agent_die("cannot start the carrier");
 }
 
-static int make_mount_point(char *path, struct husk_error *err)
+int make_mount_point(char *path, struct husk_error *err)
 {
 	for (char *slash = strchr(path + 1, '/');; slash = strchr(slash + 1, '/')) {
 		if (slash)

@@ -124,10 +124,25 @@ static bool is_same(struct walk *walk, const struct place *place, const char *na
 	return S_ISDIR(new->st_mode) || old->st_rdev == new->st_rdev;
 }
 
-static int report(struct walk *walk, enum wire_change change, const char *path, int directory, const char *name,
-		  const struct stat *status, struct husk_error *err)
+/* What the template has there. */
+static int put_old(struct buf *message, const struct place *place, const char *name, const struct stat *old)
+{
+	char target[PATH_MAX];
+	ssize_t size = S_ISLNK(old->st_mode) ? readlinkat(place->lower, name, target, sizeof(target)) : -1;
+
+	return wire_put_int(message, TAG_OLD_TYPE, entry_type(old->st_mode)) |
+	       wire_put_int(message, TAG_OLD_SIZE, old->st_size) |
+	       wire_put_int(message, TAG_OLD_MODE, old->st_mode & 07777) |
+	       wire_put_int(message, TAG_OLD_UID, old->st_uid) | wire_put_int(message, TAG_OLD_GID, old->st_gid) |
+	       (size < 0 ? 0 : wire_put_bytes(message, TAG_OLD_TARGET, target, (size_t)size));
+}
+
+/* `old`: what the template has, of an entry that was changed; NULL: nothing to say of it. */
+static int report(struct walk *walk, enum wire_change change, const char *path, const struct place *place,
+		  const char *name, const struct stat *status, const struct stat *old, struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
+	int directory = change == CHANGE_REMOVED ? place->lower : place->seen;
 
 	if (!is_within(path, walk->only))
 		return 0;
@@ -137,6 +152,8 @@ static int report(struct walk *walk, enum wire_change change, const char *path, 
 		return -1;
 	if (change != CHANGE_REMOVED && (wire_put_int(&message, TAG_INODE, (int64_t)status->st_ino) < 0 ||
 					 wire_put_int(&message, TAG_CTIME_NS, changed_ns(status)) < 0))
+		return husk_fail_memory(err);
+	if (old && put_old(&message, place, name, old) < 0)
 		return husk_fail_memory(err);
 	return wire_send(walk->job->out, walk->job->channel, WIRE_MSG, 0, message.data, message.size, err);
 }
@@ -188,11 +205,12 @@ static int walk_entry(struct walk *walk, const struct place *place, const char *
 	bool was = place->lower >= 0 && fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) == 0;
 	bool is = fstatat(place->seen, name, &new, AT_SYMLINK_NOFOLLOW) == 0;
 	if (!is)
-		return was && young ? report(walk, CHANGE_REMOVED, path, place->lower, name, &old, err) : 0;
+		return was && young ? report(walk, CHANGE_REMOVED, path, place, name, &old, NULL, err) : 0;
 	if (S_ISDIR(new.st_mode) && new.st_dev != walk->device) /* another filesystem is mounted there */
 		return 0;
 	if (young && (walk->touched || !(was && is_same(walk, place, name, &old, &new))))
-		result = report(walk, was ? CHANGE_CHANGED : CHANGE_ADDED, path, place->seen, name, &new, err);
+		result = report(walk, was ? CHANGE_CHANGED : CHANGE_ADDED, path, place, name, &new, was ? &old : NULL,
+				err);
 	if (result < 0 || !S_ISDIR(new.st_mode))
 		return result;
 	return descend(walk, place, name, path, was && S_ISDIR(old.st_mode), err);
@@ -207,7 +225,7 @@ static int walk_missing(struct walk *walk, const struct place *place, const char
 	if (fstatat(place->seen, name, &now, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT ||
 	    fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) < 0)
 		return 0;
-	return report(walk, CHANGE_REMOVED, path, place->lower, name, &old, err);
+	return report(walk, CHANGE_REMOVED, path, place, name, &old, NULL, err);
 }
 
 typedef int (*walk_name)(struct walk *walk, const struct place *place, const char *name, const char *path,

@@ -8,7 +8,7 @@
 #include "agent/entry.h"
 #include "agent/users.h"
 
-static int64_t entry_type(mode_t mode)
+int64_t entry_type(mode_t mode)
 {
 	if (S_ISREG(mode))
 		return ENTRY_FILE;

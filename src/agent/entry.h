@@ -15,4 +15,7 @@
 int entry_put(struct buf *message, const char *path, int directory, const char *name, const struct stat *status,
 	      struct husk_error *err);
 
+/* enum wire_entry of a mode. */
+int64_t entry_type(mode_t mode);
+
 #endif

@@ -90,6 +90,9 @@ static int launch_parse(const struct agent *agent, struct process *process, stru
 	process->columns = (uint16_t)columns;
 	process->flags = request_int(request, TAG_FLAGS, 0);
 	launch->timeout_ms = request_int(request, TAG_TIMEOUT_MS, 0);
+	for (int i = 0; i < (process->terminal ? 1 : 2); i++)
+		if (ring_keep(&process->output[i].ring, (uint64_t)request_int(request, TAG_KEEP, 0), err) < 0)
+			return -1;
 	launch->pairs = request_strings(request, TAG_ENV, err);
 	if (!launch->pairs)
 		return -1;

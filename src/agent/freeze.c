@@ -63,6 +63,8 @@ static ssize_t stop_running(struct agent *agent, struct husk_error *err)
 
 static void let_go(struct agent *agent)
 {
+	if (agent->still)
+		return;
 	for (size_t i = agent->stopped_count; i-- > 0;) {
 		if (kill(agent->stopped[i], SIGCONT) < 0 && errno != ESRCH)
 			log_line(LOG_ERROR, "cannot continue process %d: %s", agent->stopped[i], strerror(errno));

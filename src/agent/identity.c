@@ -186,7 +186,20 @@ int identity_answer(struct agent *agent, const struct request *request, struct b
 		agent->layers.born_ns = time_wall_ms() * 1000000;
 	channel_drop_all(agent);
 	buf_free(&agent->link.deferred); /* including frames from before the restore */
+	agent->still = request_int(request, TAG_FLAGS, 0) & IDENTITY_STILL;
 	freeze_end(agent);
 	int bad = wire_put_int(results, TAG_VERSION, WIRE_VERSION) | wire_put_int(results, TAG_TIME_MS, time_wall_ms());
 	return bad ? husk_fail_memory(err) : 0;
+}
+
+int limits_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
+{
+	int64_t memory = request_int(request, TAG_MEMORY, 0);
+
+	(void)results;
+	if (set_memory_limit(agent, memory, err) < 0)
+		return -1;
+	agent->memory_limit = memory;
+	limits_show(&agent->limits, memory, request_int(request, TAG_CPU_MILLI, 0));
+	return 0;
 }

@@ -22,6 +22,7 @@ static const struct method methods[] = {
 	{ .number = METHOD_TAR_WRITE, .open = tar_write_open },
 	{ .number = METHOD_WATCH, .open = watch_open },
 	{ .number = METHOD_CHANGES, .open = changes_open },
+	{ .number = METHOD_REPLACE, .answer = replace_answer },
 	{ .number = METHOD_DIAL, .open = dial_open },
 	{ .number = METHOD_STATS, .answer = stats_answer },
 	{ .number = METHOD_IDENTITY, .answer = identity_answer },
@@ -30,7 +31,9 @@ static const struct method methods[] = {
 	{ .number = METHOD_OOM, .answer = oom_answer },
 	{ .number = METHOD_OOM_WATCH, .open = oom_watch_open },
 	{ .number = METHOD_VOLUME, .open = volume_open },
+	{ .number = METHOD_MOUNT, .answer = mount_answer },
 	{ .number = METHOD_NETWORK, .answer = network_answer },
+	{ .number = METHOD_LIMITS, .answer = limits_answer },
 };
 
 const struct method *method_find(int64_t number)

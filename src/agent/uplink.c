@@ -383,7 +383,8 @@ static bool uplink_must_wait(const struct agent *agent, const struct wire_header
 	if (header->type != WIRE_OPEN)
 		return true;
 	int64_t method = request_int(payload, TAG_METHOD, 0);
-	return method != METHOD_IDENTITY && method != METHOD_THAW && method != METHOD_FREEZE && method != METHOD_VOLUME;
+	return method != METHOD_IDENTITY && method != METHOD_THAW && method != METHOD_FREEZE &&
+	       method != METHOD_VOLUME && method != METHOD_MOUNT;
 }
 
 static void uplink_act(struct agent *agent, const struct wire_header *header, const char *bytes)

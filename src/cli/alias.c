@@ -44,7 +44,7 @@ static const struct {
 	{ "volume list", .command = { "volume", "ls" } },
 	{ "token list", .command = { "token", "ls" } },
 	{ "info", .command = { "doctor" } },
-	{ "restart", .advice = "type husk hibernate SANDBOX and husk wake SANDBOX, or husk rm and husk create" },
+	{ "restart", .command = { "reboot" } },
 	{ "push", .advice = "write the image with husk image export IMAGE DIR, then skopeo copy oci:DIR docker://…" },
 	{ "top", .advice = "type husk ps SANDBOX for processes, husk stats for usage" },
 };

@@ -319,17 +319,59 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	return result;
 }
 
+int build_dockerfile(struct cli *cli, const char *name, const char *file, const char *isolation, struct husk_error *err)
+{
+	const struct build_arguments arguments = { .name = name, .dockerfile = file, .isolation = isolation };
+	const char *slash = strrchr(file, '/');
+	cleanup_free char *context = slash ? strndup(file, (size_t)MAX(slash - file, 1)) : strdup(".");
+
+	if (!context)
+		return husk_fail_memory(err);
+	return interrupt_hold(err) < 0 ? -1 : build_with(cli, &arguments, context, NULL, err);
+}
+
 /* ---- commit, export ---- */
 
 struct commit_arguments {
 	const char *output;
+	bool push;
 };
 
 static const struct option_spec commit_options[] = {
 	OPTION('o', "output", OPTION_STRING, struct commit_arguments, output, "DIR",
 	       "also write it as an OCI image layout, a new directory"),
+	OPTION(0, "push", OPTION_FLAG, struct commit_arguments, push, NULL, "also send it to the registry of its name"),
 	{ 0 },
 };
+
+static int push_progress(void *data, uint64_t done, uint64_t all)
+{
+	char text[128], first[32], second[32];
+
+	output_size(done, first, sizeof(first));
+	output_size(all, second, sizeof(second));
+	snprintf(text, sizeof(text), "pushing: %s of %s", first, second);
+	progress_text(data, text);
+	return interrupt_seen() != 0;
+}
+
+/* To its registry, with a line at the end. */
+static int push_image(struct cli *cli, const char *name, const char *reference, struct husk_pushed **out,
+		      struct husk_error *err)
+{
+	char sent[32], all[32];
+	struct progress *progress = progress_begin("pushing %s", name);
+	int result = husk_image_push(cli->husk, name, reference, push_progress, progress, out, err);
+
+	progress_end(&progress);
+	if (result < 0)
+		return -1;
+	output_size((*out)->sent_bytes, sent, sizeof(sent));
+	output_size((*out)->bytes, all, sizeof(all));
+	output_note("pushed %s: %zu of %zu blobs, %s of %s", (*out)->name, (*out)->sent_chunks, (*out)->chunks, sent,
+		    all);
+	return 0;
+}
 
 static int commit_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
@@ -347,10 +389,32 @@ static int commit_run(struct cli *cli, void *data, int argc, char **argv, struct
 		return -1;
 	if (arguments->output && husk_image_export(cli->husk, image->name, arguments->output, err) < 0)
 		return -1;
+	if (arguments->push) {
+		struct husk_pushed *pushed = NULL;
+		if (push_image(cli, argv[1], NULL, &pushed, err) < 0)
+			return husk_wrap(err, "the image '%s' was made, and not pushed", image->name);
+		husk_pushed_free(pushed);
+	}
 	if (cli->json)
 		return output_json(json_image(image), err);
 	puts(image->name);
 	return 0;
+}
+
+static int image_push_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	struct husk_pushed *pushed = NULL;
+
+	(void)data;
+	if (interrupt_hold(err) < 0 || push_image(cli, argv[0], argc > 1 ? argv[1] : NULL, &pushed, err) < 0)
+		return -1;
+	int result = 0;
+	if (cli->json)
+		result = output_json(json_pack("{s:s, s:s}", "name", pushed->name, "digest", pushed->digest), err);
+	else
+		puts(pushed->digest);
+	husk_pushed_free(pushed);
+	return result;
 }
 
 static int image_export_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
@@ -395,6 +459,15 @@ const struct cli_command cli_commit = {
 	.min = 2,
 	.max = 2,
 	.run = commit_run,
+};
+
+const struct cli_command cli_image_push = {
+	.name = "image push",
+	.operands = "IMAGE [REGISTRY/NAME:TAG]",
+	.summary = "Send an image to a registry: what it does not have yet",
+	.min = 1,
+	.max = 2,
+	.run = image_push_run,
 };
 
 const struct cli_command cli_image_export = {

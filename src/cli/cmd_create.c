@@ -7,15 +7,13 @@
 #include "cli/cmd_workspace.h"
 #include "cli/interrupt.h"
 
-#define MEBIBYTE (INT64_C(1) << 20)
-#define TEBIBYTE (INT64_C(1) << 40)
 #define YEAR (INT64_C(365) * 86400)
 
 const struct option_spec source_options[] = {
 	OPTION('t', "template", OPTION_STRING, struct create_arguments, template, "TEMPLATE",
 	       "what it is made from (base; see husk template ls), or an image of a registry (python:3.12)"),
 	OPTION(0, "from", OPTION_STRING, struct create_arguments, snapshot, "SNAPSHOT",
-	       "go on from a snapshot instead"),
+	       "go on from a snapshot instead, or from a checkpoint (SANDBOX@NUMBER)"),
 	OPTION(0, "isolation", OPTION_STRING, struct create_arguments, isolation, "ENGINE",
 	       "boundary to the host: auto (the strongest that works), microvm, gvisor"),
 	OPTION(0, "disk", OPTION_SIZE, struct create_arguments, disk_bytes, "SIZE",
@@ -25,6 +23,7 @@ const struct option_spec source_options[] = {
 	{ 0 },
 };
 
+static const char *const checkpoint_names[] = { "off", "each-call", NULL };
 static const char *const expiry_names[] = { "kill", "hibernate", NULL };
 
 const struct option_spec limit_options[] = {
@@ -36,6 +35,9 @@ const struct option_spec limit_options[] = {
 	OPTION(0, "on-expiry", OPTION_CHOICE, struct create_arguments, on_expiry, "WHAT",
 	       "when its time is over: kill it (the default) or hibernate it, without an end while it sleeps",
 	       .choices = expiry_names),
+	OPTION(0, "checkpoints", OPTION_CHOICE, struct create_arguments, checkpoints, "WHEN",
+	       "each-call: take a checkpoint before every exec and code call; off (the default)",
+	       .choices = checkpoint_names),
 	OPTION(0, "idle", OPTION_SECONDS, struct create_arguments, idle_seconds, "TIME",
 	       "hibernate after this long without a call (never)", .min = 1, .max = YEAR),
 	OPTION(0, "memory", OPTION_SIZE, struct create_arguments, memory_bytes, "SIZE", "memory limit (1G)",
@@ -64,6 +66,7 @@ int create_fill(const struct create_arguments *arguments, struct egress_given *e
 		.ttl_seconds = arguments->ttl_seconds,
 		.persistent = arguments->persistent,
 		.on_expiry = arguments->on_expiry,
+		.checkpoints = arguments->checkpoints,
 		.idle_seconds = arguments->idle_seconds,
 		.memory_bytes = arguments->memory_bytes,
 		.disk_bytes = arguments->disk_bytes,
@@ -90,7 +93,7 @@ static int create_once(struct cli *cli, const struct husk_create_options *option
 	return 0;
 }
 
-/* "NAME:/path" or "NAME:/path:ro" as a mount whose strings share one allocation, owned through the name. */
+/* "NAME[/SUBPATH]:/path" or the same with ":ro" as a mount whose strings share one allocation, owned through the name. */
 static int read_mount(const char *text, struct husk_mount *out, struct husk_error *err)
 {
 	char *copy = strdup(text), *path = copy ? strstr(copy, ":/") : NULL;
@@ -99,13 +102,17 @@ static int read_mount(const char *text, struct husk_mount *out, struct husk_erro
 		return husk_fail_memory(err);
 	if (!path || path == copy) {
 		free(copy);
-		return husk_fail(err, HUSK_INVALID, "--volume: '%s' is not NAME:/PATH or NAME:/PATH:ro", text);
+		return husk_fail(err, HUSK_INVALID,
+				 "--volume: '%s' is not NAME:/PATH, NAME/SUBPATH:/PATH or one of them with :ro", text);
 	}
 	*path++ = '\0';
 	bool read_only = str_ends(path, ":ro");
 	if (read_only || str_ends(path, ":rw"))
 		path[strlen(path) - 3] = '\0';
-	*out = (struct husk_mount){ .volume = copy, .path = path, .read_only = read_only };
+	char *subpath = strchr(copy, '/');
+	if (subpath)
+		*subpath++ = '\0';
+	*out = (struct husk_mount){ .volume = copy, .path = path, .read_only = read_only, .subpath = subpath };
 	return 0;
 }
 

@@ -83,6 +83,16 @@ static json_t *pointed(const struct order *order, const char *action, json_t *co
 			 order->arguments->keys);
 }
 
+/* "1.13:244" is the id of an element, anything else a name. */
+static json_t *element(const char *word)
+{
+	size_t digits = strspn(word, "0123456789."), rest = strlen(word);
+
+	if (digits && word[digits] == ':' && digits + 1 + strspn(word + digits + 1, "0123456789") == rest)
+		return json_string(word);
+	return json_pack("{s:s}", "name", word);
+}
+
 /* ---- verbs ---- */
 
 static json_t *verb_click(const struct order *order, struct husk_error *err)
@@ -90,11 +100,9 @@ static json_t *verb_click(const struct order *order, struct husk_error *err)
 	static const char *const many[] = { "left_click", "double_click", "triple_click" };
 	const char *button = order->arguments->button;
 	int64_t count = order->arguments->count ? order->arguments->count : 1;
-	json_t *at = order->count ? (order->count == 2 ? point(order->words, err) : NULL) : NULL;
+	json_t *at = order->count == 2 ? point(order->words, err) : NULL;
 
-	if (order->count == 1)
-		husk_fail(err, HUSK_INVALID, "desktop click: give X and Y, or neither");
-	if (order->count && !at)
+	if (order->count == 2 && !at)
 		return NULL;
 	bool left = !button || str_equal(button, "left");
 	if (count > 3 || (!left && count > 1)) {
@@ -103,7 +111,14 @@ static json_t *verb_click(const struct order *order, struct husk_error *err)
 			  "desktop click: --count is at most 3, and 1 with another button than the left");
 		return NULL;
 	}
-	return pointed(order, left ? many[count - 1] : str_equal(button, "right") ? "right_click" : "middle_click", at);
+	json_t *action = pointed(order,
+				 left                         ? many[count - 1]
+				 : str_equal(button, "right") ? "right_click"
+							      : "middle_click",
+				 at);
+	if (order->count == 1)
+		json_object_set_new(action, "element", element(order->words[0]));
+	return action;
 }
 
 static json_t *verb_move(const struct order *order, struct husk_error *err)
@@ -191,6 +206,17 @@ static json_t *verb_windows(const struct order *order, struct husk_error *err)
 	return json_pack("{s:s}", "action", "windows");
 }
 
+static json_t *verb_tree(const struct order *order, struct husk_error *err)
+{
+	int64_t most = order->arguments->count ? order->arguments->count : 500;
+	json_t *action = json_pack("{s:s, s:s*, s:I}", "action", "tree", "window",
+				   order->count ? order->words[0] : NULL, "max_elements", (json_int_t)most);
+
+	if (!action)
+		husk_fail(err, HUSK_INVALID, "desktop tree: the title is not valid UTF-8");
+	return action;
+}
+
 static json_t *window_action(const struct order *order, const char *name, struct husk_error *err)
 {
 	int64_t window;
@@ -239,7 +265,7 @@ static json_t *verb_open(const struct order *order, struct husk_error *err)
 
 static const struct verb verbs[] = {
 	{ "screenshot", "[FILE]", 0, 1, NULL },
-	{ "click", "[X Y]", 0, 2, verb_click },
+	{ "click", "[X Y|ELEMENT]", 0, 2, verb_click },
 	{ "move", "X Y", 2, 2, verb_move },
 	{ "drag", "X0 Y0 X1 Y1", 4, 4, verb_drag },
 	{ "scroll", "up|down|left|right [X Y]", 1, 3, verb_scroll },
@@ -247,6 +273,7 @@ static const struct verb verbs[] = {
 	{ "key", "KEYS", 1, 1, verb_key },
 	{ "wait", "[SECONDS]", 0, 1, verb_wait },
 	{ "clipboard", "[TEXT]", 0, 1, verb_clipboard },
+	{ "tree", "[WINDOW]", 0, 1, verb_tree },
 	{ "windows", "", 0, 0, verb_windows },
 	{ "focus", "WINDOW", 1, 1, verb_focus },
 	{ "close", "WINDOW", 1, 1, verb_close },
@@ -385,6 +412,35 @@ static int print_windows(const json_t *list, struct husk_error *err)
 	return table_print(&table, err);
 }
 
+/* One line for each element, below the one that holds it. */
+static void print_elements(const json_t *list)
+{
+	static const char *const numbers[] = { "x", "y", "width", "height" };
+	json_t *each, *state;
+	size_t i, n;
+	long long box[4];
+
+	json_array_foreach(list, i, each)
+	{
+		json_int_t depth = json_integer_value(json_object_get(each, "depth"));
+		for (n = 0; n < ARRAY_SIZE(numbers); n++)
+			box[n] = json_integer_value(json_object_get(each, numbers[n]));
+		printf("%*s", (int)MIN(MAX(depth, 0), 60) * 2, "");
+		output_safe(stdout, json_string_value(json_object_get(each, "id")), false);
+		putchar(' ');
+		output_safe(stdout, json_string_value(json_object_get(each, "role")), false);
+		printf(" \"");
+		output_safe(stdout, json_string_value(json_object_get(each, "name")), false);
+		printf("\" %lldx%lld+%lld+%lld", box[2], box[3], box[0], box[1]);
+		json_array_foreach(json_object_get(each, "states"), n, state)
+		{
+			putchar(' ');
+			output_safe(stdout, json_string_value(state), false);
+		}
+		putchar('\n');
+	}
+}
+
 static int print_answer(const struct order *order, const json_t *answer, struct husk_error *err)
 {
 	const json_t *first = json_array_get(json_object_get(answer, "results"), 0);
@@ -392,6 +448,8 @@ static int print_answer(const struct order *order, const json_t *answer, struct 
 
 	if (str_equal(order->verb, "windows"))
 		return print_windows(json_object_get(first, "windows"), err);
+	if (str_equal(order->verb, "tree"))
+		print_elements(json_object_get(first, "elements"));
 	if (str_equal(order->verb, "size") && !order->count)
 		printf("%lldx%lld\n", (long long)json_integer_value(json_object_get(answer, "width")),
 		       (long long)json_integer_value(json_object_get(answer, "height")));
@@ -451,23 +509,26 @@ const struct cli_command cli_desktop = {
 	.name = "desktop",
 	.operands = "SANDBOX ACTION [ARGUMENT]...",
 	.summary = "Look at the screen of a sandbox, click and type",
-	.details = "actions:\n"
-		   "  screenshot [FILE]               a picture of the screen (PNG, or by the ending of FILE)\n"
-		   "  click [X Y]                     where the pointer is, or there (--button, --count, --keys)\n"
-		   "  move X Y, drag X0 Y0 X1 Y1      the pointer\n"
-		   "  scroll up|down|left|right [X Y] the wheel (--count notches)\n"
-		   "  type TEXT, key KEYS             text in any script; \"Return\", \"ctrl+s\", \"alt+F4\"\n"
-		   "  wait [SECONDS]                  nothing, for a second\n"
-		   "  clipboard [TEXT]                show it, or set it\n"
-		   "  windows, focus ID, close ID     the windows of the screen\n"
-		   "  size [WxH]                      show the size, or change it\n"
-		   "  open [URL]                      in the browser of the sandbox\n"
-		   "  view [control]                  a link to the live view; with control, to take over too\n"
-		   "  control [release]               who has taken over; give the desktop back\n"
-		   "  record [SECONDS], recordings    record the screen until Ctrl-C; list recordings\n"
-		   "  act JSON|-                      a list of actions, or a whole request (docs/desktop.md)\n"
-		   "\n"
-		   "The sandbox needs a desktop: husk create -t desktop --memory 2G\n",
+	.details =
+		"actions:\n"
+		"  screenshot [FILE]               a picture of the screen (PNG, or by the ending of FILE)\n"
+		"  click [X Y|ELEMENT]             where the pointer is, there, or on an element by its id or name\n"
+		"                                  (--button, --count, --keys)\n"
+		"  move X Y, drag X0 Y0 X1 Y1      the pointer\n"
+		"  scroll up|down|left|right [X Y] the wheel (--count notches)\n"
+		"  type TEXT, key KEYS             text in any script; \"Return\", \"ctrl+s\", \"alt+F4\"\n"
+		"  wait [SECONDS]                  nothing, for a second\n"
+		"  clipboard [TEXT]                show it, or set it\n"
+		"  windows, focus ID, close ID     the windows of the screen\n"
+		"  tree [WINDOW]                   the elements on the screen: id, role, name, size and place, states\n"
+		"  size [WxH]                      show the size, or change it\n"
+		"  open [URL]                      in the browser of the sandbox\n"
+		"  view [control]                  a link to the live view; with control, to take over too\n"
+		"  control [release]               who has taken over; give the desktop back\n"
+		"  record [SECONDS], recordings    record the screen until Ctrl-C; list recordings\n"
+		"  act JSON|-                      a list of actions, or a whole request (docs/desktop.md)\n"
+		"\n"
+		"The sandbox needs a desktop: husk create -t desktop --memory 2G\n",
 	.groups = { { desktop_options, 0 } },
 	.arguments_size = sizeof(struct desktop_arguments),
 	.min = 2,

@@ -18,6 +18,8 @@ static const char *const mode_names[] = { "off", "allow", "open", NULL };
 
 #define RULE_HELP "a host (example.com, *.example.com:8443) or address range (10.1.2.0/24:5432)"
 #define TRUST_HELP "certificates that its programs trust besides their own, PEM; none: no others (HUSK_TRUST)"
+#define HOLD_HELP                                                                                                      \
+	"requests to HOST that change something are answered 202 and kept until husk effects or promote sends them"
 #define SECRET_HELP "for requests to HOST only; inside NAME is a placeholder. NAME@HOST passes your own value on"
 
 /* ---- from options to a policy ---- */
@@ -98,6 +100,8 @@ int egress_read(const struct egress_arguments *arguments, struct egress_given *o
 		.mode = arguments->mode                   ? arguments->mode
 			: arguments->allow.count || count ? "allow"
 							  : NULL,
+		.hold = arguments->hold.items,
+		.hold_count = arguments->hold.count,
 		.allow = arguments->allow.items,
 		.allow_count = arguments->allow.count,
 		.secrets = out->secrets,
@@ -108,7 +112,7 @@ int egress_read(const struct egress_arguments *arguments, struct egress_given *o
 		.trust = out->trust,
 	};
 	out->any = arguments->mode || arguments->allow.count || count || arguments->bytes || arguments->rate ||
-		   arguments->connections || arguments->trust;
+		   arguments->connections || arguments->trust || arguments->hold.count;
 	return 0;
 }
 
@@ -142,7 +146,7 @@ json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms, co
 
 struct show_arguments {
 	struct egress_arguments change;
-	struct string_list remove;
+	struct string_list remove, release;
 	bool log;
 	int64_t limit;
 };
@@ -154,6 +158,9 @@ static const struct option_spec show_options[] = {
 	OPTION(0, "remove", OPTION_STRINGS, struct show_arguments, remove, "RULE", "take a rule away"),
 	OPTION(0, "secret", OPTION_STRINGS, struct show_arguments, change.secrets, "NAME=VALUE@HOST",
 	       "add or change a secret"),
+	OPTION(0, "hold", OPTION_STRINGS, struct show_arguments, change.hold, "HOST", HOLD_HELP),
+	OPTION(0, "release", OPTION_STRINGS, struct show_arguments, release, "HOST",
+	       "requests to HOST are sent at once again; those that are held stay held"),
 	OPTION(0, "net-bytes", OPTION_SIZE, struct show_arguments, change.bytes, "SIZE",
 	       "limit on bytes, both ways, in its life", .min = KIBIBYTE, .max = EXBIBYTE),
 	OPTION(0, "net-rate", OPTION_SIZE, struct show_arguments, change.rate, "SIZE", "limit on bytes a second",
@@ -170,13 +177,14 @@ static const struct option_spec show_options[] = {
 /* The current policy with the change applied. Strings are borrowed from both. */
 struct merged {
 	struct husk_egress egress;
-	const char **allow;
+	const char **allow, **hold;
 	struct husk_secret *secrets;
 };
 
 static void merged_free(struct merged *merged)
 {
 	free(merged->allow);
+	free(merged->hold);
 	free(merged->secrets);
 }
 
@@ -214,6 +222,29 @@ static int merge_rules(const struct show_arguments *arguments, const struct husk
 	return 0;
 }
 
+static int merge_holds(const struct show_arguments *arguments, const struct husk_egress *old, struct merged *out,
+		       struct husk_error *err)
+{
+	cleanup_free bool *seen = calloc(arguments->release.count + 1, sizeof(*seen));
+	size_t count = 0;
+
+	out->hold = calloc(old->hold_count + arguments->change.hold.count + 1, sizeof(*out->hold));
+	if (!out->hold || !seen)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < old->hold_count && !arguments->change.mode; i++)
+		if (!listed(&arguments->release, old->hold[i], seen))
+			out->hold[count++] = old->hold[i];
+	for (size_t i = 0; i < arguments->release.count; i++)
+		if (!seen[i])
+			return husk_fail(err, HUSK_NOT_FOUND, "--release: '%s' is not held",
+					 arguments->release.items[i]);
+	for (size_t i = 0; i < arguments->change.hold.count; i++)
+		out->hold[count++] = arguments->change.hold.items[i];
+	out->egress.hold = out->hold;
+	out->egress.hold_count = count;
+	return 0;
+}
+
 /* A new secret replaces the one with its name. */
 static int merge_secrets(const struct egress_given *given, const struct husk_egress *old, struct merged *out,
 			 struct husk_error *err)
@@ -242,10 +273,10 @@ static int change(struct cli *cli, const char *sandbox, const struct show_argume
 {
 	cleanup(egress_given_free) struct egress_given given = { 0 };
 	cleanup(merged_free) struct merged merged = { .egress = *old };
-	bool adds = arguments->change.allow.count || arguments->change.secrets.count;
+	bool adds = arguments->change.allow.count || arguments->change.secrets.count || arguments->change.hold.count;
 
 	if (egress_read(&arguments->change, &given, err) < 0 || merge_rules(arguments, old, &merged, err) < 0 ||
-	    merge_secrets(&given, old, &merged, err) < 0)
+	    merge_holds(arguments, old, &merged, err) < 0 || merge_secrets(&given, old, &merged, err) < 0)
 		return -1;
 	if (arguments->change.mode)
 		merged.egress.mode = arguments->change.mode;
@@ -314,6 +345,8 @@ static void print_policy(const struct husk_egress *egress)
 			printf(" %s", egress->secrets[i].hosts[k]);
 		putchar('\n');
 	}
+	for (size_t i = 0; i < egress->hold_count; i++)
+		printf("hold    %s\n", egress->hold[i]);
 	print_trust(egress->trust);
 	print_limit("bytes  ", egress->limit_bytes, " in its life");
 	print_limit("rate   ", egress->limit_rate, " a second");
@@ -410,7 +443,8 @@ static int egress_run(struct cli *cli, void *data, int argc, char **argv, struct
 	const struct show_arguments *arguments = data;
 	const struct egress_arguments *asked = &arguments->change;
 	bool changes = asked->mode || asked->allow.count || asked->secrets.count || arguments->remove.count ||
-		       asked->bytes || asked->rate || asked->connections || asked->trust;
+		       asked->bytes || asked->rate || asked->connections || asked->trust || asked->hold.count ||
+		       arguments->release.count;
 
 	(void)argc;
 	if (changes) {
@@ -446,6 +480,7 @@ const struct option_spec egress_options[] = {
 	       .choices = mode_names),
 	OPTION(0, "allow", OPTION_STRINGS, struct egress_arguments, allow, "RULE", RULE_HELP "; may be repeated"),
 	OPTION(0, "secret", OPTION_STRINGS, struct egress_arguments, secrets, "NAME=VALUE@HOST", SECRET_HELP),
+	OPTION(0, "hold", OPTION_STRINGS, struct egress_arguments, hold, "HOST", HOLD_HELP),
 	OPTION(0, "net-bytes", OPTION_SIZE, struct egress_arguments, bytes, "SIZE",
 	       "limit on bytes, both ways, in its life", .min = KIBIBYTE, .max = EXBIBYTE),
 	OPTION(0, "net-rate", OPTION_SIZE, struct egress_arguments, rate, "SIZE", "limit on bytes a second",

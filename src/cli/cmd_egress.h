@@ -8,7 +8,7 @@
 
 struct egress_arguments {
 	const char *mode;
-	struct string_list allow, secrets;
+	struct string_list allow, secrets, hold;
 	uint64_t bytes, rate;
 	int64_t connections;
 	const char *trust;

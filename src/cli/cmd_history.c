@@ -46,6 +46,10 @@ static int tell_rewound(const struct husk_rewound *rewound, struct husk_error *e
 	if (!document)
 		return husk_fail_memory(err);
 	printf("%lld\n", (long long)rewound->number);
+	for (size_t i = 0; rewound->effects && rewound->effects[i]; i++)
+		output_note("effect %lld dropped: %s %s was held, and is not sent",
+			    (long long)rewound->effects[i]->number, rewound->effects[i]->method,
+			    rewound->effects[i]->url);
 	for (size_t i = 0; i < json_array_size(lines); i++)
 		output_note("not undone: %s", json_string_value(json_array_get(lines, i)));
 	return 0;
@@ -81,6 +85,22 @@ static const struct option_spec promote_options[] = {
 	{ 0 },
 };
 
+/* What became of the effects that were held. */
+static void tell_effects(const struct husk_promoted *promoted)
+{
+	for (size_t i = 0; promoted->effects && promoted->effects[i]; i++) {
+		const struct husk_effect *effect = promoted->effects[i];
+
+		if (effect->status)
+			output_note("effect %lld sent: %s %s, answered %d", (long long)effect->number, effect->method,
+				    effect->url, effect->status);
+		else
+			output_note("effect %lld is %s: %s %s: %s (husk effects %s)", (long long)effect->number,
+				    effect->state, effect->method, effect->url, effect->detail ? effect->detail : "",
+				    promoted->sandbox);
+	}
+}
+
 static int promote_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
 	const struct promote_arguments *arguments = data;
@@ -99,6 +119,7 @@ static int promote_run(struct cli *cli, void *data, int argc, char **argv, struc
 	printf("%s\n", promoted->sandbox);
 	for (size_t i = 0; promoted->ended[i]; i++)
 		output_note("%s has ended", promoted->ended[i]);
+	tell_effects(promoted);
 	return 0;
 }
 
@@ -114,12 +135,22 @@ static const struct option_spec history_options[] = {
 	{ 0 },
 };
 
+/* What ran after each checkpoint, and what had left before it, if there is one that was taken for a call. */
+static bool has_calls(struct husk_checkpoint *const *list)
+{
+	for (size_t i = 0; list[i]; i++)
+		if (list[i]->ran)
+			return true;
+	return false;
+}
+
 static int history_table(struct husk_checkpoint *const *list, struct husk_error *err)
 {
-	static const char *const heading[] = { " ", "N", "LABEL", "AFTER", "AGE", "SIZE" };
+	static const char *const heading[] = { " ", "N", "LABEL", "AFTER", "AGE", "SIZE", "SENT", "BEFORE" };
+	bool calls = has_calls(list);
 	cleanup_table struct table table;
 
-	table_begin(&table, heading, ARRAY_SIZE(heading));
+	table_begin(&table, heading, ARRAY_SIZE(heading) - (calls ? 0 : 2));
 	for (size_t i = 0; list[i]; i++) {
 		table_cell(&table, list[i]->current ? "*" : " ");
 		table_cellf(&table, "%lld", (long long)list[i]->number);
@@ -130,6 +161,12 @@ static int history_table(struct husk_checkpoint *const *list, struct husk_error 
 			table_cell(&table, NULL);
 		table_age(&table, list[i]->created_ms);
 		table_size(&table, list[i]->bytes);
+		if (calls && list[i]->sent)
+			table_size(&table, list[i]->sent);
+		else if (calls)
+			table_cell(&table, NULL);
+		if (calls)
+			table_cell(&table, list[i]->ran);
 	}
 	return table_print(&table, err);
 }
@@ -184,7 +221,9 @@ const struct cli_command cli_promote = {
 		   "of the fork.\n"
 		   "The fork and the other forks of the parent end. The state that the parent had is lost, unless it "
 		   "has a\n"
-		   "checkpoint (husk checkpoint). Prints the id of the parent.\n",
+		   "checkpoint (husk checkpoint). Requests that the fork holds (--hold) are sent in order. Prints the "
+		   "id of "
+		   "the parent.\n",
 	.groups = { { promote_options, 0 } },
 	.arguments_size = sizeof(struct promote_arguments),
 	.min = 1,

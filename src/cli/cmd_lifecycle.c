@@ -1,5 +1,5 @@
 /*
- * Commands for existing sandboxes: rm, fork, hibernate, wake, pause, resume, extend. Each is one call of libhusk with a
+ * Commands for existing sandboxes: rm, fork, hibernate, wake, pause, resume, extend, resize. Each is one call of libhusk with a
  * progress line. An interrupted fork leaves no children behind.
  */
 #include <pthread.h>
@@ -39,6 +39,12 @@ static int wake_run(struct cli *cli, void *data, int argc, char **argv, struct h
 {
 	(void)data, (void)argc;
 	return lifecycle(cli, argv[0], "waking", husk_wake, err);
+}
+
+static int reboot_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)data, (void)argc;
+	return lifecycle(cli, argv[0], "rebooting", husk_reboot, err);
 }
 
 static int pause_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
@@ -92,6 +98,39 @@ static int extend_run(struct cli *cli, void *data, int argc, char **argv, struct
 	}
 	time_format(expires_ms, when);
 	puts(when);
+	return 0;
+}
+
+/* ---- resize ---- */
+
+struct resize_arguments {
+	uint64_t memory_bytes;
+	uint32_t cpu_milli;
+};
+
+static const struct option_spec resize_options[] = {
+	OPTION(0, "memory", OPTION_SIZE, struct resize_arguments, memory_bytes, "SIZE", "memory limit",
+	       .min = 64 * MEBIBYTE, .max = TEBIBYTE),
+	OPTION(0, "cpus", OPTION_CPUS, struct resize_arguments, cpu_milli, "N", "CPU limit, may be a fraction",
+	       .min = 50, .max = 1024000),
+	{ 0 },
+};
+
+static int resize_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	const struct resize_arguments *arguments = data;
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+
+	(void)argc;
+	if (!arguments->memory_bytes && !arguments->cpu_milli)
+		return husk_fail(err, HUSK_INVALID, "resize needs a limit, as in husk resize %s --memory 2G --cpus 4",
+				 argv[0]);
+	if (husk_resize(cli->husk, argv[0], arguments->cpu_milli, arguments->memory_bytes, err) < 0 ||
+	    husk_inspect(cli->husk, argv[0], &sandbox, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_sandbox(sandbox), err);
+	puts(sandbox->id);
 	return 0;
 }
 
@@ -284,6 +323,15 @@ const struct cli_command cli_wake = {
 	.run = wake_run,
 };
 
+const struct cli_command cli_reboot = {
+	.name = "reboot",
+	.operands = "SANDBOX",
+	.summary = "Start a sandbox anew with its files; its processes and memory are gone",
+	.min = 1,
+	.max = 1,
+	.run = reboot_run,
+};
+
 const struct cli_command cli_pause = {
 	.name = "pause",
 	.operands = "SANDBOX",
@@ -311,6 +359,17 @@ const struct cli_command cli_extend = {
 	.min = 1,
 	.max = 2,
 	.run = extend_run,
+};
+
+const struct cli_command cli_resize = {
+	.name = "resize",
+	.operands = "SANDBOX",
+	.summary = "Give a sandbox other limits of memory and processors",
+	.groups = { { resize_options, 0 } },
+	.arguments_size = sizeof(struct resize_arguments),
+	.min = 1,
+	.max = 1,
+	.run = resize_run,
 };
 
 const struct cli_command cli_rm = {

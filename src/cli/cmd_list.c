@@ -137,6 +137,7 @@ static void inspect_print(const struct husk_sandbox *sandbox)
 	print_time("expires", sandbox->expires_ms);
 	print_field("persistent", sandbox->persistent ? "yes" : NULL);
 	print_field("on expiry", str_equal(sandbox->on_expiry, "hibernate") ? "hibernates" : NULL);
+	print_field("checkpoints", str_equal(sandbox->checkpoints, "each-call") ? "before each call" : NULL);
 	print_time("ended", sandbox->ended_ms);
 	if (sandbox->idle_seconds)
 		printf("%-12s hibernates after %" PRId64 " s without a call\n", "idle", sandbox->idle_seconds);
@@ -146,8 +147,9 @@ static void inspect_print(const struct husk_sandbox *sandbox)
 	print_field("egress", sandbox->egress_mode);
 	for (size_t i = 0; i < sandbox->mount_count; i++) {
 		const struct husk_mount *mount = &sandbox->mounts[i];
-		cleanup_free char *text =
-			str_format("%s at %s%s", mount->volume, mount->path, mount->read_only ? ", read-only" : "");
+		cleanup_free char *text = str_format("%s%s%s at %s%s", mount->volume, mount->subpath ? "/" : "",
+						     mount->subpath ? mount->subpath : "", mount->path,
+						     mount->read_only ? ", read-only" : "");
 		print_field("volume", text);
 	}
 	for (size_t i = 0; i < sandbox->metadata_count; i++) {

@@ -204,7 +204,7 @@ int template_ensure(struct cli *cli, const char *name, const char *isolation, st
 }
 
 struct build_arguments {
-	const char *name, *tar, *rootfs, *image, *reference, *isolation;
+	const char *dockerfile, *name, *tar, *rootfs, *image, *reference, *isolation;
 	bool force;
 };
 
@@ -214,6 +214,8 @@ static const struct option_spec build_options[] = {
 	       "from a root filesystem in a directory"),
 	OPTION(0, "image", OPTION_STRING, struct build_arguments, image, "PATH",
 	       "from a container image: an OCI layout, a tar of one, or what docker saved"),
+	OPTION(0, "dockerfile", OPTION_STRING, struct build_arguments, dockerfile, "FILE",
+	       "from a Dockerfile; its directory is the context (husk build has more options)"),
 	OPTION(0, "ref", OPTION_STRING, struct build_arguments, reference, "REF",
 	       "which image, when PATH holds several"),
 	OPTION(0, "name", OPTION_STRING, struct build_arguments, name, "NAME",
@@ -263,7 +265,7 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	const char *given = arguments->tar ? arguments->tar : arguments->rootfs ? arguments->rootfs : arguments->image;
 	const char *called = arguments->name ? arguments->name : argc > 0 ? argv[0] : NULL;
 
-	if ((!given && argc == 0) ||
+	if ((!given && !arguments->dockerfile && argc == 0) ||
 	    (arguments->tar != NULL) + (arguments->rootfs != NULL) + (arguments->image != NULL) > 1)
 		return husk_fail(err, HUSK_INVALID,
 				 "template build needs one of NAME, DIR, --tar FILE, --rootfs DIR and --image PATH");
@@ -274,6 +276,9 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	if (!called)
 		return husk_fail(err, HUSK_INVALID,
 				 "--name is needed: a root filesystem does not say what it is called");
+	if (arguments->dockerfile)
+		return given ? husk_fail(err, HUSK_INVALID, "--dockerfile goes without --tar, --rootfs and --image")
+			     : build_dockerfile(cli, called, arguments->dockerfile, arguments->isolation, err);
 	/* A server finds its own definitions; a local directory does not exist there. */
 	bool theirs = husk_url(cli->husk) && !given && !is_definition(argv[0]);
 	if (!given && !theirs && resolve_definition(argv[0], &directory, &name, err) < 0)

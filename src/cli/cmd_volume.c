@@ -7,9 +7,6 @@
 #include "cli/cli.h"
 #include "cli/interrupt.h"
 
-#define MEBIBYTE (INT64_C(1) << 20)
-#define TEBIBYTE (INT64_C(1) << 40)
-
 struct volume_arguments {
 	uint64_t size;
 };

@@ -6,8 +6,6 @@
 #include "cli/interrupt.h"
 
 #define LEFT_OUT_SHOWN 10
-#define MEBIBYTE (INT64_C(1) << 20)
-#define TEBIBYTE (INT64_C(1) << 40)
 
 const struct option_spec workspace_options[] = {
 	OPTION(0, "workspace", OPTION_STRING, struct workspace_arguments, workspace, "DIR[:/PATH]",
@@ -176,8 +174,9 @@ struct merge_command {
 };
 
 static const struct option_spec merge_own_options[] = {
-	OPTION(0, "base", OPTION_STRING, struct merge_command, base, "SANDBOX",
-	       "the common version (the sandbox that both were forked from, or else the template)"),
+	OPTION(0, "base", OPTION_STRING, struct merge_command, base, "STATE",
+	       "the common version: a sandbox, SANDBOX@NUMBER, a snapshot or a template; the state at the fork unless "
+	       "given"),
 	OPTION(0, "path", OPTION_STRING, struct merge_command, path, "PATH", "only this path, and what is below"),
 	{ 0 },
 };

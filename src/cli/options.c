@@ -10,8 +10,6 @@
 #include "cli/alias.h"
 #include "cli/output.h"
 
-#define MEBIBYTE (UINT64_C(1) << 20)
-
 /* ---- values ---- */
 
 /* "1.5" to 1500; *end is what follows. Up to three decimals: finer is noise for CPUs and for milliseconds. */

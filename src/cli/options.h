@@ -11,6 +11,10 @@
 #include "base/base.h"
 #include "husk.h"
 
+/* For the ranges of sizes. */
+#define MEBIBYTE (INT64_C(1) << 20)
+#define TEBIBYTE (INT64_C(1) << 40)
+
 enum option_kind {
 	OPTION_FLAG = 1,     /* bool */
 	OPTION_STRING,       /* const char * */

@@ -33,6 +33,7 @@ struct pair {
 	const char *sandbox;
 	const char *base; /* the sandbox that it is compared with; NULL: its template, or with `root` its workspace */
 	const char *root; /* paths are relative to this one; NULL: they are absolute */
+	struct patch_stat *stat; /* counts lines instead of printing them; NULL: prints */
 };
 
 static int read_old(const struct pair *pair, const char *path, struct copy *copy, struct husk_error *err)
@@ -88,6 +89,22 @@ static int run_diff(const char *directory, const char *old_label, const char *ne
 				   .timeout_ms = DIFF_MS };
 
 	return command_run(&command, err);
+}
+
+/* The lines of a unified diff that begin with + or -, after its two lines of names. */
+static void count_lines(const char *text, size_t size, struct patch_stat *stat)
+{
+	const char *end = text + size;
+	bool inside = false;
+
+	stat->binary = size >= 6 && strncmp(text, "Binary", 6) == 0;
+	for (const char *line = text; line < end && !stat->binary;) {
+		const char *stop = memchr(line, '\n', (size_t)(end - line));
+		inside |= *line == '@';
+		stat->added += inside && *line == '+';
+		stat->removed += inside && *line == '-';
+		line = stop ? stop + 1 : end;
+	}
 }
 
 static void put(const char *text, size_t size)
@@ -173,6 +190,10 @@ static int print_text(const struct pair *pair, const struct husk_change *change,
 	int right = left < 0 ? -1 : copy_side(pair, false, path, is, new, err);
 	if (right < 0)
 		return -1;
+	if (pair->stat && (left == 0 || right == 0)) {
+		pair->stat->binary = true;
+		return 0;
+	}
 	if (left == 0 || right == 0) {
 		output_note("%s is %slarger than %u bytes, and not shown", path, pair->root ? "not text, or " : "",
 			    TEXT_MAX);
@@ -180,7 +201,10 @@ static int print_text(const struct pair *pair, const struct husk_change *change,
 	}
 	if (run_diff(directory, was ? a : "/dev/null", is ? b : "/dev/null", &out, err) < 0)
 		return -1;
-	put(out.data ? out.data : "", out.size);
+	if (pair->stat)
+		count_lines(out.data ? out.data : "", out.size, pair->stat);
+	else
+		put(out.data ? out.data : "", out.size);
 	return 0;
 }
 
@@ -200,6 +224,20 @@ static int print_change(const struct pair *pair, char *line, const struct husk_c
 		return 0;
 	if (err)
 		*err = why;
+	return -1;
+}
+
+int patch_count(struct husk *husk, const char *sandbox, const char *base, const struct husk_change *change,
+		struct patch_stat *out, struct husk_error *err)
+{
+	const struct pair pair = { .husk = husk, .sandbox = sandbox, .base = base, .stat = out };
+	struct husk_error why = { 0 };
+
+	*out = (struct patch_stat){ 0 };
+	if (change->file.type != HUSK_FILE || print_text(&pair, change, &why) == 0 || why.code == HUSK_NOT_FOUND ||
+	    why.code == HUSK_INVALID)
+		return 0;
+	*err = why;
 	return -1;
 }
 

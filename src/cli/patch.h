@@ -13,4 +13,12 @@ int patch_print(struct husk *husk, const char *sandbox, const char *base, const 
 int patch_print_workspace(struct husk *husk, const char *sandbox, const char *root, const struct husk_change *change,
 			  struct husk_error *err);
 
+struct patch_stat {
+	size_t added, removed; /* lines */
+	bool binary;           /* not text, or too large to compare as text */
+};
+/* How many lines patch_print would show as added and removed. */
+int patch_count(struct husk *husk, const char *sandbox, const char *base, const struct husk_change *change,
+		struct patch_stat *out, struct husk_error *err);
+
 #endif

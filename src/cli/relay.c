@@ -36,6 +36,9 @@ const struct option_spec process_options[] = {
 	OPTION(0, "timeout", OPTION_MILLISECONDS, struct process_arguments, timeout_ms, "TIME",
 	       "kill it and what it started after this long; exit status 124", .min = 1,
 	       .max = INT64_C(365) * 86400000),
+	OPTION(0, "keep-output", OPTION_SIZE, struct process_arguments, keep_output, "SIZE",
+	       "how much of each output stream husk attach can show later (1M); beyond 1M it takes the sandbox's disk",
+	       .min = 1, .max = INT64_C(1) << 40),
 	{ 0 },
 };
 
@@ -315,6 +318,7 @@ int relay_exec_options(const struct cli *cli, const char *sandbox, struct proces
 		.cwd = arguments->cwd,
 		.user = arguments->user,
 		.timeout_ms = arguments->timeout_ms,
+		.keep_output = arguments->keep_output,
 		.keep_stdin = arguments->interactive,
 		.detach = arguments->detach,
 	};

@@ -13,7 +13,7 @@ struct process_arguments {
 	bool detach; /* nobody follows it */
 	bool image;  /* without a command, use the command of the container image */
 	const char *shell, *cwd, *user;
-	int64_t timeout_ms;
+	int64_t timeout_ms, keep_output;
 };
 extern const struct option_spec process_options[];
 

@@ -4,7 +4,9 @@
  */
 #include "engine/engine.h"
 #include "instance/contact.h"
+#include "instance/create.h"
 #include "instance/egress_policy.h"
+#include "instance/moments.h"
 #include "instance/recover.h"
 #include "instance/view.h"
 #include "wire/wire.h"
@@ -87,6 +89,8 @@ int husk_kill(struct husk *husk, const char *sandbox, struct husk_error *err)
 		result = lost ? supervisor_force(husk, row->id, "killed", &why) : end_again(husk, row->id, &why);
 	}
 	catalog_sandbox_free(row);
+	if (result == 0)
+		moments_prune(husk, NULL);
 	/* GONE says that the sandbox has ended, which it has not. */
 	return result < 0 ? husk_fail(err, why.code == HUSK_GONE ? HUSK_TIMEOUT : why.code, "%s", why.message) : 0;
 }
@@ -172,4 +176,27 @@ int husk_hibernate(struct husk *husk, const char *sandbox, struct husk_error *er
 	if (asleep)
 		return husk_fail(err, HUSK_CONFLICT, "sandbox %s is hibernated already", sandbox);
 	return husk_call(husk, sandbox, METHOD_SANDBOX_HIBERNATE, NULL, NULL, err);
+}
+
+/* By way of a hibernation: a kill in the middle leaves the sandbox hibernated, with everything that it had. */
+int husk_reboot(struct husk *husk, const char *sandbox, struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_act(husk->remote, sandbox, "reboot", err);
+	struct catalog_sandbox *row = NULL;
+
+	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	cleanup_free char *id = strdup(row->id);
+	bool asleep = row->state == CATALOG_HIBERNATED;
+	catalog_sandbox_free(row);
+	if (!id)
+		return husk_fail_memory(err);
+	if (!asleep && husk_hibernate(husk, id, err) < 0)
+		return -1;
+	if (sandbox_reboot(husk, id, err) == 0)
+		return 0;
+	if (!asleep)
+		husk_wake(husk, id, NULL); /* it goes on as if nothing had been asked */
+	return husk_wrap(err, "cannot reboot sandbox %s", id);
 }

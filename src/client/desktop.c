@@ -139,8 +139,8 @@ static json_t *request_of(const char *text, const char *id, struct husk_error *e
 
 static bool is_input(const json_t *action)
 {
-	static const char *const harmless[] = { "screenshot", "zoom",          "cursor_position",
-						"wait",       "get_clipboard", "windows" };
+	static const char *const harmless[] = { "screenshot", "zoom", "cursor_position", "wait", "get_clipboard",
+						"windows",    "tree" };
 	const char *name = lines_text(action, "action");
 
 	for (size_t i = 0; i < ARRAY_SIZE(harmless); i++)

@@ -180,7 +180,7 @@ static int by_time(const void *a, const void *b)
 int husk_recording_list(struct husk *husk, const char *sandbox, struct husk_recording ***out, struct husk_error *err)
 {
 	if (husk->remote)
-		return remote_refuse(husk->remote, "the list of recordings", "GET …/desktop/recordings", err);
+		return remote_recording_list(husk->remote, sandbox, out, err);
 	cleanup_free char *root = find_root(husk, sandbox, err);
 	cleanup(list_cleanup) struct husk_recording **list = calloc(RECORDINGS_MAX + 1, sizeof(*list));
 	cleanup_dir DIR *dir = root ? opendir(root) : NULL;
@@ -207,7 +207,7 @@ int husk_recording_stop(struct husk *husk, const char *sandbox, const char *id, 
 			struct husk_error *err)
 {
 	if (husk->remote)
-		return remote_refuse(husk->remote, "stopping a recording", "POST …/desktop/recordings/{id}/stop", err);
+		return remote_recording_stop(husk->remote, sandbox, id, out, err);
 	cleanup_free char *directory = find(husk, sandbox, id, err);
 	cleanup_free char *stop = directory ? str_format("%s/stop", directory) : NULL;
 	cleanup_free char *screen = directory ? str_format("%s/screen", directory) : NULL;
@@ -230,7 +230,7 @@ int husk_recording_stop(struct husk *husk, const char *sandbox, const char *id, 
 int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id, struct husk_error *err)
 {
 	if (husk->remote)
-		return remote_refuse(husk->remote, "removing a recording", "DELETE …/desktop/recordings/{id}", err);
+		return remote_recording_remove(husk->remote, sandbox, id, err);
 	cleanup_free char *directory = find(husk, sandbox, id, err);
 	cleanup_free char *screen = directory ? str_format("%s/screen", directory) : NULL;
 

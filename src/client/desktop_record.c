@@ -32,6 +32,9 @@
 
 struct husk_recorder {
 	struct husk_recording about;
+	/* Of a server's: it is the server that records. */
+	struct remote *remote;
+	char *sandbox;
 	char *directory;
 	int guest, screen;
 	int64_t begun_ms, max_ms;
@@ -52,6 +55,7 @@ void husk_recorder_free(struct husk_recorder *recorder)
 	free(recorder->about.id);
 	free(recorder->about.reason);
 	free(recorder->directory);
+	free(recorder->sandbox);
 	free(recorder);
 }
 
@@ -128,8 +132,6 @@ static int dial(struct husk *husk, const char *sandbox, struct husk_error *err)
 int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
 		       struct husk_recorder **out, struct husk_error *err)
 {
-	if (husk->remote)
-		return remote_refuse(husk->remote, "recording", "POST …/desktop/recordings", err);
 	cleanup_recorder struct husk_recorder *recorder = calloc(1, sizeof(*recorder));
 	cleanup_free char *id = NULL;
 	struct rfb_hello hello;
@@ -137,6 +139,16 @@ int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk
 	if (!recorder)
 		return husk_fail_memory(err);
 	recorder->guest = recorder->screen = -1;
+	if (husk->remote) {
+		recorder->remote = husk->remote;
+		recorder->sandbox = strdup(sandbox);
+		if (!recorder->sandbox)
+			return husk_fail_memory(err);
+		if (remote_recording_begin(husk->remote, sandbox, options, &recorder->about.id, err) < 0)
+			return -1;
+		*out = steal_pointer(recorder);
+		return 0;
+	}
 	if (check_options(options, recorder, err) < 0 || recording_sandbox(husk, sandbox, &id, err) < 0 ||
 	    (recorder->guest = dial(husk, id, err)) < 0 ||
 	    rfb_client_open(recorder->guest, HANDSHAKE_MS, &hello, err) < 0 ||
@@ -189,6 +201,8 @@ static const char *record_until(struct husk_recorder *recorder, int64_t until_ms
 
 int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err)
 {
+	if (recorder->remote)
+		return remote_recording_wait(recorder->remote, recorder->sandbox, recorder->about.id, err);
 	cleanup_free char *piece = malloc(PIECE), *stop = str_format("%s/stop", recorder->directory);
 	const char *reason = NULL;
 	bool first = true;

@@ -1,6 +1,6 @@
 /*
- * husk_diff: the files of a sandbox against its template, or against another sandbox of the same template. The agents of both
- * list what differs from the template; this file puts the two lists together. A file that both have is the same if nothing
+ * husk_diff: the files of one state against those of another: sandboxes, checkpoints, snapshots (moment.c) or their template. The
+ * agents of both list what differs from the template; this file puts the two lists together. A file that both have is the same if nothing
  * has touched it since the two were one machine (inode and time of its last change), and is compared byte by byte otherwise.
  *
  *     base            sandbox         in the result
@@ -116,8 +116,9 @@ static void result_free(struct result *result)
 }
 #define cleanup_result cleanup(result_free)
 
-/* Takes the file, unless it fails. */
-static int result_add(struct result *result, enum husk_change_kind kind, struct husk_file *file, struct husk_error *err)
+/* Takes the file, and `before` (NULL: not known), unless it fails. */
+static int result_add(struct result *result, enum husk_change_kind kind, struct husk_file *file,
+		      struct husk_file *before, struct husk_error *err)
 {
 	struct husk_change *change = calloc(1, sizeof(*change));
 
@@ -125,6 +126,10 @@ static int result_add(struct result *result, enum husk_change_kind kind, struct 
 		return husk_fail_memory(err);
 	*change = (struct husk_change){ .kind = kind, .file = *file };
 	*file = (struct husk_file){ 0 };
+	if (kind == HUSK_CHANGED && before) {
+		change->before = *before;
+		*before = (struct husk_file){ 0 };
+	}
 	result->list[result->count++] = change;
 	return 0;
 }
@@ -147,12 +152,12 @@ static int add_of_base(struct result *result, struct listed *old, const struct l
 	if (old->change.kind == HUSK_REMOVED && below)
 		return 0;
 	if (old->change.kind == HUSK_ADDED || below)
-		return result_add(result, HUSK_REMOVED, file, err);
+		return result_add(result, HUSK_REMOVED, file, NULL, err);
 	if (old->change.kind == HUSK_REMOVED)
-		return result_add(result, HUSK_ADDED, file, err);
+		return result_add(result, HUSK_ADDED, file, NULL, err);
 	if (husk_file_stat(side->husk, side->sandbox, file->path, false, &now, err) < 0)
 		return -1;
-	int status = result_add(result, HUSK_CHANGED, &now, err);
+	int status = result_add(result, HUSK_CHANGED, &now, file, err);
 	husk_file_free(&now);
 	return status;
 }
@@ -164,11 +169,12 @@ static int add_of_both(struct result *result, const struct listing *base, struct
 
 	if (was && is) {
 		int same = same_entry(base, old, side, new, err);
-		return same == 0 ? result_add(result, HUSK_CHANGED, &new->change.file, err) : MIN(same, 0);
+		return same == 0 ? result_add(result, HUSK_CHANGED, &new->change.file, &old->change.file, err)
+				 : MIN(same, 0);
 	}
 	if (was)
-		return result_add(result, HUSK_REMOVED, &old->change.file, err);
-	return is ? result_add(result, HUSK_ADDED, &new->change.file, err) : 0;
+		return result_add(result, HUSK_REMOVED, &old->change.file, NULL, err);
+	return is ? result_add(result, HUSK_ADDED, &new->change.file, NULL, err) : 0;
 }
 
 /* The directory that was removed last on a side, as the two lists are walked. */
@@ -199,9 +205,9 @@ static int merge(struct listing *base, struct listing *side, struct result *resu
 		else if (order == 0)
 			status = add_of_both(result, base, old, side, new, err);
 		else if (!is_below(new->change.file.path, gone_base))
-			status = result_add(result, new->change.kind, &new->change.file, err);
+			status = result_add(result, new->change.kind, &new->change.file, &new->change.before, err);
 		else if (new->change.kind != HUSK_REMOVED)
-			status = result_add(result, HUSK_ADDED, &new->change.file, err);
+			status = result_add(result, HUSK_ADDED, &new->change.file, NULL, err);
 	}
 	return status;
 }
@@ -212,6 +218,7 @@ void husk_change_list_free(struct husk_change **list)
 {
 	for (size_t i = 0; list && list[i]; i++) {
 		husk_file_free(&list[i]->file);
+		husk_file_free(&list[i]->before);
 		free(list[i]);
 	}
 	free(list);
@@ -226,25 +233,90 @@ const char *husk_change_name(enum husk_change_kind kind)
 	return kind >= HUSK_ADDED && kind <= HUSK_CHANGED ? names[kind] : "unknown";
 }
 
-/* Both lists are about one and the same template, or they cannot be held against each other. */
-static int check_template(struct husk *husk, const char *sandbox, const char *base, struct husk_error *err)
-{
-	struct catalog_sandbox *new = NULL, *old = NULL;
-	int result = catalog_sandbox_get(husk->catalog, sandbox, &new, err);
+struct comparison {
+	struct husk *husk;
+	struct husk_moment new, old;
+	bool of_template; /* `old` is the template itself, which needs no machine */
+};
 
-	if (result == 0)
-		result = catalog_sandbox_get(husk->catalog, base, &old, err);
-	if (result == 0 && !str_equal(new->template_digest, old->template_digest))
-		result = husk_fail_field(
-			err, "against",
-			"sandbox %s is of template '%s' and %s of %s '%s'; only sandboxes of the same build of a "
-			"template can be compared",
-			new->id, new->template_name, old->id,
-			str_equal(new->template_name, old->template_name) ? "another build of" : "template",
-			old->template_name);
-	catalog_sandbox_free(new);
-	catalog_sandbox_free(old);
-	return result;
+static void comparison_end(struct comparison *c)
+{
+	husk_moment_close(c->husk, &c->new);
+	husk_moment_close(c->husk, &c->old);
+}
+
+/* Both lists are about one and the same template, or they cannot be compared. */
+static int check_template(struct husk *husk, const struct comparison *c, const char *new_word, const char *old_word,
+			  struct husk_error *err)
+{
+	cleanup_row struct catalog_sandbox *new = NULL, *old = NULL;
+
+	if (catalog_sandbox_get(husk->catalog, c->new.sandbox, &new, err) < 0 ||
+	    catalog_sandbox_get(husk->catalog, c->old.sandbox, &old, err) < 0)
+		return -1;
+	if (str_equal(new->template_digest, old->template_digest))
+		return 0;
+	return husk_fail_field(
+		err, "against",
+		"%s is of template '%s' and %s of %s '%s'; only states of the same build of a template can "
+		"be compared",
+		new_word, new->template_name, old_word,
+		str_equal(new->template_name, old->template_name) ? "another build of" : "template",
+		old->template_name);
+}
+
+/* Is the word the template that the row was made from, in the same build, and no sandbox or snapshot? */
+static bool is_own_template(struct husk *husk, const struct catalog_sandbox *row, const char *word)
+{
+	cleanup_row struct catalog_sandbox *sandbox = NULL;
+	struct catalog_snapshot *snapshot = NULL;
+	struct catalog_template *template = NULL;
+	bool same = str_equal(word, row->template_name) &&
+		    catalog_sandbox_get(husk->catalog, word, &sandbox, NULL) < 0 &&
+		    catalog_snapshot_get(husk->catalog, word, &snapshot, NULL) < 0 &&
+		    catalog_template_get(husk->catalog, word, &template, NULL) == 0 &&
+		    str_equal(template->digest, row->template_digest);
+
+	catalog_snapshot_free(snapshot);
+	if (template)
+		catalog_template_free(template);
+	return same;
+}
+
+/* The state that a sandbox began with. */
+static int open_origin(struct comparison *c, const struct catalog_sandbox *row, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+
+	c->of_template = c->new.is_copy || !row->parent;
+	if (c->of_template)
+		return 0;
+	if (row->origin && husk_moment_open(c->husk, row->origin, &c->old, &why) == 0)
+		return 0;
+	if (row->origin && why.code != HUSK_NOT_FOUND && why.code != HUSK_GONE)
+		return husk_fail(err, why.code, "%s", why.message);
+	return husk_fail(
+		err, HUSK_GONE,
+		"the state that sandbox %s began with is no longer kept; name what to compare with, such as its "
+		"template (husk diff %s %s) or %s as it is now",
+		row->id, row->template_name, row->id, row->parent);
+}
+
+static int open_both(struct comparison *c, const char *new_word, const char *old_word, struct husk_error *err)
+{
+	cleanup_row struct catalog_sandbox *row = NULL;
+
+	if (husk_moment_open(c->husk, new_word, &c->new, err) < 0 ||
+	    catalog_sandbox_get(c->husk->catalog, c->new.sandbox, &row, err) < 0)
+		return -1;
+	if (!old_word)
+		return open_origin(c, row, err);
+	c->of_template = is_own_template(c->husk, row, old_word);
+	if (c->of_template)
+		return 0;
+	if (husk_moment_open(c->husk, old_word, &c->old, err) < 0)
+		return -1;
+	return check_template(c->husk, c, new_word, old_word, err);
 }
 
 int husk_diff(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
@@ -252,13 +324,16 @@ int husk_diff(struct husk *husk, const char *sandbox, const char *base, const ch
 {
 	if (husk->remote)
 		return remote_diff(husk->remote, sandbox, base, path, out, err);
-	cleanup_listing struct listing new = { .husk = husk, .sandbox = sandbox },
-				       old = { .husk = husk, .sandbox = base };
+	cleanup(comparison_end) struct comparison c = { .husk = husk };
+	cleanup_listing struct listing new = { .husk = husk }, old = { .husk = husk };
 	cleanup_result struct result result = { 0 };
 
-	if ((path && check_path("path", path, err) < 0) || (base && check_template(husk, sandbox, base, err) < 0))
+	if ((path && check_path("path", path, err) < 0) || open_both(&c, sandbox, base, err) < 0)
 		return -1;
-	if (listing_load(&new, path, base != NULL, err) < 0 || (base && listing_load(&old, path, true, err) < 0))
+	new.sandbox = c.new.sandbox;
+	old.sandbox = c.old.sandbox;
+	if (listing_load(&new, path, !c.of_template, err) < 0 ||
+	    (!c.of_template && listing_load(&old, path, true, err) < 0))
 		return -1;
 	result.list = calloc(new.count + old.count + 1, sizeof(*result.list));
 	if (!result.list)

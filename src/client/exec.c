@@ -46,6 +46,8 @@ static int check_exec(const struct husk_exec_options *options, struct husk_error
 		return husk_fail_field(err, "timeout_seconds", "timeout is negative; 0 means none");
 	if (!options->rows != !options->columns)
 		return husk_fail_field(err, "rows", "a terminal needs both rows and columns");
+	if (options->keep_output < 0 || options->keep_output > EXEC_KEEP_MAX)
+		return husk_fail_field(err, "keep_output", "keep_output is not within 0 (1 MiB) and 1 TiB");
 	return pairs_check_environment(options->environment, options->environment_count, err);
 }
 
@@ -74,6 +76,8 @@ static int put_exec(struct buf *message, const struct husk_exec_options *options
 	bad |= wire_put_string(message, TAG_NAME, options->label);
 	if (options->timeout_ms)
 		bad |= wire_put_int(message, TAG_TIMEOUT_MS, options->timeout_ms);
+	if (options->keep_output)
+		bad |= wire_put_int(message, TAG_KEEP, options->keep_output);
 	if (options->rows) {
 		bad |= wire_put_int(message, TAG_ROWS, options->rows);
 		bad |= wire_put_int(message, TAG_COLUMNS, options->columns);

@@ -205,7 +205,7 @@ void husk_file_list_free(struct husk_file *list, size_t count)
 	free(list);
 }
 
-static enum husk_file_type file_type(int64_t type)
+enum husk_file_type file_type_of(int64_t type)
 {
 	switch (type) {
 	case ENTRY_FILE:
@@ -238,7 +238,7 @@ int file_from_fields(const char *fields, size_t size, struct husk_file *file, st
 {
 	*file = (struct husk_file){
 		.path = wire_get_string(fields, size, TAG_PATH),
-		.type = file_type(wire_get_int(fields, size, TAG_FILE_TYPE, 0)),
+		.type = file_type_of(wire_get_int(fields, size, TAG_FILE_TYPE, 0)),
 		.size = (uint64_t)MAX(0, wire_get_int(fields, size, TAG_SIZE, 0)),
 		.mode = (uint32_t)wire_get_int(fields, size, TAG_MODE, 0) & 07777,
 		.uid = (uint32_t)wire_get_int(fields, size, TAG_UID, 0),

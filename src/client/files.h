@@ -9,6 +9,9 @@
 /* The fields of an entry (wire.h). The agent is the guest's: a value that makes no sense is a protocol error or 0. */
 int file_from_fields(const char *fields, size_t size, struct husk_file *file, struct husk_error *err);
 
+/* From enum wire_entry; what is unknown is HUSK_OTHER. */
+enum husk_file_type file_type_of(int64_t type);
+
 /* husk_tar_read with flags of the wire (enum wire_tar_flags). */
 int tar_read_flags(struct husk *husk, const char *sandbox, const char *path, int64_t flags, husk_sink sink, void *data,
 		   struct husk_error *err);

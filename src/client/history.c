@@ -29,6 +29,7 @@ void husk_checkpoint_free(struct husk_checkpoint *checkpoint)
 	if (!checkpoint)
 		return;
 	free(checkpoint->label);
+	free(checkpoint->ran);
 	free(checkpoint);
 }
 
@@ -46,6 +47,13 @@ void husk_rewound_free(struct husk_rewound *rewound)
 	free(rewound->label);
 	husk_egress_traffic_list_free(rewound->left, rewound->left_count);
 	strv_free(rewound->volumes);
+	husk_effect_list_free(rewound->effects);
+	for (size_t i = 0; i < rewound->request_count; i++) {
+		free(rewound->requests[i].method);
+		free(rewound->requests[i].url);
+	}
+	free(rewound->requests);
+	free(rewound->visits);
 	free(rewound);
 }
 
@@ -60,12 +68,38 @@ static struct husk_checkpoint *checkpoint_from_row(const struct catalog_point *r
 					 .parent = row->parent,
 					 .created_ms = row->created_ms,
 					 .bytes = row->bytes,
+					 .automatic = row->automatic,
+					 .ran = row->ran ? strdup(row->ran) : NULL,
 					 .current = row->number == current };
-	if (row->label && !out->label) {
-		free(out);
+	if ((row->label && !out->label) || (row->ran && !out->ran)) {
+		husk_checkpoint_free(out);
 		return NULL;
 	}
 	return out;
+}
+
+/* Bytes and requests up to a checkpoint. */
+static void add_up(const struct catalog_point *row, uint64_t *sent, uint64_t *requests)
+{
+	cleanup_json json_t *root = row && row->traffic ? json_loads(row->traffic, 0, NULL) : NULL;
+	const json_t *list = json_is_array(root) ? root : json_object_get(root, "destinations");
+
+	for (size_t i = 0; i < json_array_size(list); i++)
+		*sent += (uint64_t)json_integer_value(json_object_get(json_array_get(list, i), "sent"));
+	*requests = (uint64_t)json_integer_value(json_object_get(root, "requests"));
+}
+
+/* What left between the checkpoint and its parent. */
+static void compare_points(struct catalog_point *const *points, size_t index, struct husk_checkpoint *out)
+{
+	uint64_t sent = 0, requests = 0, before = 0, requests_before = 0;
+
+	for (size_t i = 0; i < index; i++)
+		if (points[i]->number == points[index]->parent)
+			add_up(points[i], &before, &requests_before);
+	add_up(points[index], &sent, &requests);
+	out->sent = sent > before ? sent - before : 0;
+	out->requests = requests > requests_before ? requests - requests_before : 0;
 }
 
 /* A sandbox that can have checkpoints. */
@@ -164,6 +198,7 @@ int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint 
 			husk_checkpoint_list_free(list);
 			return husk_fail_memory(err);
 		}
+		compare_points(points, i, list[i]);
 	}
 	*out = list;
 	return 0;
@@ -259,14 +294,14 @@ static int go_back(struct husk *husk, const char *id, int64_t number, struct hus
 
 /* ---- what cannot be undone ---- */
 
-/* The traffic of the sandbox when its leash ended: a JSON array, or NULL. */
-static json_t *recorded_traffic(struct husk *husk, const char *id)
+/* A part of the record of the sandbox's last leash, or NULL. */
+static json_t *recorded(struct husk *husk, const char *id, const char *part)
 {
 	cleanup_free char *path = egress_record_path(husk, id);
 	cleanup_free char *text = path ? file_read(path, RECORD_MAX, NULL, NULL) : NULL;
 	cleanup_json json_t *root = text ? json_loads(text, 0, NULL) : NULL;
 
-	return json_incref(json_object_get(json_object_get(root, "traffic"), "destinations"));
+	return json_incref(json_object_get(root, part));
 }
 
 static const json_t *find_destination(const json_t *list, const json_t *wanted)
@@ -313,6 +348,59 @@ static int compare_traffic(const json_t *then, const json_t *now, struct husk_re
 	return 0;
 }
 
+/* The requests after the one with the number `mark`. */
+static int add_requests(struct husk *husk, const char *id, json_int_t mark, struct husk_rewound *out)
+{
+	cleanup_json json_t *record = recorded(husk, id, "requests");
+	json_t *list = json_object_get(record, "list"), *one;
+	json_int_t total = json_integer_value(json_object_get(record, "total")), known = 0;
+	size_t index;
+
+	out->requests = calloc(json_array_size(list) + 1, sizeof(*out->requests));
+	if (!out->requests)
+		return -1;
+	json_array_foreach(list, index, one)
+	{
+		json_int_t last = json_integer_value(json_object_get(one, "last"));
+		json_int_t count = MIN(json_integer_value(json_object_get(one, "count")), last - mark);
+		const char *method = json_string_value(json_object_get(one, "method"));
+		const char *url = json_string_value(json_object_get(one, "url"));
+		struct husk_request *request = &out->requests[out->request_count];
+
+		if (count <= 0 || !method || !url)
+			continue;
+		known += count;
+		*request = (struct husk_request){ strdup(method), strdup(url), (uint64_t)count };
+		out->request_count++;
+		if (!request->method || !request->url)
+			return -1;
+	}
+	out->requests_more = total - mark > known ? (uint64_t)(total - mark - known) : 0;
+	return 0;
+}
+
+static int add_visits(struct husk *husk, const char *id, const json_t *then, struct husk_rewound *out)
+{
+	cleanup_free char *path = egress_visits_path(husk, id);
+	cleanup_free char *text = path ? file_read(path, RECORD_MAX, NULL, NULL) : NULL;
+	cleanup_json json_t *now = text ? json_loads(text, 0, NULL) : NULL;
+	const char *port;
+	json_t *value;
+
+	out->visits = calloc(json_object_size(now) + 1, sizeof(*out->visits));
+	if (!out->visits)
+		return -1;
+	json_object_foreach(now, port, value)
+	{
+		json_int_t count = json_integer_value(value) - json_integer_value(json_object_get(then, port));
+
+		if (count > 0)
+			out->visits[out->visit_count++] =
+				(struct husk_visits){ (uint16_t)strtoul(port, NULL, 10), (uint64_t)count };
+	}
+	return 0;
+}
+
 static int add_volumes(const char *volumes, struct husk_rewound *out, struct husk_error *err)
 {
 	struct mount_row *rows = NULL;
@@ -330,13 +418,42 @@ static int account(struct husk *husk, const struct catalog_sandbox *row, const s
 		   struct husk_rewound *out, struct husk_error *err)
 {
 	cleanup_json json_t *then = point->traffic ? json_loads(point->traffic, 0, NULL) : NULL;
-	cleanup_json json_t *now = recorded_traffic(husk, row->id);
+	cleanup_json json_t *now = recorded(husk, row->id, "traffic");
+	/* A checkpoint of an older version has the destinations alone. */
+	const json_t *destinations = json_is_array(then) ? then : json_object_get(then, "destinations");
+	json_int_t mark = json_integer_value(json_object_get(then, "requests"));
 
 	out->number = point->number;
 	out->label = point->label ? strdup(point->label) : NULL;
-	if ((point->label && !out->label) || compare_traffic(then, now, out) < 0)
+	if ((point->label && !out->label) ||
+	    compare_traffic(destinations, json_object_get(now, "destinations"), out) < 0 ||
+	    add_requests(husk, row->id, mark, out) < 0 ||
+	    add_visits(husk, row->id, json_object_get(then, "visits"), out) < 0)
 		return husk_fail_memory(err);
 	return add_volumes(row->volumes, out, err);
+}
+
+/* Effects that were held after the checkpoint went when the sandbox woke there. */
+static int add_dropped(struct husk *husk, const char *id, int64_t after, int64_t since_ms, struct husk_rewound *out,
+		       struct husk_error *err)
+{
+	struct husk_effect **list = NULL;
+	size_t kept = 0;
+
+	if (husk_effects(husk, id, &list, err) < 0)
+		return -1;
+	for (size_t i = 0; list[i]; i++) {
+		struct husk_effect *one = list[i];
+		bool dropped = one->number > after && str_equal(one->state, "dropped") && one->done_ms >= since_ms;
+
+		list[i] = NULL;
+		if (dropped)
+			list[kept++] = one;
+		else
+			husk_effect_free(one);
+	}
+	out->effects = list;
+	return 0;
 }
 
 /* ---- all of it ---- */
@@ -356,6 +473,7 @@ static int rewind_to(struct husk *husk, const struct catalog_sandbox *row, const
 		     bool drop_later, struct husk_rewound *out, struct husk_error *err)
 {
 	cleanup_points struct catalog_point **points = NULL;
+	int64_t since_ms = time_wall_ms();
 
 	if (catalog_point_list(husk->catalog, row->id, false, &points, err) < 0 ||
 	    go_back(husk, row->id, point->number, err) < 0 || account(husk, row, point, out, err) < 0)
@@ -363,6 +481,8 @@ static int rewind_to(struct husk *husk, const struct catalog_sandbox *row, const
 	if (husk_wake(husk, row->id, err) < 0)
 		return husk_wrap(err, "the sandbox is at checkpoint %lld and hibernated, but cannot be woken",
 				 (long long)point->number);
+	if (add_dropped(husk, row->id, point->effect, since_ms, out, err) < 0)
+		return -1;
 	if (drop_later)
 		out->dropped = drop_later_points(husk, row->id, points, point->number);
 	return 0;

@@ -11,21 +11,35 @@
 
 void listing_free(struct listing *listing)
 {
-	for (size_t i = 0; i < listing->count; i++)
+	for (size_t i = 0; i < listing->count; i++) {
 		husk_file_free(&listing->entries[i].change.file);
+		husk_file_free(&listing->entries[i].change.before);
+	}
 	free(listing->entries);
 }
 
 static int entry_read(const struct call_event *event, struct listed *out, struct husk_error *err)
 {
 	int64_t change = wire_get_int(event->data, event->size, TAG_CHANGE, 0);
+	int64_t old_type = wire_get_int(event->data, event->size, TAG_OLD_TYPE, 0);
 
 	if (change < CHANGE_ADDED || change > CHANGE_CHANGED)
 		return husk_fail(err, HUSK_PROTOCOL, "the agent described a change of an unknown kind");
 	*out = (struct listed){ .change.kind = (enum husk_change_kind)change,
 				.inode = wire_get_int(event->data, event->size, TAG_INODE, 0),
 				.ctime_ns = wire_get_int(event->data, event->size, TAG_CTIME_NS, 0) };
-	return file_from_fields(event->data, event->size, &out->change.file, err);
+	out->change.before = (struct husk_file){
+		.type = old_type ? file_type_of(old_type) : 0,
+		.size = (uint64_t)MAX(0, wire_get_int(event->data, event->size, TAG_OLD_SIZE, 0)),
+		.mode = (uint32_t)wire_get_int(event->data, event->size, TAG_OLD_MODE, 0) & 07777,
+		.uid = (uint32_t)wire_get_int(event->data, event->size, TAG_OLD_UID, 0),
+		.gid = (uint32_t)wire_get_int(event->data, event->size, TAG_OLD_GID, 0),
+		.target = wire_get_string(event->data, event->size, TAG_OLD_TARGET),
+	};
+	if (file_from_fields(event->data, event->size, &out->change.file, err) == 0)
+		return 0;
+	husk_file_free(&out->change.before);
+	return -1;
 }
 
 static int listing_add(struct listing *listing, const struct call_event *event, struct husk_error *err)

@@ -5,7 +5,9 @@
  *     2. The checkpoint is moved to `work`: one rename between two rows. Killed here, B still runs and `work` is as it was.
  *     3. B ends. From here on its state is checkpoint N of `work`, and is never lost.
  *     4. `work` is rewound to N, which is either done or not (supervisor/rewind.c).
+ *        With it, what B holds becomes what `work` holds (store/catalog_effect.c).
  *     5. A ends, unless it is to be kept.
+ *     6. What `work` holds is sent.
  *
  * So there is never a moment at which B's state is nowhere, nor one at which both B and `work` run on with it.
  */
@@ -19,6 +21,7 @@ void husk_promoted_free(struct husk_promoted *promoted)
 		return;
 	free(promoted->sandbox);
 	strv_free(promoted->ended);
+	husk_effect_list_free(promoted->effects);
 	free(promoted);
 }
 
@@ -89,11 +92,19 @@ static int rename_point(struct husk *husk, const char *from, int64_t number, con
 static int move_point(struct husk *husk, const struct catalog_sandbox *child, const struct husk_checkpoint *taken,
 		      const char *parent, struct catalog_point **out, struct husk_error *err)
 {
-	struct catalog_point row = {
-		.sandbox = (char *)parent, .label = child->id, .created_ms = taken->created_ms, .bytes = taken->bytes
-	};
+	struct catalog_point row = { .sandbox = (char *)parent,
+				     .label = child->id,
+				     .created_ms = taken->created_ms,
+				     .bytes = taken->bytes,
+				     .effect = child->effect,
+				     .origin = child->id };
+	cleanup_point struct catalog_point *own = NULL;
 	char word[24];
 
+	snprintf(word, sizeof(word), "%lld", (long long)taken->number);
+	if (catalog_point_get(husk->catalog, child->id, word, &own, err) < 0)
+		return -1;
+	row.origin_effect = own->effect;
 	if (catalog_point_add(husk->catalog, &row, err) < 0)
 		return -1;
 	snprintf(word, sizeof(word), "%lld", (long long)row.number);
@@ -187,6 +198,12 @@ int husk_promote(struct husk *husk, const char *sandbox, bool keep, struct husk_
 		return -1;
 	if (!keep && end_siblings(husk, parent->id, &promoted->ended, err) < 0)
 		return -1;
+	struct husk_error why = { 0 };
+	if (husk_effects_send(husk, parent->id, NULL, 0, &promoted->effects, &why) < 0)
+		return husk_fail(err, why.code,
+				 "sandbox %s is promoted, but what it holds could not be sent: %s (husk "
+				 "effects %s send)",
+				 parent->id, why.message, parent->id);
 	if (out)
 		*out = steal_pointer(promoted);
 	return 0;

@@ -63,7 +63,7 @@ static int fail_at(struct husk_error *err, const char *what, const char *path)
 		enum husk_code code = errno == EEXIST || errno == ENOTEMPTY ? HUSK_CONFLICT : HUSK_INVALID;
 		return husk_fail(err, code, "cannot %s '/%s': %s", what, path, strerror(errno));
 	}
-	if (errno == ENOSPC)
+	if (errno == ENOSPC || errno == EDQUOT)
 		return husk_fail(err, HUSK_LIMIT, "cannot %s '/%s': the volume is full", what, path);
 	return husk_fail_errno(err, "cannot %s '/%s'", what, path);
 }

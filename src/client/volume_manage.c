@@ -5,6 +5,7 @@
 #include "client/volume_manage.h"
 
 #include "instance/recover.h"
+#include "instance/volume_home.h"
 
 #define DEFAULT_LIMIT (10ull << 30)
 #define LIMIT_MIN (1ull << 20)
@@ -28,32 +29,21 @@ void husk_volume_list_free(struct husk_volume **list)
 	free(list);
 }
 
-static int open_row(struct husk *husk, const struct catalog_volume *row, struct volume *out, struct husk_error *err)
-{
-	cleanup_free char *directory = path_volume(&husk->paths, row->id);
-
-	if (!directory)
-		return husk_fail_memory(err);
-	if (volume_make(directory, err) < 0)
-		return -1;
-	return volume_open(directory, row->limit_bytes, out, err);
-}
-
 int volume_find(struct husk *husk, const char *id_or_name, struct volume *out, struct husk_error *err)
 {
 	struct catalog_volume *row = NULL;
 
 	if (catalog_volume_get(husk->catalog, id_or_name, &row, err) < 0)
 		return -1;
-	int result = open_row(husk, row, out, err);
+	int result = volume_home_open(husk, row, out, err);
 	catalog_volume_free(row);
 	return result;
 }
 
-static struct husk_volume *show(struct husk *husk, const struct catalog_volume *row, struct husk_error *err)
+/* `now`: its use at this moment. A list does not wait for the disk. */
+static struct husk_volume *show(struct husk *husk, const struct catalog_volume *row, bool now, struct husk_error *err)
 {
 	struct husk_volume *out = calloc(1, sizeof(*out));
-	struct volume volume;
 
 	if (!out) {
 		husk_fail_memory(err);
@@ -67,10 +57,8 @@ static struct husk_volume *show(struct husk *husk, const struct catalog_volume *
 	int result = out->id && out->name && (!row->tenant || out->tenant) ? 0 : husk_fail_memory(err);
 	if (result == 0)
 		result = catalog_volume_users(husk->catalog, row->id, &out->sandboxes, err);
-	if (result == 0 && (result = open_row(husk, row, &volume, err)) == 0) {
-		out->used_bytes = volume_used(&volume);
-		volume_close(&volume);
-	}
+	if (result == 0)
+		result = volume_home_used(husk, row, now, &out->used_bytes, err);
 	if (result < 0) {
 		husk_volume_free(out);
 		return NULL;
@@ -115,10 +103,11 @@ int husk_volume_create(struct husk *husk, const char *name, uint64_t limit_bytes
 				      .limit_bytes = limit_bytes ? limit_bytes : DEFAULT_LIMIT };
 	if (catalog_volume_add(husk->catalog, &row, err) < 0)
 		return -1;
-	cleanup_free char *directory = path_volume(&husk->paths, id);
-	if (!directory || volume_make(directory, err) < 0) {
+	const struct engine_shares *shares = NULL;
+	cleanup_free char *directory = NULL;
+	if (volume_home(husk, &row, &directory, &shares, err) < 0) {
 		catalog_volume_remove(husk->catalog, id, NULL);
-		return directory ? -1 : husk_fail_memory(err);
+		return -1;
 	}
 	return out ? husk_volume_inspect(husk, id, out, err) : 0;
 }
@@ -131,7 +120,7 @@ int husk_volume_inspect(struct husk *husk, const char *volume, struct husk_volum
 
 	if (catalog_volume_get(husk->catalog, volume, &row, err) < 0)
 		return -1;
-	*out = show(husk, row, err);
+	*out = show(husk, row, true, err);
 	catalog_volume_free(row);
 	return *out ? 0 : -1;
 }
@@ -150,7 +139,7 @@ int husk_volume_list(struct husk *husk, struct husk_volume ***out, struct husk_e
 	struct husk_volume **list = calloc(count + 1, sizeof(*list));
 	int result = list ? 0 : husk_fail_memory(err);
 	for (size_t i = 0; i < count && result == 0; i++)
-		if (!(list[i] = show(husk, rows[i], err)))
+		if (!(list[i] = show(husk, rows[i], false, err)))
 			result = -1;
 	catalog_volume_list_free(rows);
 	if (result < 0)
@@ -173,5 +162,5 @@ int husk_volume_remove(struct husk *husk, const char *volume, struct husk_error 
 	cleanup_free char *directory = path_volume(&husk->paths, row->id);
 	int result = directory ? catalog_volume_remove(husk->catalog, row->id, err) : husk_fail_memory(err);
 	catalog_volume_free(row);
-	return result == 0 ? dir_remove(directory, err) : -1;
+	return result == 0 ? engine_remove(directory, err) : -1;
 }

@@ -45,6 +45,8 @@ static const struct {
 	  "HOST=MIRROR[/PREFIX], separated by commas: asked before the registry itself" },
 	{ "registry.pull", "HUSK_PULL_REGISTRIES", TEXT, 0, 0, "none",
 	  "hosts that builds of huskd's clients may pull from, or *" },
+	{ "trusted_keys", "HUSK_TRUSTED_KEYS", TEXT, 0, 0, "none",
+	  "whose exported machines are taken: ed25519:…, separated by commas" },
 	{ "gvisor.runsc", "HUSK_RUNSC", TEXT, 0, 0, "that of make runsc, or in PATH", "the runsc to use" },
 	{ "gvisor.disk", "HUSK_DISK", TEXT, 0, 0, "cloned where that works", "memory: disks are part of every image" },
 	{ "server.listen", "HUSK_LISTEN", TEXT, 0, 0, "127.0.0.1:7820", "where huskd listens for TCP; none: nowhere" },

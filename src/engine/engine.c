@@ -43,6 +43,30 @@ void engine_collect(const char *home, const char *const *directories)
 			engines[i]->collect(home, directories);
 }
 
+const struct engine_shares *engine_shares_of(const char *directory)
+{
+	for (size_t i = 0; engines[i]; i++)
+		if (engines[i]->shares && engines[i]->shares->has(directory))
+			return engines[i]->shares;
+	return NULL;
+}
+
+int engine_share_make(const char *home, const char *runtime, const char *directory, uint64_t bytes,
+		      struct husk_error *err)
+{
+	struct husk_error why = { .code = HUSK_UNAVAILABLE, .message = "no engine supports it" };
+
+	for (size_t i = 0; engines[i]; i++) {
+		if (!engines[i]->shares)
+			continue;
+		if (engines[i]->shares->make(home, runtime, directory, bytes, &why) == 0)
+			return 0;
+		if (why.code != HUSK_UNAVAILABLE)
+			break;
+	}
+	return husk_fail(err, why.code, "%s", why.message);
+}
+
 /* ---- cached results ---- */
 
 /* Stored as two lines: the key, the text. */

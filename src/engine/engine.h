@@ -22,6 +22,7 @@ struct engine_spec {
 	const char *rootfs; /* the template's read-only root image */
 	const char *agent;  /* path of the agent inside the image */
 	const char *image;  /* the image that it will continue, if known; otherwise NULL. Not kept */
+	bool disk_only;     /* it will boot with the disk of `image`, and not continue its memory */
 	uint64_t disk_bytes; /* size of the writable layer; part of a checkpoint, so it must match on restore */
 	uint32_t uid_base;   /* first of the 65,536 host uids of this machine; 0: the engine may not map */
 	const struct gateway *gateway; /* the wire for its network interface; the port is copied. NULL: loopback only */
@@ -29,6 +30,31 @@ struct engine_spec {
 };
 
 struct engine_machine; /* the engine's own */
+
+/*
+ * Shares: volumes that a machine has mounted as a directory of the host, not over the agent link. The kernel of the host
+ * enforces the size. `directory` is the directory of a volume. It is private to the instance; the files are elsewhere.
+ */
+#define ENGINE_SHARES_MAX 16
+struct engine_shares {
+	/* Makes the files of a new volume. `directory` exists and is empty. UNAVAILABLE: not possible in this
+	 * instance. */
+	int (*make)(const char *home, const char *runtime, const char *directory, uint64_t bytes,
+		    struct husk_error *err);
+	/* Does this engine keep the files of the volume? */
+	bool (*has)(const char *directory);
+	/* A detached mount of the files, with the owners that guests see; returns a descriptor. */
+	int (*open)(const char *directory, struct husk_error *err);
+	/* The used bytes: now, which waits for the disk, or some seconds ago. */
+	int (*used)(const char *directory, bool now, uint64_t *bytes, struct husk_error *err);
+	/* Can volumes be mounted as shares in this machine? Valid after boot or restore. */
+	bool (*ready)(struct engine_machine *machine);
+	/* Was share `number` mounted in the machine of this image? Then it must be added before the restore. */
+	bool (*in_image)(const char *image, unsigned number);
+	/* Shows the volume to the machine. Its agent mounts it by this number (METHOD_MOUNT). */
+	int (*add)(struct engine_machine *machine, unsigned number, const char *directory, bool read_only,
+		   struct husk_error *err);
+};
 
 struct engine {
 	const char *name;     /* "gvisor", "microvm": the value of --isolation */
@@ -48,8 +74,9 @@ struct engine {
 	int (*probe)(const char *runtime, struct husk_error *err);
 	/* Prepares a machine up to the point where it can boot or restore. */
 	int (*prepare)(const struct engine_spec *spec, struct engine_machine **out, struct husk_error *err);
-	/* First boot of a template: runs the agent. */
-	int (*boot)(struct engine_machine *machine, struct husk_error *err);
+	/* Boots: runs the agent. `disk`: NULL for the first boot of a template, which begins with an empty disk; otherwise a
+	 * checkpoint of a machine with the same rootfs and disk size, of which only the disk is used. */
+	int (*boot)(struct engine_machine *machine, const char *disk, struct husk_error *err);
 	/* Continues from a checkpoint made by the same engine from a machine with the same rootfs and disk size. */
 	int (*restore)(struct engine_machine *machine, const char *image, struct husk_error *err);
 	/* The two ends of the agent link; valid after boot or restore; the machine owns them. May be the same
@@ -91,9 +118,15 @@ struct engine {
 	 * then fails. Frees nothing in `directory`, which the caller removes. */
 	void (*stop)(struct engine_machine *machine);
 	void (*free)(struct engine_machine *machine);
+	/* NULL: volumes are mounted over the agent link only. */
+	const struct engine_shares *shares;
 	/* Removes what a machine with a killed supervisor may have left in `runtime`; the machine may belong to another
 	 * engine. NULL: this engine leaves nothing there. */
 	void (*sweep)(const char *runtime, const char *id);
+	/* What an image has in other places, as a stream into a file: 1, or 0 if it has nothing there. And back: makes it for an
+	 * image that came from another host. NULL: nothing is in other places. */
+	int (*send)(const char *image, int fd, struct husk_error *err);
+	int (*receive)(const char *image, int fd, struct husk_error *err);
 	/* Removes what the machine or image in `directory`, or below it, has in other places. NULL: nothing is in other
 	 * places. */
 	void (*drop)(const char *directory);
@@ -116,6 +149,11 @@ int engine_remembered(const char *runtime, const char *name, const char *key, ch
 void engine_remember(const char *runtime, const char *name, const char *key, const char *text);
 /* Calls `sweep` of every engine, for a machine whose processes are already gone. */
 void engine_sweep(const char *runtime, const char *id);
+/* The shares of the engine that keeps the files of this volume; NULL: none does, and they are in `directory`. */
+const struct engine_shares *engine_shares_of(const char *directory);
+/* Makes the files of a new volume, with the first engine that can. UNAVAILABLE: none can. */
+int engine_share_make(const char *home, const char *runtime, const char *directory, uint64_t bytes,
+		      struct husk_error *err);
 /* Calls `collect` of every engine. */
 void engine_collect(const char *home, const char *const *directories);
 
@@ -124,7 +162,8 @@ void engine_collect(const char *home, const char *const *directories);
 /* A new checkpoint is valid until the host reboots, because nothing has waited for the disk: a fork need not wait. This
  * function waits. Snapshots, hibernation and baked templates must call it before they report success. */
 int engine_image_sync(const char *image, struct husk_error *err);
-#define ENGINE_IMAGE_DURABLE "durable" /* the file in an image that marks it as on disk; for engines */
+#define ENGINE_IMAGE_OUTSIDE "disk.name" /* names what the image has in other places of this host; for engines */
+#define ENGINE_IMAGE_DURABLE "durable"   /* the file in an image that marks it as on disk; for engines */
 
 #define IMAGE_PARTIAL "%s.partial" /* from an image's path: where it is written until it is complete */
 

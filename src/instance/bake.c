@@ -200,7 +200,7 @@ static int bake_machine(const struct engine *engine, struct engine_spec *spec, c
 
 	int result = engine->prepare(spec, &machine, err);
 	if (result == 0)
-		result = engine->boot(machine, err);
+		result = engine->boot(machine, NULL, err);
 	if (result == 0) {
 		engine->link(machine, &to_agent, &from_agent);
 		result = link_start(to_agent, from_agent, true, &link, err);

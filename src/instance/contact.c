@@ -26,6 +26,7 @@ int supervisor_patience(uint16_t method)
 	case METHOD_SANDBOX_CHECKPOINT:
 	case METHOD_SANDBOX_HIBERNATE:
 	case METHOD_SANDBOX_POINT:
+	case METHOD_SANDBOX_EFFECT: /* the host's answer */
 	case METHOD_SANDBOX_REWIND: /* the turn before it */
 	case METHOD_FILE_MOVE:      /* may cross filesystems or move a large tree */
 	case METHOD_FILE_REMOVE:    /* likewise */

@@ -6,9 +6,12 @@
 
 #include "engine/engine.h"
 #include "instance/bake.h"
+#include "instance/create.h"
 #include "instance/egress_policy.h"
 #include "instance/images.h"
 #include "instance/instance.h"
+#include "instance/limits.h"
+#include "instance/moments.h"
 #include "instance/mounts.h"
 #include "instance/pairs.h"
 #include "instance/pool.h"
@@ -22,23 +25,12 @@
 #define DEFAULT_MEMORY_BYTES (1ull << 30)
 #define DEFAULT_CPU_MILLI 2000
 #define DEFAULT_PIDS 512
-#define MEMORY_MIN (64ull << 20)
-#define MEMORY_MAX (1ull << 40)
 #define DISK_MIN (16ull << 20)
 #define DISK_MAX (16ull << 40)
 #define TTL_MAX (365ll * 24 * 3600)
 #define EARLIER_MS 60000 /* how long a repeated request waits for the first */
 
 /* ---- checking the options ---- */
-
-static int check_range(const char *field, uint64_t value, uint64_t min, uint64_t max, const char *unit,
-		       struct husk_error *err)
-{
-	if (value == 0 || (value >= min && value <= max))
-		return 0;
-	return husk_fail_field(err, field, "%s must be between %llu and %llu %s, not %llu", field,
-			       (unsigned long long)min, (unsigned long long)max, unit, (unsigned long long)value);
-}
 
 static int check_seconds(const char *what, const char *field, int64_t seconds, struct husk_error *err)
 {
@@ -72,19 +64,6 @@ static int fail_isolation(const char *isolation, struct husk_error *err)
 	return husk_fail_field(err, "isolation", "isolation '%s' is not known; use auto%s", isolation, names.data);
 }
 
-/* A virtual machine has the memory that it was baked with. A higher limit could not be provided. */
-static int check_memory(const struct catalog_sandbox *row, struct husk_error *err)
-{
-	const struct engine *engine = engine_find(row->isolation);
-	uint64_t most = engine && engine->memory_max ? engine->memory_max() : 0;
-
-	if (most && row->memory_bytes > most)
-		return husk_fail_field(
-			err, "memory", "memory must be at most %llu MiB with %s on this host, not %llu MiB",
-			(unsigned long long)most >> 20, row->isolation, (unsigned long long)row->memory_bytes >> 20);
-	return 0;
-}
-
 static int check_options(const struct husk_create_options *o, struct husk_error *err)
 {
 	if (o->name && name_check("name", o->name, err) < 0)
@@ -95,16 +74,18 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 		return husk_fail_field(err, "snapshot", "give a template or a snapshot, not both");
 	if (check_seconds("ttl", "ttl_seconds", o->ttl_seconds, err) < 0 ||
 	    check_seconds("idle", "idle_seconds", o->idle_seconds, err) < 0 ||
-	    check_range("memory", o->memory_bytes, MEMORY_MIN, MEMORY_MAX, "bytes", err) < 0 ||
-	    check_range("disk", o->disk_bytes, DISK_MIN, DISK_MAX, "bytes", err) < 0 ||
-	    check_range("cpus", o->cpu_milli, 50, 1024 * 1000, "thousandths", err) < 0 ||
-	    check_range("pids", o->pids, 8, 1u << 20, "processes", err) < 0)
+	    limits_check(o->cpu_milli, o->memory_bytes, err) < 0 ||
+	    limits_check_range("disk", o->disk_bytes, DISK_MIN, DISK_MAX, "bytes", err) < 0 ||
+	    limits_check_range("pids", o->pids, 8, 1u << 20, "processes", err) < 0)
 		return -1;
 	if (o->isolation && strcmp(o->isolation, "auto") != 0 && !engine_find(o->isolation))
 		return fail_isolation(o->isolation, err);
 	if (o->on_expiry && strcmp(o->on_expiry, "kill") != 0 && strcmp(o->on_expiry, "hibernate") != 0)
 		return husk_fail_field(err, "on_expiry", "on_expiry '%.40s' is not known; use kill or hibernate",
 				       o->on_expiry);
+	if (o->checkpoints && strcmp(o->checkpoints, "off") != 0 && strcmp(o->checkpoints, "each-call") != 0)
+		return husk_fail_field(err, "checkpoints", "checkpoints '%.40s' is not known; use off or each-call",
+				       o->checkpoints);
 	if (pairs_check_metadata(o->metadata, o->metadata_count, err) < 0)
 		return -1;
 	if (pairs_check_environment(o->environment, o->environment_count, err) < 0 ||
@@ -131,6 +112,7 @@ static void plan_free(struct plan *plan)
 	free(plan->row.template_name);
 	free(plan->row.template_digest);
 	free(plan->row.parent);
+	free(plan->row.origin);
 	free(plan->row.isolation);
 	free(plan->row.metadata);
 	free(plan->row.environment);
@@ -169,14 +151,14 @@ static int plan_egress(struct plan *plan, const struct husk_create_options *o, c
 
 	if (given && egress_check(given, &asked, err) < 0)
 		return -1;
-	if (given && !egress_is_trust(given)) {
+	if (given && !egress_is_addition(given)) {
 		policy = steal_pointer(asked);
 	} else {
-		given = NULL;
-		if (policy_parse(inherited->egress, &policy, err) < 0)
+		if (egress_inherit(inherited->egress, given, &policy, err) < 0)
 			return -1;
+		given = NULL;
 	}
-	if (asked) {
+	if (asked && asked->trust) {
 		free(policy->trust);
 		policy->trust = steal_pointer(asked->trust);
 	}
@@ -200,6 +182,8 @@ static int plan_fill(struct husk *husk, struct plan *plan, const struct husk_cre
 		row->expires_ms = o->persistent ? 0 : row->created_ms + ttl * 1000;
 	if (o->on_expiry)
 		row->hibernates = str_equal(o->on_expiry, "hibernate");
+	if (o->checkpoints)
+		row->each_call = str_equal(o->checkpoints, "each-call");
 	row->idle_seconds = o->idle_seconds;
 	if (o->memory_bytes || !row->memory_bytes)
 		row->memory_bytes = o->memory_bytes ? o->memory_bytes : DEFAULT_MEMORY_BYTES;
@@ -215,7 +199,7 @@ static int plan_fill(struct husk *husk, struct plan *plan, const struct husk_cre
 		return -1;
 	if ((o->name && !row->name) || !row->template_name || !row->template_digest || !row->isolation || !plan->image)
 		return husk_fail_memory(err);
-	return check_memory(row, err);
+	return limits_check_engine(row, err);
 }
 
 /* Without the pool: adds a row, starts a supervisor, and waits for it. */
@@ -238,7 +222,7 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 	}
 	if (plan->secrets && egress_secrets_save(husk, id, plan->secrets, err) < 0)
 		return -1;
-	return supervisor_start(husk, id, lock, plan->image, false, err);
+	return supervisor_start(husk, id, lock, plan->image, SUPERVISE_RUN, err);
 }
 
 /* Fills plan->row.id. If a pool entry fails, the next one or a new machine is tried. */
@@ -313,6 +297,7 @@ static int inherit_life(struct husk *husk, const char *parent, struct plan *plan
 		return -1;
 	plan->row.expires_ms = row->persistent ? 0 : row->expires_ms;
 	plan->row.hibernates = row->hibernates;
+	plan->row.each_call = row->each_call;
 	catalog_sandbox_free(row);
 	return 0;
 }
@@ -343,6 +328,7 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 		plan->row.template_digest = strdup(row->template_digest);
 		plan->row.isolation = strdup(row->isolation);
 		plan->row.parent = strdup(parent ? parent : row->id);
+		plan->row.origin = strdup(row->id);
 		plan->image = path_snapshot(&husk->paths, row->id);
 		result = plan_fill(husk, plan, o,
 				   &(struct inherited){ .environment = row->environment,
@@ -356,14 +342,62 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 	return result;
 }
 
+static int load_secrets(struct husk *husk, const char *id, char **out, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+
+	*out = egress_secrets_load(husk, id, &why);
+	return *out || why.code == HUSK_OK ? 0 : husk_fail(err, why.code, "%s", why.message);
+}
+
+/* From a checkpoint of a sandbox, "SANDBOX@POINT": a fork of that moment, with the secrets of the sandbox. */
+static int plan_from_point(struct husk *husk, const char *word, const struct husk_create_options *o, struct plan *plan,
+			   struct husk_error *err)
+{
+	const char *at = strrchr(word, '@');
+	cleanup_free char *sandbox = strndup(word, (size_t)(at - word));
+	cleanup_row struct catalog_sandbox *row = NULL;
+	cleanup_point struct catalog_point *point = NULL;
+	cleanup_wipe char *secrets = NULL;
+
+	if (!sandbox)
+		return husk_fail_memory(err);
+	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	if (row->state == CATALOG_ENDED)
+		return husk_fail(err, HUSK_GONE, "sandbox %s has ended, and its checkpoints with it", row->id);
+	if (catalog_point_get(husk->catalog, row->id, at + 1, &point, err) < 0 ||
+	    load_secrets(husk, row->id, &secrets, err) < 0)
+		return -1;
+	if (o->disk_bytes && o->disk_bytes != row->disk_bytes)
+		return husk_fail_field(err, "disk", "disk is part of a checkpoint and cannot be changed; leave it out");
+	plan->row.disk_bytes = row->disk_bytes;
+	plan->row.memory_bytes = row->memory_bytes;
+	plan->row.cpu_milli = row->cpu_milli;
+	plan->row.pids = row->pids;
+	plan->row.template_name = strdup(row->template_name);
+	plan->row.template_digest = strdup(row->template_digest);
+	plan->row.isolation = strdup(row->isolation);
+	plan->row.parent = strdup(row->id);
+	plan->row.origin = str_format("%s@%lld", row->id, (long long)point->number);
+	plan->image = path_point(&husk->paths, row->id, point->number);
+	return plan_fill(husk, plan, o,
+			 &(struct inherited){ .environment = row->environment,
+					      .egress = row->egress,
+					      .volumes = row->volumes,
+					      .secrets = secrets },
+			 err);
+}
+
 /* `request` is the signature of the options if they came with an idempotency key; otherwise NULL. */
 static int create_new(struct husk *husk, const struct husk_create_options *o, const char *request,
 		      struct husk_sandbox **out, struct husk_error *err)
 {
 	struct plan plan = { 0 };
 
-	int result = o->snapshot ? plan_from_snapshot(husk, o->snapshot, NULL, NULL, o, &plan, err)
-				 : plan_from_template(husk, o, &plan, err);
+	int result = !o->snapshot               ? plan_from_template(husk, o, &plan, err)
+		     : strchr(o->snapshot, '@') ? plan_from_point(husk, o->snapshot, o, &plan, err)
+						: plan_from_snapshot(husk, o->snapshot, NULL, NULL, o, &plan, err);
 	if (result == 0 && request) {
 		plan.row.idempotency_key = strdup(o->idempotency_key);
 		plan.row.request = strdup(request);
@@ -416,12 +450,13 @@ static char *sign_request(struct husk *husk, const struct husk_create_options *o
 				  o->mounts[i].read_only);
 	cleanup_free char *text =
 		bad ? NULL
-		    : str_format("create\n%s\n%s\n%s\n%s\n%lld %d %s %lld %llu %llu %u %u\n%s\n%s\n%s%s",
+		    : str_format("create\n%s\n%s\n%s\n%s\n%lld %d %s%s %lld %llu %llu %u %u\n%s\n%s\n%s%s",
 				 o->template_name ? o->template_name : "", o->snapshot ? o->snapshot : "",
 				 o->name ? o->name : "", o->isolation ? o->isolation : "", (long long)o->ttl_seconds,
-				 o->persistent, o->on_expiry ? o->on_expiry : "", (long long)o->idle_seconds,
-				 (unsigned long long)o->memory_bytes, (unsigned long long)o->disk_bytes, o->cpu_milli,
-				 o->pids, metadata, environment, egress, mounts.data);
+				 o->persistent, o->on_expiry ? o->on_expiry : "", o->checkpoints ? o->checkpoints : "",
+				 (long long)o->idle_seconds, (unsigned long long)o->memory_bytes,
+				 (unsigned long long)o->disk_bytes, o->cpu_milli, o->pids, metadata, environment,
+				 egress, mounts.data);
 	if (!text)
 		husk_fail_memory(err);
 	else
@@ -535,7 +570,7 @@ static void join_children(struct child *children, size_t count)
 
 /* Saves the parent, and meanwhile prepares the machines that the pool lacks. Returns the lock of the snapshot. */
 static int save_parent(struct husk *husk, struct child *children, size_t count, const char *sandbox,
-		       char snapshot[static 32], char **parent, struct husk_error *err)
+		       char snapshot[static 32], char **parent, int64_t *effect, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
 
@@ -550,7 +585,7 @@ static int save_parent(struct husk *husk, struct child *children, size_t count, 
 		children[i].parent = row;
 	}
 	start_children(children, lacking, prepare_child);
-	int lock = snapshot_take(husk, row->id, NULL, snapshot, parent, err);
+	int lock = snapshot_take(husk, row->id, NULL, snapshot, parent, effect, err);
 	join_children(children, lacking);
 	catalog_sandbox_free(row);
 	return lock;
@@ -616,14 +651,6 @@ static int fork_quota(struct husk *husk, const char *sandbox, size_t count, cons
 			     err); /* bounded: count by 256, memory by MEMORY_MAX */
 }
 
-static int load_secrets(struct husk *husk, const char *id, char **out, struct husk_error *err)
-{
-	struct husk_error why = { 0 };
-
-	*out = egress_secrets_load(husk, id, &why);
-	return *out || why.code == HUSK_OK ? 0 : husk_fail(err, why.code, "%s", why.message);
-}
-
 int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct husk_create_options *options,
 	      struct husk_sandbox ***out, struct husk_error *err)
 {
@@ -643,17 +670,20 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 	struct child *children = calloc(count, sizeof(*children));
 	if (!children)
 		return husk_fail_memory(err);
-	int lock = save_parent(husk, children, count, sandbox, snapshot, &parent, err);
+	int64_t effect = 0;
+	int lock = save_parent(husk, children, count, sandbox, snapshot, &parent, &effect, err);
 	cleanup_wipe char *secrets = NULL;
 	int result = lock < 0 ? -1 : load_secrets(husk, parent, &secrets, err);
-	for (size_t i = 0; i < count && result == 0; i++)
+	for (size_t i = 0; i < count && result == 0; i++) {
+		children[i].plan.row.effect = effect;
 		result = plan_from_snapshot(husk, snapshot, parent, secrets, o, &children[i].plan, err);
+	}
 	if (result == 0)
 		result = run_children(husk, children, count, err);
 	if (result == 0 && out && (result = collect(husk, children, count, out, err)) < 0)
 		kill_children(husk, children, count);
 	if (lock >= 0) {
-		snapshot_drop(husk, snapshot);
+		(result == 0 ? moment_keep : snapshot_drop)(husk, snapshot);
 		snapshot_settle(husk, snapshot, &lock);
 	}
 	if (result == 0) {
@@ -668,8 +698,10 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 
 /* ---- wake ---- */
 
+enum wake { WAKE_POOLED, WAKE, WAKE_REBOOT };
+
 /* With the lock of the sandbox. Moves its row to CREATING. After a failure, husk_recover handles the row. */
-static int wake_locked(struct husk *husk, const struct catalog_sandbox *row, int lock, bool pooled,
+static int wake_locked(struct husk *husk, const struct catalog_sandbox *row, int lock, enum wake how,
 		       struct husk_error *err)
 {
 	cleanup_free char *image = path_image(&husk->paths, row->id);
@@ -679,14 +711,14 @@ static int wake_locked(struct husk *husk, const struct catalog_sandbox *row, int
 		return husk_fail_memory(err);
 	if (catalog_sandbox_move(husk->catalog, row->id, 1u << CATALOG_HIBERNATED, CATALOG_CREATING, err) < 0)
 		return -1;
-	int taken = pooled ? pool_take(husk, row, lock, image, false, NULL, &id, err) : 0;
+	int taken = how == WAKE_POOLED ? pool_take(husk, row, lock, image, false, NULL, &id, err) : 0;
 	if (taken != 0)
 		return taken < 0 ? -1 : 0;
-	return supervisor_start(husk, row->id, lock, image, false, err);
+	return supervisor_start(husk, row->id, lock, image, how == WAKE_REBOOT ? SUPERVISE_REBOOT : SUPERVISE_RUN, err);
 }
 
 /* 1: nothing to do, or another process is waking the sandbox. */
-static int wake_once(struct husk *husk, const char *sandbox, bool pooled, struct husk_error *err)
+static int wake_once(struct husk *husk, const char *sandbox, enum wake how, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
 	int result = 1;
@@ -700,7 +732,7 @@ static int wake_once(struct husk *husk, const char *sandbox, bool pooled, struct
 	} else if (row->state == CATALOG_HIBERNATED) {
 		cleanup_close int lock = supervisor_lock(husk, row->id, NULL);
 		if (lock >= 0)
-			result = wake_locked(husk, row, lock, pooled, err);
+			result = wake_locked(husk, row, lock, how, err);
 	}
 	catalog_sandbox_free(row);
 	if (result < 0 && id) /* hibernated again, with the rest of the failed try removed */
@@ -713,9 +745,17 @@ int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err)
 	if (husk->remote)
 		return remote_act(husk->remote, sandbox, "wake", err);
 	/* If a pool entry fails, the sandbox does not fail: it gets a new machine. */
-	int result = pool_size() > 0 ? wake_once(husk, sandbox, true, NULL) : -1;
+	int result = pool_size() > 0 ? wake_once(husk, sandbox, WAKE_POOLED, NULL) : -1;
 
 	if (result < 0)
-		result = wake_once(husk, sandbox, false, err);
+		result = wake_once(husk, sandbox, WAKE, err);
 	return MIN(result, 0);
+}
+
+int sandbox_reboot(struct husk *husk, const char *sandbox, struct husk_error *err)
+{
+	int result = wake_once(husk, sandbox, WAKE_REBOOT, err);
+
+	return result > 0 ? husk_fail(err, HUSK_CONFLICT, "sandbox %s is being woken by another process", sandbox)
+			  : result;
 }

@@ -15,6 +15,7 @@
 #include "instance/bake.h"
 #include "instance/images.h"
 #include "instance/leaks.h"
+#include "instance/moments.h"
 #include "instance/recover.h"
 #include "instance/snapshots.h"
 #include "instance/spawn.h"
@@ -400,9 +401,10 @@ static bool snapshot_has_row(struct husk *husk, const char *name)
 
 static bool volume_has_row(struct husk *husk, const char *name)
 {
+	cleanup_free char *id = strndup(name, strcspn(name, ".")); /* it may be partial yet */
 	struct catalog_volume *row = NULL;
 	struct husk_error why = { 0 };
-	int found = catalog_volume_get(husk->catalog, name, &row, &why);
+	int found = id ? catalog_volume_get(husk->catalog, id, &row, &why) : 0;
 
 	catalog_volume_free(row);
 	return found == 0 || why.code != HUSK_NOT_FOUND;
@@ -435,6 +437,23 @@ static bool is_live(struct husk *husk, const char *id)
 		live = str_equal(list[i]->id, id);
 	catalog_sandbox_list_free(list);
 	return live;
+}
+
+/* A supervisor that was killed after its row had gone leaves its directory. While it lives, it holds the lock. */
+static bool sandbox_has_row(struct husk *husk, const char *name)
+{
+	cleanup_free char *path = path_lock(&husk->paths, name);
+	struct catalog_sandbox *row = NULL;
+	struct husk_error why = { 0 };
+	int found = catalog_sandbox_get(husk->catalog, name, &row, &why);
+
+	catalog_sandbox_free(row);
+	if (!path || !str_starts(name, "sb-") || found == 0 || why.code != HUSK_NOT_FOUND || is_live(husk, name))
+		return true;
+	cleanup_close int lock = supervisor_lock(husk, name, NULL);
+	if (lock >= 0)
+		unlink(path);
+	return lock < 0;
 }
 
 static int collect_expired(struct husk *husk, struct husk_gc_result *out, struct husk_error *err)
@@ -483,7 +502,7 @@ int husk_tend(struct husk *husk, size_t *changed, struct husk_error *err)
 	return outcome;
 }
 
-static const char *const with_images[] = { "machines", "snapshots", "sandboxes", "templates", NULL };
+static const char *const with_images[] = { "machines", "snapshots", "sandboxes", "templates", "volumes", NULL };
 
 int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk_error *err)
 {
@@ -496,7 +515,7 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 	*out = (struct husk_gc_result){ 0 };
 	if (husk_owner_only(husk, "gc", err) < 0)
 		return -1;
-	out->snapshots = snapshots_recover(husk, &out->bytes);
+	out->snapshots = snapshots_recover(husk, &out->bytes) + moments_prune(husk, &out->bytes);
 	out->sandboxes = husk_recover(husk, NULL);
 	/* A lock without a sandbox: who took it was killed before there was one. While it is held, one may still come. */
 	supervisor_locks_sweep(husk, "sb-", is_live);
@@ -518,6 +537,7 @@ int husk_gc(struct husk *husk, bool all, struct husk_gc_result *out, struct husk
 	sweep_removals(husk, "sandboxes", "/points");
 	sweep_removals(husk, "templates", "/baked");
 	if (collect_rowless(husk, "snapshots", snapshot_has_row, out, err) < 0 ||
+	    collect_rowless(husk, "sandboxes", sandbox_has_row, out, err) < 0 ||
 	    collect_rowless(husk, "volumes", volume_has_row, out, err) < 0 ||
 	    version_sweep(husk, &out->bytes, err) < 0 || template_collect(husk, &out->templates, &out->bytes, err) < 0)
 		return -1;

@@ -60,13 +60,15 @@ static json_t *limits_json(const struct husk_egress *egress)
 	return NULL;
 }
 
-/* The rules. In mode allow, the host of a secret is allowed without a rule, unless the secret is a header: headers are
+/* The rules. In mode allow, a held host is allowed without a rule; so is the host of a secret, unless the secret is a header: headers are
  * set only on requests to hosts that are allowed anyway. */
 static json_t *rules_json(const struct husk_egress *egress)
 {
 	json_t *rules = texts(egress->allow, egress->allow_count);
 	bool implied = !egress->mode || str_equal(egress->mode, policy_mode_name(POLICY_ALLOW));
 
+	for (size_t i = 0; rules && implied && i < egress->hold_count; i++)
+		json_array_append_new(rules, json_string(egress->hold[i] ? egress->hold[i] : ""));
 	for (size_t i = 0; rules && implied && i < egress->secret_count; i++) {
 		if (egress->secrets[i].header)
 			continue;
@@ -84,9 +86,9 @@ static json_t *rules_json(const struct husk_egress *egress)
 
 int egress_check(const struct husk_egress *egress, struct policy **out, struct husk_error *err)
 {
-	json_t *root = json_pack("{s:o, s:o, s:o, s:o}", "allow", rules_json(egress), "deny",
-				 texts(egress->deny, egress->deny_count), "secrets", secrets_json(egress), "limits",
-				 limits_json(egress));
+	json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o}", "allow", rules_json(egress), "deny",
+				 texts(egress->deny, egress->deny_count), "secrets", secrets_json(egress), "hold",
+				 texts(egress->hold, egress->hold_count), "limits", limits_json(egress));
 	cleanup_free char *text = NULL;
 
 	if (root && egress->mode && json_object_set_new(root, "mode", json_string(egress->mode)) < 0) {
@@ -110,10 +112,45 @@ int egress_check(const struct husk_egress *egress, struct policy **out, struct h
 	return result;
 }
 
-bool egress_is_trust(const struct husk_egress *egress)
+bool egress_is_addition(const struct husk_egress *egress)
 {
-	return egress->trust && !egress->mode && !egress->allow_count && !egress->deny_count && !egress->secret_count &&
-	       !egress->limit_bytes && !egress->limit_rate && !egress->limit_connections;
+	return (egress->trust || egress->hold_count) && !egress->mode && !egress->allow_count && !egress->deny_count &&
+	       !egress->secret_count && !egress->limit_bytes && !egress->limit_rate && !egress->limit_connections;
+}
+
+/* The inherited policy as JSON with the held hosts, which are allowed too. */
+static char *with_holds(const char *text, const struct husk_egress *added, struct husk_error *err)
+{
+	json_t *root = json_loads(text && *text ? text : "{}", 0, NULL);
+	json_t *hold = texts(added->hold, added->hold_count), *rules = json_object_get(root, "allow");
+	const char *mode = json_string_value(json_object_get(root, "mode"));
+	int bad = root && hold ? 0 : -1;
+
+	if (!bad && (!mode || str_equal(mode, policy_mode_name(POLICY_OFF))))
+		bad |= json_object_set_new(root, "mode", json_string(policy_mode_name(POLICY_ALLOW)));
+	if (!bad && !rules)
+		bad |= json_object_set_new(root, "allow", rules = json_array());
+	if (!bad)
+		bad |= json_array_extend(rules, hold);
+	json_t *before = json_object_get(root, "hold");
+	if (!bad)
+		bad |= before ? json_array_extend(before, hold) : json_object_set(root, "hold", hold);
+	char *out = bad ? NULL : json_dumps(root, JSON_COMPACT);
+
+	json_decref(hold);
+	json_decref(root);
+	if (!out)
+		husk_fail_memory(err);
+	return out;
+}
+
+int egress_inherit(const char *text, const struct husk_egress *added, struct policy **out, struct husk_error *err)
+{
+	cleanup_free char *held = added && added->hold_count ? with_holds(text, added, err) : NULL;
+
+	if (added && added->hold_count && !held)
+		return -1;
+	return policy_parse(held ? held : text, out, err);
 }
 
 int egress_default_trust(struct policy *policy, struct husk_error *err)
@@ -166,6 +203,10 @@ static int fail_values(const struct policy *policy, struct husk_error *err)
 	}
 	for (size_t i = 0; i < policy->secret_count; i++)
 		bad |= put_secret(&policy->secrets[i], &words);
+	for (size_t i = 0; i < policy->hold_count; i++) {
+		cleanup_free char *host = policy_rule_text(&policy->holds[i]);
+		bad |= host ? buf_printf(&words, " --hold %s", host) : -1;
+	}
 	if (bad)
 		return husk_fail_memory(err);
 	return husk_fail(
@@ -256,6 +297,7 @@ struct husk_egress *egress_from_text(const char *text, struct husk_error *err)
 	if (!out->mode || (trust && !out->trust) ||
 	    copy_texts(json_object_get(root, "allow"), &out->allow, &out->allow_count) < 0 ||
 	    copy_texts(json_object_get(root, "deny"), &out->deny, &out->deny_count) < 0 ||
+	    copy_texts(json_object_get(root, "hold"), &out->hold, &out->hold_count) < 0 ||
 	    copy_secrets(json_object_get(root, "secrets"), out) < 0) {
 		husk_fail_memory(err);
 		goto fail;
@@ -287,6 +329,7 @@ void husk_egress_free(struct husk_egress *egress)
 	free((void *)egress->secrets);
 	free_texts(egress->allow, egress->allow_count);
 	free_texts(egress->deny, egress->deny_count);
+	free_texts(egress->hold, egress->hold_count);
 	free((char *)egress->mode);
 	free((char *)egress->trust);
 	free(egress);
@@ -336,4 +379,9 @@ void egress_secrets_drop(struct husk *husk, const char *id)
 char *egress_record_path(struct husk *husk, const char *id)
 {
 	return file_of(husk, id, "egress");
+}
+
+char *egress_visits_path(struct husk *husk, const char *id)
+{
+	return file_of(husk, id, "visits");
 }

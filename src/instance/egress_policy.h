@@ -17,8 +17,11 @@ static inline void cleanup_policy_pointer(struct policy **policy)
 
 /* Checks the requested policy: INVALID names the field. */
 int egress_check(const struct husk_egress *egress, struct policy **out, struct husk_error *err);
-/* True if the policy says nothing but `trust`: everything else is inherited. */
-bool egress_is_trust(const struct husk_egress *egress);
+/* True if the policy says nothing but `trust` and `hold`: everything else is inherited. */
+bool egress_is_addition(const struct husk_egress *egress);
+/* The inherited policy (text of the catalog) with the `hold` of `added`, which may be NULL. A held host is also allowed; if
+ * nothing could be reached, the mode becomes allow. */
+int egress_inherit(const char *text, const struct husk_egress *added, struct policy **out, struct husk_error *err);
 /* Adds the certificates of the setting network.trust to a policy that says nothing about trust. */
 int egress_default_trust(struct policy *policy, struct husk_error *err);
 /* The other direction; free with husk_egress_free. */
@@ -34,5 +37,7 @@ void egress_secrets_drop(struct husk *husk, const char *id);
 
 /* The path of the counters and log of a sandbox without a leash (hibernated, ended); caller frees. */
 char *egress_record_path(struct husk *husk, const char *id);
+/* The same for the connections to its ports. */
+char *egress_visits_path(struct husk *husk, const char *id);
 
 #endif

@@ -97,6 +97,11 @@ static int know_stored(struct search *search, struct husk_error *err)
 			bad |= strv_add(&search->snapshots, snapshots[i]->id);
 		catalog_snapshot_list_free(snapshots);
 	}
+	if (catalog_moment_list(search->husk->catalog, false, &snapshots, err) < 0)
+		return -1;
+	for (size_t i = 0; snapshots[i]; i++)
+		bad |= strv_add(&search->snapshots, snapshots[i]->id);
+	catalog_snapshot_list_free(snapshots);
 	if (catalog_template_list(search->husk->catalog, true, &templates, err) < 0)
 		return -1;
 	for (size_t i = 0; templates[i]; i++)

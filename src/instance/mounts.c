@@ -14,20 +14,22 @@ void mounts_free(struct mount_row *rows, size_t count)
 		free(rows[i].id);
 		free(rows[i].name);
 		free(rows[i].path);
+		free(rows[i].subpath);
 	}
 	free(rows);
 }
 
 static int take_row(const json_t *item, struct mount_row *out)
 {
-	const char *id = NULL, *name = NULL, *path = NULL;
+	const char *id = NULL, *name = NULL, *path = NULL, *subpath = NULL;
 	int read_only = 0;
 
-	if (json_unpack((json_t *)item, "{s:s, s:s, s:s, s:b}", "id", &id, "name", &name, "path", &path, "read_only",
-			&read_only) < 0)
+	if (json_unpack((json_t *)item, "{s:s, s:s, s:s, s:b, s?s}", "id", &id, "name", &name, "path", &path,
+			"read_only", &read_only, "subpath", &subpath) < 0)
 		return -1;
-	*out = (struct mount_row){ strdup(id), strdup(name), strdup(path), read_only };
-	return out->id && out->name && out->path ? 0 : -1;
+	*out = (struct mount_row){ strdup(id), strdup(name), strdup(path), read_only,
+				   subpath ? strdup(subpath) : NULL };
+	return out->id && out->name && out->path && (out->subpath || !subpath) ? 0 : -1;
 }
 
 int mounts_parse(const char *json, struct mount_row **out, size_t *count, struct husk_error *err)
@@ -82,6 +84,22 @@ static int check_path(const char *path, struct husk_error *err)
 	return 0;
 }
 
+static int check_subpath(const char *subpath, struct husk_error *err)
+{
+	cleanup_free char *framed = str_format("/%s/", subpath);
+
+	if (!framed)
+		return husk_fail_memory(err);
+	if (!*subpath || strlen(subpath) > PATH_LENGTH_MAX || !str_is_utf8(subpath, strlen(subpath)) ||
+	    strstr(framed, "//") || strstr(framed, "/./") || strstr(framed, "/../"))
+		return husk_fail_field(
+			err, "volumes",
+			"the subpath '%.80s' of a volume is not plain; name a directory of it as in a/b, "
+			"without //, . and .. in it and without / at its ends",
+			subpath);
+	return 0;
+}
+
 int mounts_check(const struct husk_mount *mounts, size_t count, struct husk_error *err)
 {
 	if (count > MOUNTS_MAX)
@@ -89,7 +107,8 @@ int mounts_check(const struct husk_mount *mounts, size_t count, struct husk_erro
 	for (size_t i = 0; i < count; i++) {
 		if (!mounts[i].volume || !*mounts[i].volume)
 			return husk_fail_field(err, "volumes", "a volume is missing its name");
-		if (check_path(mounts[i].path, err) < 0)
+		if (check_path(mounts[i].path, err) < 0 ||
+		    (mounts[i].subpath && check_subpath(mounts[i].subpath, err) < 0))
 			return -1;
 		for (size_t k = 0; k < i; k++)
 			if (is_within(mounts[i].path, mounts[k].path) || is_within(mounts[k].path, mounts[i].path))
@@ -108,8 +127,8 @@ static int add_wanted(struct husk *husk, json_t *list, const struct husk_mount *
 
 	if (catalog_volume_get(husk->catalog, mount->volume, &volume, err) < 0)
 		return -1;
-	json_t *item = json_pack("{s:s, s:s, s:s, s:b}", "id", volume->id, "name", volume->name, "path", mount->path,
-				 "read_only", mount->read_only);
+	json_t *item = json_pack("{s:s, s:s, s:s, s:b, s:s*}", "id", volume->id, "name", volume->name, "path",
+				 mount->path, "read_only", mount->read_only, "subpath", mount->subpath);
 	catalog_volume_free(volume);
 	return item && json_array_append_new(list, item) == 0 ? 0 : husk_fail_memory(err);
 }
@@ -122,7 +141,8 @@ static int check_list(const json_t *list, struct husk_error *err)
 	for (size_t i = 0; i < MIN(count, ARRAY_SIZE(all)); i++) {
 		const json_t *item = json_array_get(list, i);
 		all[i] = (struct husk_mount){ json_string_value(json_object_get(item, "name")),
-					      json_string_value(json_object_get(item, "path")), false };
+					      json_string_value(json_object_get(item, "path")), false,
+					      json_string_value(json_object_get(item, "subpath")) };
 	}
 	return mounts_check(all, count, err);
 }
@@ -151,6 +171,7 @@ void mounts_view_free(struct husk_mount *mounts, size_t count)
 	for (size_t i = 0; mounts && i < count; i++) {
 		free((char *)mounts[i].volume);
 		free((char *)mounts[i].path);
+		free((char *)mounts[i].subpath);
 	}
 	free(mounts);
 }
@@ -165,7 +186,7 @@ int mounts_view(const char *json, struct husk_mount **out, size_t *count)
 	struct husk_mount *list = calloc(size + 1, sizeof(*list));
 	for (size_t i = 0; list && i < size; i++)
 		list[i] = (struct husk_mount){ steal_pointer(rows[i].name), steal_pointer(rows[i].path),
-					       rows[i].read_only };
+					       rows[i].read_only, steal_pointer(rows[i].subpath) };
 	mounts_free(rows, size);
 	*out = list;
 	*count = list ? size : 0;

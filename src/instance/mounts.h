@@ -11,6 +11,7 @@
 struct mount_row {
 	char *id, *name, *path;
 	bool read_only;
+	char *subpath; /* NULL: the whole volume */
 };
 
 /* NULL counts as none. */

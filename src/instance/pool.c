@@ -197,7 +197,7 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	row.idempotency_key = row.request = NULL; /* they belong to the sandbox that the entry is modelled on */
 	row.state = CATALOG_PREPARING;
 	row.warm = warm;
-	row.persistent = row.hibernates = false;
+	row.persistent = row.hibernates = row.each_call = false;
 	row.expires_ms = row.ended_ms = row.idle_seconds = 0;
 	row.created_ms = time_wall_ms();
 	cleanup_free char *baked = bake_path(husk, row.isolation, row.template_digest, row.disk_bytes, &err);
@@ -210,7 +210,7 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	if (lock >= 0 && !added)
 		unlink(lock_path); /* without a row the file would never be found */
 	pthread_mutex_unlock(&registering);
-	if (added && supervisor_start(husk, id, lock, warm ? baked : NULL, true, &err) == 0)
+	if (added && supervisor_start(husk, id, lock, warm ? baked : NULL, SUPERVISE_POOL, &err) == 0)
 		return true;
 	log_line(LOG_WARN, "cannot fill the pool: %s", err.message);
 	return false;

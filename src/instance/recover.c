@@ -13,6 +13,7 @@
 #include "instance/contact.h"
 #include "instance/egress_policy.h"
 #include "instance/instance.h"
+#include "instance/moments.h"
 #include "instance/points.h"
 #include "instance/snapshots.h"
 #include "instance/spawn.h"
@@ -200,6 +201,7 @@ size_t husk_recover(struct husk *husk, const char *only)
 		workshop_sweep(husk);
 		version_sweep(husk, NULL, NULL);
 		cleared += snapshots_recover(husk, NULL);
+		moments_prune(husk, NULL);
 	}
 	return cleared;
 }

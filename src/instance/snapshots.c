@@ -36,10 +36,10 @@ void snapshot_settle(struct husk *husk, const char *id, int *lock)
 
 /* Adds the row; then the supervisor of the sandbox writes the image. */
 static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, const char *name, char *id,
-		struct husk_error *err)
+		int64_t *effect, struct husk_error *err)
 {
 	cleanup_free char *directory = path_snapshot(&husk->paths, id);
-	cleanup_buf struct buf arguments = { 0 };
+	cleanup_buf struct buf arguments = { 0 }, results = { 0 };
 	struct catalog_snapshot snapshot = {
 		.id = id,
 		.name = (char *)name,
@@ -62,15 +62,17 @@ static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, co
 		return husk_fail_memory(err);
 	if (catalog_snapshot_add(husk->catalog, &snapshot, err) < 0)
 		return -1;
-	int result = supervisor_call(fd, METHOD_SANDBOX_CHECKPOINT, &arguments, NULL,
+	int result = supervisor_call(fd, METHOD_SANDBOX_CHECKPOINT, &arguments, &results,
 				     supervisor_patience(METHOD_SANDBOX_CHECKPOINT), err);
 	if (result < 0)
 		snapshot_drop(husk, id);
+	else if (effect)
+		*effect = wire_get_int(results.data, results.size, TAG_EFFECT, 0);
 	return result;
 }
 
 int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char id[static 32], char **parent,
-		  struct husk_error *err)
+		  int64_t *effect, struct husk_error *err)
 {
 	cleanup_close int fd = husk_connect(husk, sandbox, err);
 	struct catalog_sandbox *row = NULL;
@@ -82,7 +84,7 @@ int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char
 	if (result == 0 && random_id("sn-", 10, id) < 0)
 		result = husk_fail_errno(err, "cannot make an id");
 	cleanup_close int lock = result == 0 ? supervisor_lock(husk, id, err) : -1;
-	if (lock >= 0 && save(husk, fd, row, name, id, err) < 0)
+	if (lock >= 0 && save(husk, fd, row, name, id, effect, err) < 0)
 		snapshot_settle(husk, id, &lock);
 	catalog_sandbox_free(row);
 	return steal_fd(&lock);
@@ -163,7 +165,7 @@ int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *nam
 		return -1;
 	if (catalog_quota_snapshots(husk->catalog, err) < 0)
 		return -1;
-	int lock = snapshot_take(husk, sandbox, name, id, &parent, err);
+	int lock = snapshot_take(husk, sandbox, name, id, &parent, NULL, err);
 	if (lock < 0)
 		return -1;
 	int result = make_ready(husk, id, err);

@@ -7,10 +7,11 @@
 #include "instance/instance.h"
 
 /* Saves a running sandbox under a new snapshot id (id[32]). The snapshot is not ready yet, so a fork may use it without
- * anybody seeing it. *parent gets the sandbox's id (caller frees). Returns the snapshot's lock, which shows that a
+ * anybody seeing it. *parent gets the sandbox's id (caller frees), *effect
+ * (may be NULL) its last effect that the image knows of. Returns the snapshot's lock, which shows that a
  * process works on it; snapshot_settle closes it. */
 int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char id[static 32], char **parent,
-		  struct husk_error *err);
+		  int64_t *effect, struct husk_error *err);
 /* The work is finished: makes the snapshot ready, or drops it. */
 void snapshot_settle(struct husk *husk, const char *id, int *lock);
 /* Removes the row and the image, complete or not. */

@@ -43,12 +43,16 @@ void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_liv
 
 	while (dir && (entry = readdir(dir))) {
 		size_t size = strcspn(entry->d_name, ".");
-		bool ours = str_starts(entry->d_name, prefix) && str_equal(entry->d_name + size, ".lock");
+		const char *kind = entry->d_name + size;
+		bool ours = str_starts(entry->d_name, prefix) && (str_equal(kind, ".lock") || str_equal(kind, ".sock"));
 		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
 		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
 		cleanup_free char *path = lock >= 0 ? path_lock(&husk->paths, id) : NULL;
-		if (path && !(is_live && is_live(husk, id)))
-			unlink(path);
+		cleanup_free char *socket_path = path ? path_socket(&husk->paths, id) : NULL;
+		if (!socket_path || (is_live && is_live(husk, id)))
+			continue;
+		unlink(socket_path); /* of a supervisor that was killed after its row had gone */
+		unlink(path);
 	}
 }
 
@@ -124,7 +128,7 @@ static int read_outcome(int fd, struct husk_error *err)
 	return husk_fail(err, (enum husk_code)code, "%s", *message == ' ' ? message + 1 : message);
 }
 
-int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
+int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, enum supervisor_task task,
 		     struct husk_error *err)
 {
 	cleanup_free char *binary = husk_program(err);
@@ -138,8 +142,10 @@ int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char 
 
 	if (!binary || !environment)
 		return binary ? husk_fail_memory(err) : -1;
-	if (pool)
+	if (task == SUPERVISE_POOL)
 		argv[n++] = "--pool";
+	if (task == SUPERVISE_REBOOT)
+		argv[n++] = "--reboot";
 	if (image) {
 		argv[n++] = "--image";
 		argv[n++] = image;

@@ -14,10 +14,12 @@
 char *husk_program(struct husk_error *err);
 /* Takes the lock of a sandbox without waiting: returns a descriptor to pass to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
-/* Removes the locks that nobody holds, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
+/* Removes the locks that nobody holds, and their sockets, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id));
+/* What the supervisor does first: continue the image, boot with the disk of the image, or wait in the pool. */
+enum supervisor_task { SUPERVISE_RUN, SUPERVISE_REBOOT, SUPERVISE_POOL };
 /* Starts the supervisor of a sandbox whose row is in CREATING; waits until it is up. On failure nothing is left of it. */
-int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, bool pool,
+int supervisor_start(struct husk *husk, const char *id, int lock_fd, const char *image, enum supervisor_task task,
 		     struct husk_error *err);
 
 #endif

@@ -272,7 +272,7 @@ static bool is_of(const struct catalog_template *version, const char *content, c
 }
 
 /* Returns its lock if everything that a bake needs is in it; otherwise -1. */
-static int take_version(struct husk *husk, const char *version)
+int version_take(struct husk *husk, const char *version)
 {
 	static const char *const parts[] = { "rootfs.img", "recipe.json", "baked" };
 	cleanup_free char *directory = path_template(&husk->paths, version);
@@ -295,7 +295,7 @@ static int find_version(struct husk *husk, const char *content, struct catalog_t
 	for (size_t i = 0; list[i] && *lock < 0; i++) {
 		if (!is_of(list[i], content, version->isolation))
 			continue;
-		*lock = take_version(husk, list[i]->digest);
+		*lock = version_take(husk, list[i]->digest);
 		snprintf(id, VERSION_SIZE, "%s", list[i]->digest);
 	}
 	catalog_template_list_free(list);
@@ -384,6 +384,54 @@ static int publish(struct husk *husk, struct catalog_template *version, struct h
 		log_line(LOG_WARN, "cannot clear old versions of templates: %s", why.message);
 	return 0;
 }
+
+/* ---- versions that were built elsewhere ---- */
+
+static int move_parts(const char *from, const char *partial, struct husk_error *err)
+{
+	static const char *const parts[] = { "rootfs.img", "recipe.json" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(parts); i++) {
+		cleanup_free char *old = str_format("%s/%s", from, parts[i]);
+		cleanup_free char *new = str_format("%s/%s", partial, parts[i]);
+		if (!old || !new)
+			return husk_fail_memory(err);
+		if (rename(old, new) < 0)
+			return husk_fail_errno(err, "the portable machine has no %s", parts[i]);
+	}
+	return 0;
+}
+
+int version_adopt(struct husk *husk, const struct catalog_template *row, const char *from, struct husk_error *err)
+{
+	cleanup_free char *directory = path_template(&husk->paths, row->digest);
+	cleanup_free char *partial = directory ? str_format("%s.partial", directory) : NULL;
+	cleanup_close int lock = version_take(husk, row->digest);
+
+	if (lock >= 0)
+		return steal_fd(&lock);
+	if (!partial)
+		return husk_fail_memory(err);
+	if (begin_version(partial, &lock, err) < 0)
+		return -1;
+	if (move_parts(from, partial, err) == 0 && finish_version(partial, directory, err) == 0)
+		return steal_fd(&lock);
+	image_discard(partial, NULL);
+	return -1;
+}
+
+int version_publish(struct husk *husk, struct catalog_template *row, struct husk_error *err)
+{
+	cleanup_free char *directory = path_template(&husk->paths, row->digest);
+
+	if (!directory)
+		return husk_fail_memory(err);
+	if (bake_directory(husk, row->isolation, directory, row->disk_bytes, err) < 0)
+		return -1;
+	return publish(husk, row, err);
+}
+
+/* ---- a build, from its options ---- */
 
 static const struct engine *choose_engine(struct husk *husk, const char *isolation, struct husk_error *err)
 {

@@ -99,6 +99,7 @@ struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
 		.tenant = copy(row->tenant, &bad),
 		.template_name = copy(row->template_name, &bad),
 		.parent = copy(row->parent, &bad),
+		.origin = copy(row->origin, &bad),
 		.isolation = copy(row->isolation, &bad),
 		.boundary = copy(engine ? engine->boundary : "unknown to this build", &bad),
 		.state = public_state(row->state),
@@ -109,6 +110,7 @@ struct husk_sandbox *sandbox_from_row(const struct catalog_sandbox *row)
 		.idle_seconds = row->idle_seconds,
 		.persistent = row->persistent,
 		.on_expiry = row->hibernates ? "hibernate" : "kill",
+		.checkpoints = row->each_call ? "each-call" : "off",
 		.memory_bytes = row->memory_bytes,
 		.disk_bytes = row->disk_bytes,
 		.cpu_milli = row->cpu_milli,
@@ -133,6 +135,7 @@ void husk_sandbox_free(struct husk_sandbox *sandbox)
 	free(sandbox->tenant);
 	free(sandbox->template_name);
 	free(sandbox->parent);
+	free(sandbox->origin);
 	free(sandbox->isolation);
 	free(sandbox->boundary);
 	free(sandbox->end_reason);

@@ -224,6 +224,15 @@ static int mount_root(const struct jail *jail, const char *somewhere, struct hus
 {
 	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC, read_only = jail->root_read_only ? MS_RDONLY : 0;
 
+	if (jail->root_fd) {
+		int fd = jail->root_fd;
+		long moved = syscall(SYS_move_mount, fd, "", AT_FDCWD, somewhere, MOVE_MOUNT_F_EMPTY_PATH);
+
+		fd_close(&fd); /* no directory of the host stays open */
+		if (moved < 0 || mount(NULL, somewhere, NULL, MS_BIND | MS_REMOUNT | flags | read_only, NULL) < 0)
+			return husk_fail_errno(err, "cannot mount a volume as the root");
+		return 0;
+	}
 	if (!jail->root)
 		return mount("husk-jail", somewhere, "tmpfs", flags | MS_RDONLY, "size=4k,nr_inodes=1,mode=555") < 0
 			       ? husk_fail_errno(err, "cannot mount an empty root")
@@ -333,7 +342,7 @@ static bool sees_host(const struct jail *jail)
 	const unsigned long wanted = ST_NOSUID | ST_NODEV | ST_NOEXEC | (jail->root_read_only ? ST_RDONLY : 0);
 	struct statvfs root;
 
-	if (!jail->root)
+	if (!jail->root && !jail->root_fd)
 		return access("/proc", F_OK) == 0 || access("/dev", F_OK) == 0 || access("/..", W_OK) == 0;
 	return statvfs("/", &root) < 0 || (root.f_flag & wanted) != wanted;
 }

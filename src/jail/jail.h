@@ -50,6 +50,7 @@ struct jail {
 	/* A directory of the host that becomes its root, without devices, programs and set-uid bits; NULL: an empty
 	 * root. */
 	const char *root;
+	int root_fd; /* a detached mount of that directory, in place of its path; is closed. 0: none */
 	bool root_read_only;
 	uint64_t capabilities; /* capabilities to keep, as bits, for the files below its root; 0: none */
 };

@@ -123,9 +123,10 @@ static json_t *json_mounts(const struct husk_mount *mounts, size_t count)
 	cleanup_json json_t *array = json_array();
 
 	for (size_t i = 0; array && i < count; i++)
-		if (json_array_append_new(array,
-					  json_pack("{s:o, s:o, s:b}", "volume", json_text0(mounts[i].volume), "path",
-						    json_text0(mounts[i].path), "read_only", mounts[i].read_only)) < 0)
+		if (json_array_append_new(
+			    array, json_pack("{s:o, s:o, s:b, s:o*}", "volume", json_text0(mounts[i].volume), "path",
+					     json_text0(mounts[i].path), "read_only", mounts[i].read_only, "subpath",
+					     mounts[i].subpath ? json_text0(mounts[i].subpath) : NULL)) < 0)
 			return NULL;
 	return steal_pointer(array);
 }
@@ -133,13 +134,14 @@ static json_t *json_mounts(const struct husk_mount *mounts, size_t count)
 json_t *json_sandbox(const struct husk_sandbox *sandbox)
 {
 	/* clang-format off */
-	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
-			 " s:o, s:I, s:b, s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o,"
+			 " s:o, s:I, s:b, s:s, s:s, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o}",
 			 "id", sandbox->id,
 			 "name", json_text0(sandbox->name),
 			 "tenant", json_text0(sandbox->tenant),
 			 "template", json_text0(sandbox->template_name),
 			 "parent", json_text0(sandbox->parent),
+			 "origin", json_text0(sandbox->origin),
 			 "isolation", json_text0(sandbox->isolation),
 			 "boundary", json_text0(sandbox->boundary),
 			 "state", husk_state_name(sandbox->state),
@@ -150,6 +152,7 @@ json_t *json_sandbox(const struct husk_sandbox *sandbox)
 			 "idle_seconds", (json_int_t)sandbox->idle_seconds,
 			 "persistent", sandbox->persistent,
 			 "on_expiry", sandbox->on_expiry,
+			 "checkpoints", sandbox->checkpoints,
 			 "memory_bytes", (json_int_t)sandbox->memory_bytes,
 			 "disk_bytes", (json_int_t)sandbox->disk_bytes,
 			 "cpus", (double)sandbox->cpu_milli / 1000,
@@ -182,11 +185,12 @@ json_t *json_snapshot(const struct husk_snapshot *snapshot)
 	/* clang-format on */
 }
 
+static const char *const file_types[] = {
+	[HUSK_FILE] = "file", [HUSK_DIRECTORY] = "directory", [HUSK_SYMLINK] = "symlink", [HUSK_OTHER] = "other"
+};
+
 json_t *json_file(const struct husk_file *file)
 {
-	static const char *const types[] = {
-		[HUSK_FILE] = "file", [HUSK_DIRECTORY] = "directory", [HUSK_SYMLINK] = "symlink", [HUSK_OTHER] = "other"
-	};
 	const char *slash = strrchr(file->path, '/');
 	char mode[16];
 
@@ -195,7 +199,7 @@ json_t *json_file(const struct husk_file *file)
 	cleanup_json json_t *document = json_pack(
 		"{s:o, s:s, s:I, s:s, s:I, s:I, s:o, s:o, s:o, s:o}",
 		"name", json_text0(slash && slash[1] ? slash + 1 : file->path),
-		"type", types[file->type],
+		"type", file_types[file->type],
 		"size", (json_int_t)file->size,
 		"mode", mode,
 		"uid", (json_int_t)file->uid,
@@ -210,6 +214,21 @@ json_t *json_file(const struct husk_file *file)
 	return steal_pointer(document);
 }
 
+/* What a changed file was before; null where there is nothing to say. */
+static int add_before(json_t *document, const struct husk_file *before)
+{
+	bool known = before->type != 0;
+	char mode[16];
+
+	snprintf(mode, sizeof(mode), "%04o", before->mode);
+	return json_object_set_new(document, "old_type", known ? json_string(file_types[before->type]) : json_null()) |
+	       json_object_set_new(document, "old_size", known ? json_integer((json_int_t)before->size) : json_null()) |
+	       json_object_set_new(document, "old_mode", known ? json_string(mode) : json_null()) |
+	       json_object_set_new(document, "old_uid", known ? json_integer(before->uid) : json_null()) |
+	       json_object_set_new(document, "old_gid", known ? json_integer(before->gid) : json_null()) |
+	       json_object_set_new(document, "old_target", json_text0(before->target));
+}
+
 json_t *json_changes(struct husk_change *const *list)
 {
 	cleanup_json json_t *array = json_array();
@@ -217,9 +236,37 @@ json_t *json_changes(struct husk_change *const *list)
 	for (size_t i = 0; list[i]; i++) {
 		json_t *one = json_file(&list[i]->file);
 		if (!one || json_object_set_new(one, "change", json_string(husk_change_name(list[i]->kind))) < 0 ||
-		    json_array_append_new(array, one) < 0)
+		    add_before(one, &list[i]->before) < 0 || json_array_append_new(array, one) < 0)
 			return NULL;
 	}
+	return steal_pointer(array);
+}
+
+json_t *json_differences(const struct husk_difference *list, size_t count)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; i < count; i++)
+		if (json_array_append_new(array,
+					  json_pack("{s:s, s:s, s:o, s:o, s:o}", "kind", list[i].kind, "change",
+						    husk_change_name(list[i].change), "name", json_text0(list[i].name),
+						    "before", json_text0(list[i].before), "after",
+						    json_text0(list[i].after))) < 0)
+			return NULL;
+	return steal_pointer(array);
+}
+
+json_t *json_branches(const struct husk_branch *list, size_t count)
+{
+	cleanup_json json_t *array = json_array();
+
+	for (size_t i = 0; i < count; i++)
+		if (json_array_append_new(array,
+					  json_pack("{s:o, s:o, s:o, s:b, s:o}", "plan", json_text0(list[i].plan),
+						    "sandbox", json_text0(list[i].sandbox), "score",
+						    list[i].scored ? json_real(list[i].score) : json_null(), "kept",
+						    list[i].kept, "error", json_text0(list[i].error))) < 0)
+			return NULL;
 	return steal_pointer(array);
 }
 

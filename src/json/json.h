@@ -28,6 +28,7 @@ json_t *json_checkpoint(const struct husk_checkpoint *checkpoint);
 json_t *json_checkpoints(struct husk_checkpoint *const *list);
 /* "not_undone" has one sentence for each effect that was not undone. */
 json_t *json_rewound(const struct husk_rewound *rewound);
+json_t *json_effects(struct husk_effect *const *list); /* NULL: an empty array */
 json_t *json_promoted(const struct husk_promoted *promoted);
 /* Families of sandboxes and snapshots (json_tree.c) as an array of {"id", …, "children"}. `of`: only the family of this
  * id or name. NULL: every family with a live or kept member; with `all`, the others too. */
@@ -35,6 +36,8 @@ int json_tree(struct husk *husk, const char *of, bool all, json_t **out, struct 
 json_t *json_file(const struct husk_file *file);
 /* Each element is a file, with the kind of change in "change". */
 json_t *json_changes(struct husk_change *const *list);
+json_t *json_differences(const struct husk_difference *list, size_t count);
+json_t *json_branches(const struct husk_branch *list, size_t count);
 /* The result of an apply or a merge. */
 json_t *json_merged(const struct husk_merged *merged);
 json_t *json_volume(const struct husk_volume *volume);

@@ -22,9 +22,10 @@ json_t *json_egress(const struct husk_egress *egress)
 			secrets, json_pack("{s:o, s:o, s:s*}", "name", json_text0(egress->secrets[i].name), "hosts",
 					   texts_json(egress->secrets[i].hosts, egress->secrets[i].host_count),
 					   "header", egress->secrets[i].header));
-	return json_pack("{s:s, s:o, s:o, s:o, s:{s:I, s:I, s:I}, s:s*}", "mode", egress->mode, "allow",
+	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I}, s:s*}", "mode", egress->mode, "allow",
 			 texts_json(egress->allow, egress->allow_count), "deny",
-			 texts_json(egress->deny, egress->deny_count), "secrets", secrets, "limits", "bytes",
+			 texts_json(egress->deny, egress->deny_count), "secrets", secrets, "hold",
+			 texts_json(egress->hold, egress->hold_count), "limits", "bytes",
 			 (json_int_t)egress->limit_bytes, "rate", (json_int_t)egress->limit_rate, "connections",
 			 (json_int_t)egress->limit_connections, "trust", egress->trust);
 }

@@ -51,6 +51,11 @@ static inline void owned_promoted(struct husk_promoted **promoted)
 	husk_promoted_free(*promoted);
 }
 
+static inline void owned_effects(struct husk_effect ***list)
+{
+	husk_effect_list_free(*list);
+}
+
 static inline void owned_merged(struct husk_merged **merged)
 {
 	husk_merged_free(*merged);
@@ -111,6 +116,12 @@ static inline void owned_tokens(struct husk_token ***list)
 	husk_token_list_free(*list);
 }
 
+static inline void owned_control(struct husk_control **control)
+{
+	husk_control_free(*control);
+}
+
+#define cleanup_control cleanup(owned_control)
 #define cleanup_sandbox cleanup(owned_sandbox)
 #define cleanup_sandboxes cleanup(owned_sandboxes)
 #define cleanup_snapshot cleanup(owned_snapshot)
@@ -119,6 +130,7 @@ static inline void owned_tokens(struct husk_token ***list)
 #define cleanup_checkpoints cleanup(owned_checkpoints)
 #define cleanup_rewound cleanup(owned_rewound)
 #define cleanup_promoted cleanup(owned_promoted)
+#define cleanup_effects cleanup(owned_effects)
 #define cleanup_merged cleanup(owned_merged)
 #define cleanup_changes cleanup(owned_changes)
 #define cleanup_husk_template cleanup(owned_template) /* store/template.h has a cleanup_template */

@@ -107,6 +107,40 @@ int session_check(struct tool_call *call, const char *field, const char *name, s
 	return name ? find_named(call, field, name, &sandbox, err) : 0;
 }
 
+/* A template that is no snapshot too: the word would mean the snapshot, which may be another session's. */
+static bool only_template(struct husk *husk, const char *word)
+{
+	struct husk_template **templates = NULL;
+	struct husk_snapshot **snapshots = NULL;
+	bool found = false;
+
+	if (husk_template_list(husk, &templates, NULL) == 0)
+		for (size_t i = 0; templates[i]; i++)
+			found |= str_equal(templates[i]->name, word);
+	if (found && husk_snapshot_list(husk, &snapshots, NULL) == 0)
+		for (size_t i = 0; snapshots[i]; i++) {
+			found &= !str_equal(snapshots[i]->name, word);
+			for (char **tag = snapshots[i]->tags; tag && *tag; tag++)
+				found &= !str_equal(*tag, word);
+		}
+	bool known = snapshots != NULL;
+	husk_snapshot_list_free(snapshots);
+	husk_template_list_free(templates);
+	return found && known;
+}
+
+int session_check_state(struct tool_call *call, const char *field, const char *word, struct husk_error *err)
+{
+	const char *at = word ? strchr(word, '@') : NULL;
+	cleanup_free char *sandbox = at ? strndup(word, (size_t)(at - word)) : NULL;
+
+	if (at)
+		return sandbox ? session_check(call, field, sandbox, err) : husk_fail_memory(err);
+	if (!word || session_check(call, field, word, err) == 0)
+		return 0;
+	return err->code == HUSK_NOT_FOUND && only_template(call->session->husk, word) ? 0 : -1;
+}
+
 int session_default(struct tool_call *call, struct husk_sandbox **out, struct husk_error *err)
 {
 	const struct husk_pair mark = { MARK_DEFAULT, call->session->id };

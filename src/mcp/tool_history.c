@@ -1,6 +1,6 @@
 /*
  * The tools for going back and forth: checkpoint_sandbox saves the state of a sandbox, rewind_sandbox puts the same sandbox
- * back to it and lists what that could not undo, promote_sandbox puts a fork into the place of its parent,
+ * back to it and lists what that could not undo, sandbox_history lists the saved states, promote_sandbox puts a fork into the place of its parent,
  * merge_sandbox merges the work of another one, diff_sandbox lists the files that differ. Each tool is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
@@ -22,6 +22,30 @@ int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 			 json_pack("{s:I, s:o, s:I}", "checkpoint", (json_int_t)checkpoint->number, "label",
 				   json_text0(checkpoint->label), "bytes", (json_int_t)checkpoint->bytes),
 			 err);
+}
+
+int tool_sandbox_history(struct tool_call *call, struct husk_error *err)
+{
+	cleanup_checkpoints struct husk_checkpoint **list = NULL;
+	cleanup_buf struct buf text = { 0 };
+	size_t count = 0;
+
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 ||
+	    husk_history(call->session->husk, call->sandbox, &list, err) < 0)
+		return -1;
+	while (list[count])
+		count++;
+	int bad = buf_printf(&text, "%zu checkpoint%s of sandbox %s, oldest first", count, count == 1 ? "" : "s",
+			     call->sandbox);
+	for (size_t i = 0; i < count; i++)
+		bad |= buf_printf(&text, "\n%lld%s%s%s%s%s", (long long)list[i]->number, list[i]->label ? " " : "",
+				  list[i]->label ? list[i]->label : "", list[i]->ran ? ", before: " : "",
+				  list[i]->ran ? list[i]->ran : "", list[i]->current ? " (the last one)" : "");
+	if (bad)
+		return husk_fail_memory(err);
+	if (tool_say(call, text.data, text.size, err) < 0)
+		return -1;
+	return tool_give(call, json_pack("{s:o}", "checkpoints", json_checkpoints(list)), err);
 }
 
 /* The text for the model: the checkpoint, and a line for each effect that was not undone. */
@@ -102,7 +126,7 @@ int tool_merge_sandbox(struct tool_call *call, struct husk_error *err)
 						    .dry_run = tool_bool(call, "dry_run") };
 
 	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || session_check(call, "from", from, err) < 0 ||
-	    session_check(call, "base", base, err) < 0 ||
+	    session_check_state(call, "base", base, err) < 0 ||
 	    husk_merge(call->session->husk, from, call->sandbox, base, tool_string(call, "path"), &options, &merged,
 		       err) < 0 ||
 	    say_merged(call, merged, err) < 0)
@@ -139,7 +163,8 @@ int tool_diff_sandbox(struct tool_call *call, struct husk_error *err)
 	const char *against = tool_string(call, "against");
 	size_t count = 0;
 
-	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 || session_check(call, "against", against, err) < 0 ||
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 ||
+	    session_check_state(call, "against", against, err) < 0 ||
 	    husk_diff(call->session->husk, call->sandbox, against, tool_string(call, "path"), &list, err) < 0)
 		return -1;
 	while (list[count])

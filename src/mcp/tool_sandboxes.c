@@ -1,10 +1,11 @@
 /*
- * The tools for sandboxes: create, list, fork, snapshot, hibernate, kill, and a link to a port. Each is a thin layer over
+ * The tools for sandboxes: create, list, fork, explore, snapshot, hibernate, kill, and a link to a port. Each is a thin layer over
  * libhusk; mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
 
 #define LIST_MAX 200
+#define EXPLORE_MAX 16 /* branches of one call of a model */
 
 /* ---- create ---- */
 
@@ -15,6 +16,8 @@ static int check_snapshot(struct tool_call *call, const char *name, struct husk_
 
 	if (!name || call->session->everything)
 		return 0;
+	if (strchr(name, '@')) /* a checkpoint of a sandbox */
+		return session_check_state(call, "snapshot", name, err);
 	if (husk_snapshot_list(call->session->husk, &list, err) < 0)
 		return -1;
 	for (size_t i = 0; list[i]; i++)
@@ -38,6 +41,8 @@ static void fill_options(struct tool_call *call, struct husk_create_options *opt
 		options->template_name = tool_string(call, "template");
 		options->snapshot = tool_string(call, "snapshot");
 	}
+	if (tool_string(call, "checkpoints"))
+		options->checkpoints = tool_string(call, "checkpoints");
 	if (memory_mb)
 		options->memory_bytes = (uint64_t)memory_mb << 20;
 	if (cpus)
@@ -160,17 +165,22 @@ int tool_list_sandboxes(struct tool_call *call, struct husk_error *err)
 
 /* ---- fork, snapshot, hibernate, kill ---- */
 
+/* The options of a copy: it belongs to the session, as its parent does. `seconds` must outlive them. */
+static struct husk_create_options copy_options(struct tool_call *call, const char *seconds, struct husk_pair marks[4])
+{
+	marks[0] = (struct husk_pair){ MARK_SESSION, call->session->id ? call->session->id : MARK_NONE };
+	marks[1] = (struct husk_pair){ MARK_TTL, seconds };
+	marks[2] = (struct husk_pair){ MARK_DEFAULT, MARK_NONE };
+	marks[3] = (struct husk_pair){ MARK_PARENT, call->sandbox };
+	return (struct husk_create_options){ .ttl_seconds = call->session->defaults.ttl_seconds,
+					     .metadata = marks,
+					     .metadata_count = 4 };
+}
+
 int tool_fork_sandbox(struct tool_call *call, struct husk_error *err)
 {
-	int64_t ttl = call->session->defaults.ttl_seconds;
-	cleanup_free char *seconds = str_format("%lld", (long long)ttl);
-	struct husk_pair marks[] = { { MARK_SESSION, call->session->id ? call->session->id : MARK_NONE },
-				     { MARK_TTL, seconds },
-				     { MARK_DEFAULT, MARK_NONE },
-				     { MARK_PARENT, NULL } };
-	const struct husk_create_options options = { .ttl_seconds = ttl,
-						     .metadata = marks,
-						     .metadata_count = ARRAY_SIZE(marks) };
+	cleanup_free char *seconds = str_format("%lld", (long long)call->session->defaults.ttl_seconds);
+	struct husk_pair marks[4];
 	cleanup_sandboxes struct husk_sandbox **made = NULL;
 	cleanup_json json_t *forks = json_array();
 
@@ -178,7 +188,7 @@ int tool_fork_sandbox(struct tool_call *call, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0)
 		return -1;
-	marks[3].value = call->sandbox;
+	const struct husk_create_options options = copy_options(call, seconds, marks);
 	if (husk_fork(call->session->husk, call->sandbox, (size_t)tool_int(call, "count", 1), &options, &made, err) < 0)
 		return -1;
 	for (size_t i = 0; made[i]; i++)
@@ -190,6 +200,60 @@ int tool_fork_sandbox(struct tool_call *call, struct husk_error *err)
 	if (tool_sayf(call, err, "copies of %s: %s; pass one as \"sandbox\" to use it", call->sandbox, list) < 0)
 		return -1;
 	return tool_give(call, json_pack("{s:O}", "forks", forks), err);
+}
+
+/* ---- explore ---- */
+
+static int say_branches(struct tool_call *call, const struct husk_branch *list, size_t count, bool promoted,
+			struct husk_error *err)
+{
+	cleanup_buf struct buf text = { 0 };
+	int bad = !list[0].scored ? buf_printf(&text, "no plan has a score; sandbox %s is as it was", call->sandbox)
+		  : promoted      ? buf_printf(&text, "sandbox %s goes on as the best branch", call->sandbox)
+			     : buf_printf(&text, "the branches that were kept go on beside sandbox %s", call->sandbox);
+
+	for (size_t i = 0; i < count; i++) {
+		bad |= list[i].scored
+			       ? buf_printf(&text, "\n%g", list[i].score)
+			       : buf_printf(&text, "\nno score (%s)", list[i].error ? list[i].error : "not tried");
+		bad |= list[i].kept && !promoted ? buf_printf(&text, " in sandbox %s", list[i].sandbox) : 0;
+		bad |= buf_printf(&text, ": %s", list[i].plan);
+	}
+	return bad ? husk_fail_memory(err) : tool_sayf(call, err, "%s", text.data);
+}
+
+int tool_explore_sandbox(struct tool_call *call, struct husk_error *err)
+{
+	const json_t *plans = json_object_get(call->arguments, "plans");
+	size_t count = json_array_size(plans), keep = (size_t)tool_int(call, "keep", 1);
+	const char *commands[EXPLORE_MAX];
+	cleanup_free char *seconds = str_format("%lld", (long long)call->session->defaults.ttl_seconds);
+	struct husk_pair marks[4];
+	struct husk_branch *branches = NULL;
+
+	if (!seconds)
+		return husk_fail_memory(err);
+	if (count < 1 || count > EXPLORE_MAX)
+		return husk_fail_field(err, "plans", "give 1 to %d plans", EXPLORE_MAX);
+	for (size_t i = 0; i < count; i++)
+		commands[i] = json_string_value(json_array_get(plans, i));
+	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0)
+		return -1;
+	const struct husk_create_options forks = copy_options(call, seconds, marks);
+	const struct husk_explore_options options = { .score = tool_string(call, "score"),
+						      .keep = keep,
+						      .budget_ms = tool_int(call, "budget_seconds", 300) * 1000,
+						      .no_promote = json_is_false(
+							      json_object_get(call->arguments, "promote")),
+						      .options = &forks };
+	if (husk_explore(call->session->husk, call->sandbox, commands, count, &options, &branches, err) < 0)
+		return -1;
+	json_t *list = json_branches(branches, count);
+	int result = say_branches(call, branches, count, keep == 1 && !options.no_promote, err);
+	husk_branch_list_free(branches, count);
+	if (result < 0)
+		json_decref(list);
+	return result < 0 ? -1 : tool_give(call, json_pack("{s:o}", "branches", list), err);
 }
 
 int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err)

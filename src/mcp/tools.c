@@ -29,10 +29,13 @@ static const struct tool tools[] = {
 	{ "create_sandbox", tool_create_sandbox },
 	{ "list_sandboxes", tool_list_sandboxes },
 	{ "fork_sandbox", tool_fork_sandbox },
+	{ "explore_sandbox", tool_explore_sandbox },
 	{ "snapshot_sandbox", tool_snapshot_sandbox },
 	{ "checkpoint_sandbox", tool_checkpoint_sandbox },
 	{ "rewind_sandbox", tool_rewind_sandbox },
+	{ "sandbox_history", tool_sandbox_history },
 	{ "promote_sandbox", tool_promote_sandbox },
+	{ "held_effects", tool_held_effects },
 	{ "merge_sandbox", tool_merge_sandbox },
 	{ "diff_sandbox", tool_diff_sandbox },
 	{ "hibernate_sandbox", tool_hibernate_sandbox },
@@ -41,6 +44,7 @@ static const struct tool tools[] = {
 	{ "egress_log", tool_egress_log },
 	{ "computer", tool_computer },
 	{ "browser_open", tool_browser_open },
+	{ "request_human", tool_request_human },
 };
 
 /* ---- definitions ---- */

@@ -36,7 +36,7 @@ struct tool {
 	const char *name;
 	int (*run)(struct tool_call *call, struct husk_error *err); /* -1: `err` becomes the result, as an error */
 };
-/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_egress.c, tool_desktop.c ---- */
+/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_effects.c, tool_effects.c, tool_egress.c, tool_desktop.c, tool_human.c ---- */
 
 int tool_run_code(struct tool_call *call, struct husk_error *err);
 int tool_run_command(struct tool_call *call, struct husk_error *err);
@@ -46,10 +46,13 @@ int tool_list_files(struct tool_call *call, struct husk_error *err);
 int tool_create_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_list_sandboxes(struct tool_call *call, struct husk_error *err);
 int tool_fork_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_explore_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_snapshot_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_rewind_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_sandbox_history(struct tool_call *call, struct husk_error *err);
 int tool_promote_sandbox(struct tool_call *call, struct husk_error *err);
+int tool_held_effects(struct tool_call *call, struct husk_error *err);
 int tool_merge_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_diff_sandbox(struct tool_call *call, struct husk_error *err);
 int tool_hibernate_sandbox(struct tool_call *call, struct husk_error *err);
@@ -58,6 +61,7 @@ int tool_expose_port(struct tool_call *call, struct husk_error *err);
 int tool_egress_log(struct tool_call *call, struct husk_error *err);
 int tool_computer(struct tool_call *call, struct husk_error *err);
 int tool_browser_open(struct tool_call *call, struct husk_error *err);
+int tool_request_human(struct tool_call *call, struct husk_error *err);
 
 /* ---- tools.c ---- */
 
@@ -131,6 +135,8 @@ enum need { NEED_EXISTING, NEED_ANY /* creates one if there is none */ };
 int session_sandbox(struct tool_call *call, enum need need, int64_t ms, struct husk_error *err);
 /* Checks that `name` is a live sandbox that the session may use; NULL is fine. Errors name the argument `field`. */
 int session_check(struct tool_call *call, const char *field, const char *name, struct husk_error *err);
+/* The same for a state (husk_moment_open): a sandbox, a checkpoint of one, or a template. */
+int session_check_state(struct tool_call *call, const char *field, const char *word, struct husk_error *err);
 /* Creates a sandbox; the caller frees *made. `keep`: it is not removed at the end of the session. */
 int session_create(struct tool_call *call, struct husk_create_options *options, bool keep, bool as_default,
 		   const char *key, struct husk_sandbox **made, struct husk_error *err);

@@ -30,6 +30,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "jail/cgroup.h"
+#include "net/leash_parcel.h"
 #include "net/leash_record.h"
 #include "net/resolvers.h"
 #include "net/secrets.h"
@@ -62,6 +63,8 @@ struct leash {
 	uint64_t serial, applied, flush_serial, flushed;
 	char failure[512]; /* of the last policy; "": none */
 	struct leash_record *record;
+
+	struct parcels parcels; /* requests to be held, as they arrive; of the listener */
 
 	pthread_mutex_t setting; /* one leash_set at a time; taken before `lock` */
 };
@@ -217,16 +220,11 @@ static void take_event(struct leash *leash, json_t *event, json_int_t count)
 		leash->spec.on_event(leash->spec.data, &view);
 }
 
-static void take_message(struct leash *leash, const char *text, size_t size)
+/* What the process says of itself. */
+static void take_state(struct leash *leash, const json_t *root)
 {
-	json_t *root = json_loadb(text, size, 0, NULL);
-	json_t *event = json_object_get(root, "event"), *value;
+	json_t *value;
 
-	if (json_is_object(event)) {
-		take_event(leash, event, json_integer_value(json_object_get(root, "count")));
-		json_decref(root);
-		return;
-	}
 	pthread_mutex_lock(&leash->lock);
 	if ((value = json_object_get(root, "traffic"))) {
 		leash_record_traffic(leash->record, value);
@@ -244,6 +242,103 @@ static void take_message(struct leash *leash, const char *text, size_t size)
 	}
 	pthread_cond_broadcast(&leash->changed);
 	pthread_mutex_unlock(&leash->lock);
+}
+
+/* ---- requests that are held, and sent later ---- */
+
+static void answer_hold(struct leash *leash, uint64_t key, const struct leash_held *held)
+{
+	json_t *root = held->effect
+			       ? json_pack("{s:I,s:I}", "held", (json_int_t)key, "effect", (json_int_t)held->effect)
+			       : json_pack("{s:I,s:s,s:s}", "held", (json_int_t)key, "status", held->status, "reason",
+					   held->reason);
+	cleanup_free char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+
+	json_decref(root);
+	pthread_mutex_lock(&leash->lock);
+	if (text)
+		tell(leash, text);
+	pthread_mutex_unlock(&leash->lock);
+}
+
+static void begin_hold(struct leash *leash, json_t *head)
+{
+	struct leash_held refused = { .status = "503 Service Unavailable",
+				      .reason = "the request could not be taken; try again" };
+
+	if (!leash->spec.on_hold || parcels_begin(&leash->parcels, head) < 0)
+		answer_hold(leash, (uint64_t)json_integer_value(json_object_get(head, "key")), &refused);
+}
+
+static void take_part(struct leash *leash, const char *packet, size_t size)
+{
+	struct parcel *whole = parcels_part(&leash->parcels, packet, size);
+	struct leash_held held = { 0 };
+
+	if (!whole)
+		return;
+	leash->spec.on_hold(leash->spec.data, whole->head, whole->data.data, whole->data.size, &held);
+	answer_hold(leash, whole->key, &held);
+	parcel_drop(whole);
+}
+
+static void take_sent(struct leash *leash, const json_t *root)
+{
+	const char *failed = json_string_value(json_object_get(root, "failed"));
+	json_int_t status = json_integer_value(json_object_get(root, "status"));
+	struct leash_sent sent = { .key = (uint64_t)json_integer_value(json_object_get(root, "sent")),
+				   .status = status >= 100 && status <= 999 ? (int)status : 0,
+				   .maybe = !json_is_false(json_object_get(root, "maybe")) };
+
+	snprintf(sent.reason, sizeof(sent.reason), "%s", failed ? failed : "");
+	if (sent.key && leash->spec.on_sent)
+		leash->spec.on_sent(leash->spec.data, &sent);
+}
+
+/* The process is gone, and with it what it was doing. */
+static void forget(struct leash *leash)
+{
+	const struct leash_sent cut = { .maybe = true, .reason = "the leash died while it was being sent" };
+
+	parcels_drop(&leash->parcels);
+	if (leash->spec.on_sent)
+		leash->spec.on_sent(leash->spec.data, &cut);
+}
+
+int leash_deliver(struct leash *leash, uint64_t key, json_t *head, const char *request, size_t size,
+		  struct husk_error *err)
+{
+	pthread_mutex_lock(&leash->lock);
+	cleanup_close int control = leash->ready ? fcntl(leash->control, F_DUPFD_CLOEXEC, 3) : -1;
+	pthread_mutex_unlock(&leash->lock);
+	/* A parcel that is cut short is never sent. */
+	if (control < 0 || parcel_send(control, "send", head, key, request, size) < 0)
+		return husk_fail(err, HUSK_UNAVAILABLE, "the leash does not take the request; try again");
+	return 0;
+}
+
+static void take_message(struct leash *leash, const char *text, size_t size)
+{
+	if (text[0] == '\0') {
+		take_part(leash, text, size);
+		return;
+	}
+	json_t *root = json_loadb(text, size, 0, NULL);
+	json_t *event = json_object_get(root, "event"), *value;
+
+	if (json_is_object(event)) {
+		take_event(leash, event, json_integer_value(json_object_get(root, "count")));
+	} else if ((value = json_object_get(root, "request"))) {
+		pthread_mutex_lock(&leash->lock);
+		leash_record_request(leash->record, value, json_integer_value(json_object_get(root, "missed")));
+		pthread_mutex_unlock(&leash->lock);
+	} else if ((value = json_object_get(root, "hold"))) {
+		begin_hold(leash, value);
+	} else if (json_object_get(root, "sent")) {
+		take_sent(leash, root);
+	} else {
+		take_state(leash, root);
+	}
 	json_decref(root);
 }
 
@@ -268,6 +363,7 @@ static void restart(struct leash *leash, int64_t *pause_ms)
 	pthread_cond_broadcast(&leash->changed);
 	bool stopping = leash->stopping;
 	pthread_mutex_unlock(&leash->lock);
+	forget(leash);
 	if (stopping)
 		return;
 	*pause_ms = lived ? RETRY_MIN_MS : MIN(*pause_ms * 2, RETRY_MAX_MS);
@@ -316,6 +412,7 @@ static void *listen_to_process(void *argument)
 static void leash_free(struct leash *leash)
 {
 	end_process(leash);
+	parcels_drop(&leash->parcels);
 	fd_close(&leash->spec.gateway);
 	fd_close(&leash->wake);
 	leash_record_free(leash->record);
@@ -519,6 +616,17 @@ char *leash_log(struct leash *leash, size_t limit)
 	flush(leash);
 	char *text = leash_record_log(leash->record, limit);
 	pthread_mutex_unlock(&leash->lock);
+	return text;
+}
+
+char *leash_requests(struct leash *leash)
+{
+	pthread_mutex_lock(&leash->lock);
+	flush(leash);
+	json_t *root = leash_record_requests_json(leash->record);
+	pthread_mutex_unlock(&leash->lock);
+	char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
 	return text;
 }
 

@@ -92,6 +92,21 @@ size_t book_addresses(struct book *book, const char *name, uint32_t *addresses, 
 	return count;
 }
 
+bool book_has_hold(struct book *book, const struct policy *policy, uint32_t address, uint16_t port)
+{
+	int64_t now = time_monotonic_ms();
+	bool found = false;
+
+	if (policy->hold_count == 0)
+		return false;
+	pthread_mutex_lock(&book->lock);
+	for (size_t i = 0; i < BOOK_MAX && !found; i++)
+		found = book->entries[i].name && book->entries[i].address == address &&
+			book->entries[i].expires_ms > now && policy_holds(policy, book->entries[i].name, port);
+	pthread_mutex_unlock(&book->lock);
+	return found;
+}
+
 bool book_has_secret(struct book *book, const struct policy *policy, uint32_t address, uint16_t port)
 {
 	int64_t now = time_monotonic_ms();

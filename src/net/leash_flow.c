@@ -96,7 +96,9 @@ bool flow_allows(struct flow *flow, const struct terms *terms, const char *name,
 	const struct policy *policy = terms->policy;
 
 	*reason = *rule = '\0';
-	if (policy_allows_address(policy, flow->address, flow->port, flow->place))
+	/* The address of a held host is reached by the host's name only, so that its requests are read. */
+	if (policy_allows_address(policy, flow->address, flow->port, flow->place) &&
+	    !book_has_hold(&flow->proxy->book, policy, flow->address, flow->port))
 		return true;
 	if (policy->mode != POLICY_ALLOW || !*name)
 		return refuse_address(flow, "", reason, rule);
@@ -114,7 +116,8 @@ bool flow_allows(struct flow *flow, const struct terms *terms, const char *name,
 			 name);
 		return false;
 	}
-	return flow->place == PLACE_PUBLIC || refuse_address(flow, name, reason, rule);
+	return flow->place == PLACE_PUBLIC || policy_lists_address(policy, flow->address, flow->port, flow->place) ||
+	       refuse_address(flow, name, reason, rule);
 }
 
 bool flow_check(struct flow *flow, const struct terms *terms, const char *name, char *reason, char *rule)
@@ -277,6 +280,12 @@ static void deny_tls(struct flow *flow, const char *name, const char *reason, co
 	flow_refuse_tls(flow);
 }
 
+/* True if TLS to this host ends here: its requests get secrets, or are held. */
+static bool opens(const struct policy *policy, const char *name, uint16_t port)
+{
+	return policy_secret_for(policy, name, port, 0) >= 0 || policy_holds(policy, name, port);
+}
+
 /* `direct`: the address is allowed, with any content. */
 static void decide_tls(struct flow *flow, struct terms *terms, bool direct, const struct hello *hello,
 		       enum hello_result result)
@@ -296,7 +305,7 @@ static void decide_tls(struct flow *flow, struct terms *terms, bool direct, cons
 		suggest(flow, "", rule);
 		deny_tls(flow, hello->name,
 			 "its TLS hello is encrypted and may name another host; turn encrypted client hello off", rule);
-	} else if (*hello->name && policy_secret_for(terms->policy, hello->name, flow->port, 0) >= 0 &&
+	} else if (*hello->name && opens(terms->policy, hello->name, flow->port) &&
 		   book_has(&flow->proxy->book, hello->name, flow->address)) {
 		web_run_tls(flow, terms, hello->name);
 	} else {
@@ -320,10 +329,24 @@ static void deny_raw(struct flow *flow)
 	flow->reset = true;
 }
 
+/* True if an address rule allows the connection, and it does not lead to a held host. The guest may know the address of a
+ * held host without having asked, so the leash asks. */
+static bool is_direct(struct flow *flow, struct terms *terms)
+{
+	const struct policy *policy = terms->policy;
+
+	if (!policy_allows_address(policy, flow->address, flow->port, flow->place))
+		return false;
+	for (size_t i = 0; i < policy->hold_count; i++)
+		if (!policy->holds[i].below)
+			dns_learn(flow->proxy, terms, policy->holds[i].name);
+	return !book_has_hold(&flow->proxy->book, policy, flow->address, flow->port);
+}
+
 static void decide(struct flow *flow, struct terms *terms)
 {
 	const struct policy *policy = terms->policy;
-	bool direct = policy_allows_address(policy, flow->address, flow->port, flow->place);
+	bool direct = is_direct(flow, terms);
 	char name[POLICY_NAME_MAX + 1];
 	struct hello hello = { 0 };
 	enum hello_result result;

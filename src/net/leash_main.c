@@ -10,15 +10,17 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <jansson.h>
 #include <linux/rtnetlink.h>
 #include <openssl/crypto.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include "base/jansson.h"
 #include "base/log.h"
-#include "net/leash_proxy.h"
+#include "base/thread.h"
+#include "net/leash_parcel.h"
+#include "net/leash_web.h"
 #include "net/netlink.h"
 
 #define STACK_SIZE (256u << 10)
@@ -162,18 +164,31 @@ static void take_policy(struct proxy *proxy, const char *text)
 /* An answer that cannot be sent is not a reason to end: if the supervisor is gone, the socket shows it. */
 static void take_message(struct proxy *proxy, const char *text)
 {
-	json_t *root = json_loads(text, 0, NULL);
-	json_t *flush = json_object_get(root, "flush");
+	cleanup_json json_t *root = json_loads(text, 0, NULL);
+	json_t *flush = json_object_get(root, "flush"), *send = json_object_get(root, "send");
 	json_int_t number = json_integer_value(flush);
-	bool policy = json_object_get(root, "policy") != NULL;
 
-	json_decref(root);
-	if (policy) {
+	if (json_object_get(root, "policy")) {
 		take_policy(proxy, text);
+	} else if (json_object_get(root, "held")) {
+		hold_answered(proxy, root);
+	} else if (send) {
+		parcels_begin(&proxy->parcels, send);
 	} else if (flush) {
 		report_flush(proxy, true);
 		report_send(proxy, "{\"flushed\":%lld}", (long long)number);
 	}
+}
+
+/* A part of a request that is to be sent. */
+static void take_part(struct proxy *proxy, const char *packet, size_t size)
+{
+	struct parcel *whole = parcels_part(&proxy->parcels, packet, size);
+
+	if (!whole)
+		return;
+	effect_start(proxy, whole);
+	parcel_drop(whole);
 }
 
 /* Receives one packet. -1: the supervisor is gone. */
@@ -190,7 +205,9 @@ static int receive(struct proxy *proxy)
 		return -1;
 	bool whole = recv(proxy->control, text, (size_t)size, MSG_DONTWAIT) == size;
 
-	if (whole)
+	if (whole && text[0] == '\0')
+		take_part(proxy, text, (size_t)size);
+	else if (whole)
 		take_message(proxy, text);
 	OPENSSL_cleanse(text, (size_t)size); /* may contain secrets */
 	free(text);
@@ -264,6 +281,9 @@ static int set_up(struct proxy *proxy, const struct arguments *arguments, struct
 	pthread_mutex_init(&proxy->book.lock, NULL);
 	pthread_mutex_init(&proxy->route_lock, NULL);
 	pthread_mutex_init(&proxy->tls_lock, NULL);
+	pthread_mutex_init(&proxy->holds.lock, NULL);
+	pthread_mutex_init(&proxy->holds.sending, NULL);
+	cond_open(&proxy->holds.changed);
 	proxy->resolver = arguments->resolver;
 	signal(SIGPIPE, SIG_IGN);
 	if (prctl(PR_SET_NAME, "husk-leash") < 0 || take_descriptors(proxy, &gateway_space) < 0)

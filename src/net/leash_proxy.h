@@ -1,8 +1,8 @@
 /*
  * Declarations that the files of the leash process share (`husk leash`; leash.h is the supervisor's side). One process
  * serves one sandbox. leash_main.c is its main loop, leash_jail.c gives up its privileges, leash_flow.c decides about
- * TCP connections, leash_relay.c and leash_web.c carry their bytes, leash_dns.c is the resolver, leash_udp.c carries
- * datagrams, leash_report.c reports to the supervisor.
+ * TCP connections, leash_relay.c and leash_web.c carry their bytes, leash_hold.c holds requests, leash_effect.c sends them
+ * later, leash_dns.c is the resolver, leash_udp.c carries datagrams, leash_report.c reports to the supervisor.
  *
  * Every connection has its own thread with simple blocking code. All threads run without privileges.
  */
@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "net/dns.h"
 #include "net/leash.h"
+#include "net/leash_parcel.h"
 #include "net/policy.h"
 
 #define RESOLVERS_MAX 4
@@ -62,10 +63,21 @@ bool book_has(struct book *book, const char *name, uint32_t address);
 bool book_name(struct book *book, uint32_t address, char *name);
 /* The recorded addresses of a name: how many, and for how many more seconds. 0: ask a resolver. */
 size_t book_addresses(struct book *book, const char *name, uint32_t *addresses, size_t max, uint32_t *ttl);
+/* True if the address belongs to a held host. */
+bool book_has_hold(struct book *book, const struct policy *policy, uint32_t address, uint16_t port);
 /* True if the address belongs to a host of a secret. */
 bool book_has_secret(struct book *book, const struct policy *policy, uint32_t address, uint16_t port);
 
 /* ---- leash_main.c, leash_terms.c: the process ---- */
+
+struct hold; /* a request that is being handed to the supervisor; leash_hold.c */
+struct holds {
+	pthread_mutex_t lock; /* guards the list, and the answers in it */
+	pthread_cond_t changed;
+	struct hold *first;
+	uint64_t last; /* key */
+	pthread_mutex_t sending;
+};
 
 struct tally; /* counts for one destination; leash_report.c */
 struct flow;
@@ -86,6 +98,10 @@ struct proxy {
 	struct book book;
 	struct reporter *reporter;
 	pthread_mutex_t route_lock, tls_lock;
+
+	struct holds holds;
+	struct parcels parcels;  /* requests to send, as they arrive; of the main thread */
+	atomic_size_t collected; /* bytes of requests that are being held */
 };
 
 struct terms *proxy_terms(struct proxy *proxy); /* a reference to the terms in force; terms_drop */
@@ -111,6 +127,13 @@ struct verdict {
 	const char *reason, *rule;
 };
 void report_event(struct proxy *proxy, const struct verdict *verdict);
+/* A request is about to leave. Beyond a number in a second, requests are counted only. */
+struct request_report {
+	const char *method, *scheme, *host, *target;
+	size_t method_size, target_size;
+	uint16_t port;
+};
+void report_request(struct proxy *proxy, const struct request_report *request);
 /* Sends a message that must arrive: waits a little for the supervisor. */
 int report_send(struct proxy *proxy, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Reports the counts since the last time. `all`: also those that are held back to be reported together. */

@@ -15,7 +15,9 @@ struct destination {
 };
 
 struct leash_record {
-	json_t *log;                                                 /* array, oldest first */
+	json_t *log;      /* array, oldest first */
+	json_t *requests; /* array, oldest first: {"last","method","url","count"} */
+	json_int_t total; /* requests so far */
 	struct destination destinations[LEASH_DESTINATIONS_MAX + 1]; /* the last one is for all the others */
 	size_t count;
 };
@@ -66,6 +68,49 @@ void leash_record_event(struct leash_record *record, json_t *event, json_int_t c
 	while (json_array_size(record->log) > LEASH_LOG_MAX)
 		json_array_remove(record->log, 0);
 }
+
+/* ---- requests ---- */
+
+static bool same_request(const json_t *one, const char *method, const char *url)
+{
+	return str_equal(json_string_value(json_object_get(one, "method")), method) &&
+	       str_equal(json_string_value(json_object_get(one, "url")), url);
+}
+
+static void add_request(struct leash_record *record, const char *method, const char *url, json_int_t count)
+{
+	json_t *newest = json_array_get(record->requests, json_array_size(record->requests) - 1);
+
+	record->total += count;
+	if (newest && same_request(newest, method, url)) {
+		json_int_t before = json_integer_value(json_object_get(newest, "count"));
+
+		json_object_set_new(newest, "count", json_integer(before + count));
+		json_object_set_new(newest, "last", json_integer(record->total));
+		return;
+	}
+	json_array_append_new(record->requests, json_pack("{s:I,s:s,s:s,s:I}", "last", record->total, "method", method,
+							  "url", url, "count", count));
+	while (json_array_size(record->requests) > LEASH_REQUESTS_MAX)
+		json_array_remove(record->requests, 0);
+}
+
+void leash_record_request(struct leash_record *record, const json_t *request, json_int_t missed)
+{
+	const char *method = json_string_value(json_object_get(request, "method"));
+	const char *url = json_string_value(json_object_get(request, "url"));
+
+	record->total += MIN(MAX(missed, 0), LEASH_COUNT_MAX / 1000);
+	if (method && url && strlen(method) <= 32 && strlen(url) <= LEASH_URL_MAX)
+		add_request(record, method, url, 1);
+}
+
+json_t *leash_record_requests_json(const struct leash_record *record)
+{
+	return json_pack("{s:I,s:o}", "total", record->total, "list", json_deep_copy(record->requests));
+}
+
+/* ---- destinations ---- */
 
 static struct destination *find(struct leash_record *record, const char *host, uint16_t port)
 {
@@ -174,7 +219,8 @@ char *leash_record_log(const struct leash_record *record, size_t limit)
 
 char *leash_record_text(const struct leash_record *record)
 {
-	cleanup_json json_t *root = json_pack("{s:O,s:o}", "log", record->log, "traffic", destinations_json(record));
+	cleanup_json json_t *root = json_pack("{s:O,s:o,s:o}", "log", record->log, "traffic", destinations_json(record),
+					      "requests", leash_record_requests_json(record));
 
 	return root ? json_dumps(root, JSON_COMPACT) : NULL;
 }
@@ -190,14 +236,25 @@ static void load(struct leash_record *record, const char *saved)
 	json_array_foreach(log, index, event)
 		leash_record_event(record, event, json_integer_value(json_object_get(event, "count")));
 	leash_record_traffic(record, json_object_get(root, "traffic"));
+	json_t *requests = json_object_get(root, "requests"), *one;
+	json_array_foreach(json_object_get(requests, "list"), index, one)
+	{
+		json_int_t count = json_integer_value(json_object_get(one, "count"));
+
+		record->total = json_integer_value(json_object_get(one, "last")) - MAX(count, 1);
+		if (json_is_string(json_object_get(one, "method")) && json_is_string(json_object_get(one, "url")))
+			add_request(record, json_string_value(json_object_get(one, "method")),
+				    json_string_value(json_object_get(one, "url")), MAX(count, 1));
+	}
+	record->total = MAX(record->total, json_integer_value(json_object_get(requests, "total")));
 }
 
 struct leash_record *leash_record_new(const char *saved)
 {
 	struct leash_record *record = calloc(1, sizeof(*record));
 
-	if (!record || !(record->log = json_array())) {
-		free(record);
+	if (!record || !(record->log = json_array()) || !(record->requests = json_array())) {
+		leash_record_free(record);
 		return NULL;
 	}
 	if (saved)
@@ -210,6 +267,7 @@ void leash_record_free(struct leash_record *record)
 	if (!record)
 		return;
 	json_decref(record->log);
+	json_decref(record->requests);
 	for (size_t i = 0; i <= LEASH_DESTINATIONS_MAX; i++)
 		free(record->destinations[i].host);
 	free(record);

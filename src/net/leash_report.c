@@ -13,6 +13,7 @@
 #define ALIKE_MS 10000 /* equal verdicts are reported once in this interval */
 #define ALIKE_MAX 128  /* how many are remembered */
 #define EVENTS_A_SECOND 40
+#define REQUESTS_A_SECOND 200
 #define SEND_WAIT_MS 2000
 #define CHUNK_MIN 512u
 #define BURST_US 100000 /* how far ahead of its rate a sandbox may get */
@@ -47,6 +48,9 @@ struct reporter {
 	struct alike alike[ALIKE_MAX];
 	int64_t second_ms;
 	unsigned in_second;
+	int64_t requests_ms; /* of the second in which `requests` were told */
+	unsigned requests;
+	uint64_t missed;           /* requests that were not told */
 	atomic_uint_fast64_t used; /* bytes, over the sandbox's life */
 	int64_t paid_us;           /* until when the rate allows the bytes carried so far */
 	bool told_exhausted;
@@ -204,6 +208,50 @@ void report_event(struct proxy *proxy, const struct verdict *verdict)
 			alike->told_ms = now;
 			alike->held = 0;
 		}
+	}
+	pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- requests ---- */
+
+static char *request_text(const struct request_report *q)
+{
+	char url[LEASH_URL_MAX + 1], port[8] = "";
+
+	if (q->port != (str_equal(q->scheme, "https") ? 443 : 80))
+		snprintf(port, sizeof(port), ":%u", q->port);
+	snprintf(url, sizeof(url), "%s://%s%s%.*s", q->scheme, q->host, port, (int)MIN(q->target_size, LEASH_URL_MAX),
+		 q->target);
+	for (char *c = url; *c; c++)
+		if (*c & 0x80) /* not part of a URL, and perhaps not UTF-8 */
+			*c = '?';
+	json_t *request = json_pack("{s:s%,s:s}", "method", q->method, MIN(q->method_size, 32), "url", url);
+	char *text = request ? json_dumps(request, JSON_COMPACT) : NULL;
+
+	json_decref(request);
+	return text;
+}
+
+void report_request(struct proxy *proxy, const struct request_report *request)
+{
+	struct reporter *r = proxy->reporter;
+	cleanup_free char *what = request_text(request);
+	int64_t now = time_monotonic_ms();
+
+	pthread_mutex_lock(&r->lock);
+	if (now - r->requests_ms >= 1000) {
+		r->requests_ms = now;
+		r->requests = 0;
+	}
+	cleanup_free char *text =
+		what && r->requests < REQUESTS_A_SECOND
+			? str_format("{\"request\":%s,\"missed\":%llu}", what, (unsigned long long)r->missed)
+			: NULL;
+	if (text && send_text(proxy, text, 0) == 0) {
+		r->requests++;
+		r->missed = 0;
+	} else {
+		r->missed++;
 	}
 	pthread_mutex_unlock(&r->lock);
 }

@@ -79,12 +79,13 @@ static int read_secrets(json_t *secrets, struct terms *terms, struct husk_error 
 	const char *certificate = json_string_value(json_object_get(secrets, "certificate"));
 	const char *key = json_string_value(json_object_get(secrets, "key"));
 
-	if (policy->secret_count == 0)
+	if (!policy_opens_tls(policy))
 		return 0;
 	if (!certificate || !key)
-		return husk_fail(err, HUSK_INVALID, "the policy has secrets, but their values are missing");
-	terms->values = calloc(policy->secret_count, sizeof(char *));
-	terms->placeholders = calloc(policy->secret_count, sizeof(char *));
+		return husk_fail(err, HUSK_INVALID,
+				 "the policy has secrets or held hosts, but their values or the authority are missing");
+	terms->values = calloc(policy->secret_count + 1, sizeof(char *));
+	terms->placeholders = calloc(policy->secret_count + 1, sizeof(char *));
 	if (!terms->values || !terms->placeholders)
 		return husk_fail_memory(err);
 	for (size_t i = 0; i < policy->secret_count; i++) {
@@ -151,7 +152,10 @@ void proxy_apply(struct proxy *proxy, struct terms *terms)
 	struct terms *old = proxy->terms;
 	proxy->terms = terms;
 	for (struct flow *flow = proxy->flows; flow; flow = flow->next) {
-		if (!flow->permitted || (!flow->secret && flow_allows(flow, terms, flow->host, reason, rule)))
+		bool held = *flow->host && policy_holds(terms->policy, flow->host, flow->port);
+
+		/* What was opened to a host before it was held may be unread. */
+		if (!flow->permitted || (!flow->secret && !held && flow_allows(flow, terms, flow->host, reason, rule)))
 			continue;
 		/* The flow's thread finds both ends closed and cleans up; it still owns the descriptors. */
 		flow->reset = true;

@@ -49,6 +49,8 @@ static bool allows(struct proxy *proxy, const struct terms *terms, uint32_t addr
 
 	if (report_exhausted(proxy, policy))
 		return false;
+	if (book_has_hold(&proxy->book, policy, address, port)) /* HTTP/3 could not be read */
+		return false;
 	if (policy_lists_address(policy, address, port, place))
 		return true;
 	return !is_resolver_port(port) && policy_allows_address(policy, address, port, place);

@@ -11,6 +11,7 @@
  *   ignores the body does not take it for the next request; and leash_http.c refuses a body that begins with a request
  *   line;
  * - a body that is cut short ends with a reset, never like a complete one;
+ * - a request that is held (leash_hold.c) is the last one on its connection, and is answered here;
  * - only a WebSocket may take over a connection, on its first request: another protocol (h2c) could then name hosts
  *   unseen.
  */
@@ -21,6 +22,7 @@
 #include "net/authority.h"
 
 #define CHUNK 32768u
+#define HOLD_MS 120000           /* for a request that is held to arrive */
 #define PENDING_MAX (128u << 10) /* limit of bytes that wait to be written to one side */
 
 struct web {
@@ -29,10 +31,12 @@ struct web {
 	const char *only;          /* TLS: the one host that requests may name; NULL: plain */
 	const struct terms *terms; /* TLS: the terms that allowed the connection, with its secrets */
 	struct mask mask;
-	struct buf in;                                      /* from the guest, not parsed yet */
-	struct buf up, down;                                /* waiting to be written to the host, to the guest */
-	enum { HEAD, BODY, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
+	struct buf in;       /* from the guest, not parsed yet */
+	struct buf up, down; /* waiting to be written to the host, to the guest */
+	enum { HEAD, BODY, HOLDING, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
 	struct http_body body;
+	struct hold *hold; /* HOLDING */
+	int64_t hold_until_ms;
 	enum {
 		IDLE,
 		ANSWER_HEAD,
@@ -166,8 +170,15 @@ static int check_request(struct web *web, const struct http_request *request)
 	terms = proxy_terms(flow->proxy);
 	bool allowed = flow_check(flow, terms, request->host, reason, rule);
 	terms_drop(terms);
-	if (!allowed)
-		return deny(web, request->host, reason, rule);
+	return allowed ? 1 : deny(web, request->host, reason, rule);
+}
+
+/* Connects for an allowed request, if need be. As above. */
+static int open_remote(struct web *web, const struct http_request *request)
+{
+	struct flow *flow = web->flow;
+	char reason[FLOW_TEXT];
+
 	if (flow->remote < 0 && flow_connect(flow) < 0) {
 		flow->reset = false;
 		snprintf(reason, sizeof(reason), "cannot connect to %s (%s port %u)", request->host, flow->address_text,
@@ -182,6 +193,115 @@ static int check_request(struct web *web, const struct http_request *request)
 	return 1;
 }
 
+/* ---- requests that are held ---- */
+
+static int refuse_hold(struct web *web, const char *host, const struct hold_answer *refusal)
+{
+	flow_denied(web->flow, host, refusal->reason, "");
+	hold_free(steal_pointer(web->hold));
+	return refuse(web, refusal->status, refusal->reason, "");
+}
+
+static bool is_held_host(struct web *web, const char *host)
+{
+	struct terms *terms = proxy_terms(web->flow->proxy);
+	bool held = policy_holds(terms->policy, host, web->flow->port);
+
+	terms_drop(terms);
+	return held;
+}
+
+/* Clients wait for this before they send a long body. False: it expects something else. */
+static bool invite_body(struct web *web, const struct http_request *request)
+{
+	bool good = true;
+
+	for (size_t i = 0; i < request->field_count && good; i++)
+		if (http_is(request->fields[i].name, "expect"))
+			good = http_is(request->fields[i].value, "100-continue") &&
+			       buf_append_string(&web->down, "HTTP/1.1 100 Continue\r\n\r\n") == 0;
+	return good;
+}
+
+/* 1: the request is being held, or refused. 0: it is sent as usual. */
+static int begin_hold(struct web *web, const struct http_request *request, size_t size)
+{
+	struct hold_answer refusal = { .status = "417 Expectation Failed",
+				       .reason = "it expects what is not supported" };
+
+	if (!is_held_host(web, request->host))
+		return 0;
+	if (is_websocket(web, request)) {
+		deny(web, request->host, "requests to this host are held, and a WebSocket cannot be", "");
+		return 1;
+	}
+	if (!hold_changes(request))
+		return 0;
+	web->hold = hold_open(web->flow->proxy, request, web->only != NULL, web->flow->port, &refusal);
+	if (!web->hold || !invite_body(web, request)) {
+		refuse_hold(web, request->host, &refusal);
+		return 1;
+	}
+	snprintf(web->flow->host, sizeof(web->flow->host), "%s", request->host);
+	http_body_start(&web->body, request);
+	web->state = HOLDING;
+	web->hold_until_ms = time_monotonic_ms() + HOLD_MS;
+	buf_consume(&web->in, size);
+	return 1;
+}
+
+/* The request is complete. Waits until it is on disk. */
+static int finish_hold(struct web *web)
+{
+	struct hold_answer answer = { 0 };
+	struct flow *flow = web->flow;
+
+	hold_store(web->hold, &answer);
+	if (!answer.effect)
+		return refuse_hold(web, flow->host, &answer);
+	report_event(flow->proxy,
+		     &(struct verdict){ "held", web->only ? "tls" : "http", flow->host, flow->port, "", "" });
+	int result = hold_respond(web->hold, &answer, &web->down);
+
+	hold_free(steal_pointer(web->hold));
+	web->state = CLOSING;
+	flow_revoke(flow);
+	return result;
+}
+
+static int take_held(struct web *web)
+{
+	ssize_t taken = http_body_feed(&web->body, web->in.data, web->in.size);
+	struct hold_answer refusal = { 0 };
+
+	if (taken < 0)
+		return refuse_malformed(web, "its body is not framed as it must be, or begins like a request") < 0 ? -1
+														   : 1;
+	if (hold_add(web->hold, web->in.data, (size_t)taken, &refusal) < 0)
+		return refuse_hold(web, web->flow->host, &refusal) < 0 ? -1 : 1;
+	buf_consume(&web->in, (size_t)taken);
+	if (http_body_done(&web->body) && finish_hold(web) < 0)
+		return -1;
+	return taken > 0 || web->state != HOLDING;
+}
+
+/* Tells the supervisor of a request that is sent now. */
+static void tell_request(struct web *web, const struct http_request *request)
+{
+	const char *target = request->line.data + request->method.size + 1;
+	size_t size = request->line.size - request->method.size - 1 - strlen(" HTTP/1.1");
+	const char *path = size && target[0] != '/' && size > 7 ? memchr(target + 7, '/', size - 7) : target;
+
+	report_request(web->flow->proxy,
+		       &(struct request_report){ .method = request->method.data,
+						 .method_size = request->method.size,
+						 .scheme = web->only ? "https" : "http",
+						 .host = request->host,
+						 .port = web->flow->port,
+						 .target = path ? path : "/",
+						 .target_size = path ? size - (size_t)(path - target) : 1 });
+}
+
 static int take_head(struct web *web)
 {
 	struct http_request request;
@@ -193,11 +313,16 @@ static int take_head(struct web *web)
 	if (size < 0)
 		return refuse_malformed(web, why) < 0 ? -1 : 1;
 	int verdict = check_request(web, &request);
+	if (verdict > 0 && begin_hold(web, &request, (size_t)size))
+		return 1;
+	if (verdict > 0)
+		verdict = open_remote(web, &request);
 	if (verdict <= 0)
 		return verdict < 0 ? -1 : 1;
 	bool websocket = is_websocket(web, &request);
 	web->last = !websocket && (request.close || request.framing != BODY_NONE);
 	web->bodiless = http_is(request.method, "HEAD");
+	tell_request(web, &request);
 	if (write_head(web, &request, websocket) != 0)
 		return -1;
 	http_body_start(&web->body, &request);
@@ -232,6 +357,8 @@ static int take_input(struct web *web)
 	while (more > 0) {
 		if (web->state == BODY) {
 			more = take_body(web);
+		} else if (web->state == HOLDING) {
+			more = take_held(web);
 		} else if (web->in.size == 0 || web->state == UPGRADING) {
 			more = 0;
 		} else if (web->state == HEAD) {
@@ -444,7 +571,7 @@ static bool wants_remote(const struct web *web)
 
 static bool is_done(const struct web *web)
 {
-	if (web->down.size)
+	if (web->down.size || (web->state == HOLDING && !web->guest.over)) /* a held request needs no host */
 		return false;
 	return (web->state == CLOSING && !web->flow->permitted) || web->remote.over || web->over ||
 	       (web->guest.over && web->remote.fd < 0);
@@ -466,7 +593,8 @@ static int wait_sides(struct web *web)
 	for (size_t i = 0; i < 2; i++)
 		if (!sides[i].events)
 			sides[i].fd = -1;
-	if (poll(sides, 2, -1) < 0 && errno != EINTR)
+	int64_t left = web->state == HOLDING ? MAX(0, web->hold_until_ms - time_monotonic_ms()) : -1;
+	if (poll(sides, 2, (int)left) < 0 && errno != EINTR)
 		return -1;
 	return 0;
 }
@@ -487,8 +615,14 @@ static int turn(struct web *web)
 		return -1;
 	if ((wants_remote(web) && read_remote(web) < 0) || push(web) < 0 || flush(&web->guest, &web->down) < 0)
 		return -1;
-	if (web->guest.over && web->state == BODY)
+	if (web->guest.over && (web->state == BODY || web->state == HOLDING))
 		return -1; /* the request was cut short */
+	if (web->state == HOLDING && time_monotonic_ms() >= web->hold_until_ms) {
+		struct hold_answer late = { .status = "408 Request Timeout",
+					    .reason = "a request that is held arrives within two minutes" };
+
+		return refuse_hold(web, web->flow->host, &late);
+	}
 	if (web->guest.over && web->up.size == 0 && !web->blocked && web->state != UPGRADING && web->remote.fd >= 0 &&
 	    !web->finished) {
 		web->finished = true;
@@ -521,6 +655,7 @@ static void web_free(struct web *web)
 	stream_free(&web->guest);
 	stream_free(&web->remote);
 	mask_free(&web->mask);
+	hold_free(web->hold);
 	buf_free(&web->in);
 	buf_free(&web->up);
 	buf_free(&web->down);

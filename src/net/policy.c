@@ -217,8 +217,8 @@ static int check_keys(json_t *object, const char *where, const char *const *know
 	return 0;
 }
 
-/* A list of rules. `names_only` for the hosts of secrets. */
-static int parse_rules(json_t *list, const char *field, size_t max, bool names_only, struct policy_rule **out,
+/* A list of rules. `no_address`: why none may be an address; NULL: each may. */
+static int parse_rules(json_t *list, const char *field, size_t max, const char *no_address, struct policy_rule **out,
 		       size_t *count, struct husk_error *err)
 {
 	size_t index;
@@ -246,9 +246,9 @@ static int parse_rules(json_t *list, const char *field, size_t max, bool names_o
 			free(steal_pointer(rule->name));
 		else
 			++*count;
-		if (names_only && !rule->name && !twice)
-			return husk_fail(err, HUSK_INVALID, "%s: '%s' is an address; a secret belongs to a host's name",
-					 field, json_string_value(item));
+		if (no_address && !rule->name && !twice)
+			return husk_fail(err, HUSK_INVALID, "%s: '%s' is an address; %s", field,
+					 json_string_value(item), no_address);
 	}
 	return 0;
 }
@@ -352,8 +352,8 @@ static int parse_secret(json_t *item, struct policy *policy, struct husk_error *
 	cleanup_free char *field = str_format("egress secret '%s'", name);
 	if (!field)
 		return husk_fail_memory(err);
-	if (parse_rules(json_object_get(item, "hosts"), field, POLICY_RULES_MAX, true, &secret->hosts,
-			&secret->host_count, err) < 0)
+	if (parse_rules(json_object_get(item, "hosts"), field, POLICY_RULES_MAX, "a secret belongs to a host's name",
+			&secret->hosts, &secret->host_count, err) < 0)
 		return -1;
 	if (secret->host_count == 0)
 		return husk_fail(err, HUSK_INVALID, "%s has no host; write NAME=VALUE@host", field);
@@ -424,6 +424,24 @@ static bool host_is_allowed(const struct policy *policy, const struct policy_rul
 	return probe && policy_allows_name(policy, probe, host->port ? host->port : 443);
 }
 
+/* Only what is read can be held: in the mode allow, all that goes to a name. */
+static int check_holds(const struct policy *policy, struct husk_error *err)
+{
+	if (policy->hold_count && policy->mode != POLICY_ALLOW)
+		return husk_fail(err, HUSK_INVALID,
+				 "egress hold goes with the mode allow; in the mode open a program could reach a held "
+				 "host by its address, unread: list the hosts with allow");
+	for (size_t i = 0; i < policy->hold_count; i++) {
+		cleanup_free char *host = policy_rule_text(&policy->holds[i]);
+
+		if (!host_is_allowed(policy, &policy->holds[i]))
+			return husk_fail(err, HUSK_INVALID,
+					 "egress hold: no rule allows %s; add the rule '%s', or drop it from hold",
+					 host ? host : "a host", host ? host : "");
+	}
+	return 0;
+}
+
 static int check_conflicts(const struct policy *policy, struct husk_error *err)
 {
 	if (policy->mode == POLICY_OFF && (policy->rule_count || policy->secret_count))
@@ -455,18 +473,21 @@ static int check_conflicts(const struct policy *policy, struct husk_error *err)
 					"egress secret '%s' is for %s, which no rule allows; add the rule '%s'",
 					policy->secrets[s].name, host ? host : "a host", host ? host : "");
 		}
-	return 0;
+	return check_holds(policy, err);
 }
 
 static int parse_all(json_t *root, struct policy *policy, struct husk_error *err)
 {
-	static const char *const known[] = { "mode", "allow", "deny", "secrets", "limits", "trust" };
+	static const char *const known[] = { "mode", "allow", "deny", "secrets", "hold", "limits", "trust" };
 
 	if (check_keys(root, "the egress policy", known, ARRAY_SIZE(known), err) < 0 ||
-	    parse_rules(json_object_get(root, "allow"), "egress allow", POLICY_RULES_MAX, false, &policy->rules,
+	    parse_rules(json_object_get(root, "allow"), "egress allow", POLICY_RULES_MAX, NULL, &policy->rules,
 			&policy->rule_count, err) < 0 ||
-	    parse_rules(json_object_get(root, "deny"), "egress deny", POLICY_RULES_MAX, false, &policy->denied,
+	    parse_rules(json_object_get(root, "deny"), "egress deny", POLICY_RULES_MAX, NULL, &policy->denied,
 			&policy->denied_count, err) < 0 ||
+	    parse_rules(json_object_get(root, "hold"), "egress hold", POLICY_HOLDS_MAX,
+			"requests are read, and can be held, only by a host's name", &policy->holds,
+			&policy->hold_count, err) < 0 ||
 	    parse_secrets(root, policy, err) < 0 || parse_limits(root, policy, err) < 0 ||
 	    parse_mode(root, policy, err) < 0 || parse_trust(root, policy, err) < 0)
 		return -1;
@@ -516,6 +537,7 @@ void policy_free(struct policy *policy)
 		rules_free(policy->secrets[i].hosts, policy->secrets[i].host_count);
 	}
 	free(policy->secrets);
+	rules_free(policy->holds, policy->hold_count);
 	free(policy->trust);
 	free(policy);
 }
@@ -582,6 +604,8 @@ char *policy_text(const struct policy *policy)
 		bad |= json_object_set_new(root, "deny", rules_json(policy->denied, policy->denied_count));
 	if (policy->secret_count)
 		bad |= json_object_set_new(root, "secrets", secrets_json(policy));
+	if (policy->hold_count)
+		bad |= json_object_set_new(root, "hold", rules_json(policy->holds, policy->hold_count));
 	if (json_object_size(limits))
 		bad |= json_object_set(root, "limits", limits);
 	json_decref(limits);

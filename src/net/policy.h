@@ -3,7 +3,7 @@
  *
  *   {"mode":"allow","allow":["example.com","*.example.com:8443","10.1.2.0/24:5432","1.2.3.4"],
  *    "secrets":[{"name":"TOKEN","hosts":["api.example.com"]},{"name":"KEY","hosts":["*.example.com"],"header":"X-Key"}],
- *    "limits":{"bytes":N,"rate":N,"connections":N},"trust":"PEM"}
+ *    "hold":["api.example.com"],"limits":{"bytes":N,"rate":N,"connections":N},"trust":"PEM"}
  *
  * `off` allows nothing; `allow` allows what the rules name; `open` allows every public address, and more by address
  * rules. A name rule allows TLS and HTTP on ports 80 and 443, or on the given port (":*" for any). An address rule also
@@ -12,6 +12,9 @@
  *
  * A secret with a header is put into every request to its hosts, and replaces the guest's header of that name. If
  * several hosts match a name, only the headers of the closest match are set.
+ *
+ * "hold" lists hosts whose changing requests are not sent, but kept in the sandbox's queue of effects (leash_hold.c). It
+ * goes with the mode allow, where every request to a name is read.
  *
  * "trust" has certificates that the guest trusts in addition to its own (trust.h); "" is an explicit none.
  *
@@ -26,6 +29,7 @@
 
 #define POLICY_RULES_MAX 1024
 #define POLICY_SECRETS_MAX 64
+#define POLICY_HOLDS_MAX 64
 #define POLICY_TEXT_MAX (128u << 10)
 #define POLICY_NAME_MAX 253
 #define POLICY_CONNECTIONS_DEFAULT 512
@@ -56,6 +60,8 @@ struct policy {
 	size_t denied_count;
 	struct policy_secret *secrets;
 	size_t secret_count;
+	struct policy_rule *holds; /* name rules */
+	size_t hold_count;
 	uint64_t bytes;       /* both ways, over the sandbox's life; 0: no limit */
 	uint64_t rate;        /* bytes per second, both directions together; 0: no limit */
 	uint32_t connections; /* at one time; never 0 */
@@ -95,6 +101,11 @@ bool policy_allows_address(const struct policy *policy, uint32_t address, uint16
 
 /* The same without mode open: true if the address is listed. */
 bool policy_lists_address(const struct policy *policy, uint32_t address, uint16_t port, enum policy_place place);
+
+/* True if changing requests to this name on this port are held. */
+bool policy_holds(const struct policy *policy, const char *name, uint16_t port);
+/* True if the leash opens TLS to some hosts, so that the guest must trust the sandbox's own authority. */
+bool policy_opens_tls(const struct policy *policy);
 
 /* The secrets that requests to this name on this port may carry: an index from `from` on, or -1. A host without a port
  * means port 443. */

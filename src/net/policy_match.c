@@ -117,6 +117,19 @@ bool policy_lists_address(const struct policy *policy, uint32_t address, uint16_
 	return false;
 }
 
+bool policy_holds(const struct policy *policy, const char *name, uint16_t port)
+{
+	for (size_t i = 0; i < policy->hold_count; i++)
+		if (rule_has_name(&policy->holds[i], name) && rule_has_port(&policy->holds[i], port))
+			return true;
+	return false;
+}
+
+bool policy_opens_tls(const struct policy *policy)
+{
+	return policy->secret_count || policy->hold_count;
+}
+
 int policy_secret_for(const struct policy *policy, const char *name, uint16_t port, size_t from)
 {
 	for (size_t i = from; i < policy->secret_count; i++)

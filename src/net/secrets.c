@@ -115,7 +115,7 @@ char *secrets_make(const struct policy *policy, const struct husk_pair *values, 
 
 	if (err)
 		err->code = HUSK_OK;
-	if (check_names(policy, values, count, err) < 0 || policy->secret_count == 0)
+	if (check_names(policy, values, count, err) < 0 || !policy_opens_tls(policy))
 		return NULL;
 	if (old && !(before = parse(old, err)))
 		return NULL;

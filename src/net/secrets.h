@@ -17,7 +17,7 @@
 
 /* The text of the file: values, and an authority, which is kept from `old` (may be NULL) so that the guest still trusts
  * it. Values of `old` that the policy still names are kept. Every secret of the policy must have a value: INVALID names
- * the missing one. Caller frees with str_wipe. NULL if the policy has no secrets (err->code 0) or on failure. */
+ * the missing one. Caller frees with str_wipe. NULL if the policy opens no TLS (err->code 0) or on failure. */
 char *secrets_make(const struct policy *policy, const struct husk_pair *values, size_t count, const char *old,
 		   struct husk_error *err);
 

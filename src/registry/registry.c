@@ -27,6 +27,7 @@ struct registry {
 	char *endpoint; /* "https://registry.example" */
 	char *ca;       /* NULL: the host's */
 	struct credentials credentials;
+	bool pushes;
 	pthread_mutex_t lock; /* of `authorization` */
 	char *authorization;  /* header; NULL until the registry asks */
 };
@@ -94,6 +95,7 @@ int registry_wait(struct registry *registry, int64_t ms, struct husk_error *err)
 struct document {
 	struct buf text;
 	size_t limit;
+	const char *whose; /* for errors: "the registry", "the registry's token server" */
 };
 
 static int take_document(void *data, const struct transport_reply *reply, const char *bytes, size_t size,
@@ -103,7 +105,7 @@ static int take_document(void *data, const struct transport_reply *reply, const 
 
 	(void)reply;
 	if (size > document->limit - document->text.size)
-		return husk_fail(err, HUSK_PROTOCOL, "the registry's token server answers with more than %zu bytes",
+		return husk_fail(err, HUSK_PROTOCOL, "%s answers with more than %zu bytes", document->whose,
 				 document->limit);
 	return buf_append(&document->text, bytes, size) < 0 ? husk_fail_memory(err) : 0;
 }
@@ -112,7 +114,9 @@ static int take_document(void *data, const struct transport_reply *reply, const 
 static char *token_query(const struct registry *registry, const struct challenge *challenge, struct husk_error *err)
 {
 	const char *repository = registry->reference->repository; /* NULL: only the login is checked */
-	cleanup_free char *wanted = repository ? str_format("repository:%s:pull", repository) : strdup("");
+	cleanup_free char *wanted =
+		repository ? str_format("repository:%s:pull%s", repository, registry->pushes ? ",push" : "")
+			   : strdup("");
 	cleanup_free char *service = transport_escape(challenge->service, err);
 	cleanup_free char *scope = service && wanted ? transport_escape(wanted, err) : NULL;
 	cleanup_free char *token = NULL;
@@ -166,7 +170,7 @@ static char *fetch_token(struct registry *registry, const struct challenge *chal
 {
 	const struct credentials *who = &registry->credentials;
 	cleanup_free char *query = token_query(registry, challenge, err), *url = NULL, *basic = NULL;
-	struct document answer = { .limit = TOKEN_ANSWER_MAX };
+	struct document answer = { .limit = TOKEN_ANSWER_MAX, .whose = "the registry's token server" };
 	struct transport_reply reply;
 
 	if (!query)
@@ -258,6 +262,8 @@ static int relay_sink(void *data, const struct transport_reply *reply, const cha
 {
 	const struct relay *relay = data;
 
+	if (!relay->request->sink)
+		return 0;
 	return relay->request->sink(relay->request->data, reply, bytes, size, err);
 }
 
@@ -280,6 +286,10 @@ static int perform(struct registry *registry, const struct registry_request *req
 		.url = hop->url,
 		.accept = request->accept,
 		.authorization = hop->shown,
+		.method = request->method,
+		.body = request->body,
+		.body_size = request->body_size,
+		.type = request->type,
 		.ca = hop->ours ? registry->ca : NULL,
 		.from = request->from,
 		.public_only = hop->public_only,
@@ -338,16 +348,19 @@ int registry_get(struct registry *registry, const struct registry_request *reque
 		 struct husk_error *err)
 {
 	const char *repository = registry->reference->repository;
-	cleanup(hop_free) struct hop hop = { .url = str_format("%s/v2/%s%s%s", registry->endpoint,
-							       repository ? repository : "", repository ? "/" : "",
-							       request->path) };
+	cleanup(hop_free) struct hop hop = { .url = request->url ? strdup(request->url)
+								 : str_format("%s/v2/%s%s%s", registry->endpoint,
+									      repository ? repository : "",
+									      repository ? "/" : "", request->path) };
+	bool sends = request->method && !str_equal(request->method, "HEAD");
 	int redirects = 0, busy = 0, logins = 0;
 
 	while (hop.url) {
 		if (perform(registry, request, &hop, reply, err) < 0)
 			return -1;
 		long status = reply->status;
-		if (status == 200 || status == 206 || status == 416)
+		if (status == 200 || status == 206 || status == 416 ||
+		    (sends && (status == 201 || status == 202 || status == 204)))
 			return 0;
 		bool moved = (status == 301 || status == 302 || status == 303 || status == 307 || status == 308) &&
 			     reply->location[0];
@@ -369,6 +382,104 @@ int registry_get(struct registry *registry, const struct registry_request *reque
 			return -1;
 	}
 	return husk_fail_memory(err);
+}
+
+/* ---- sending ---- */
+
+void registry_for_push(struct registry *registry)
+{
+	registry->pushes = true;
+}
+
+int registry_has(struct registry *registry, const char *digest, struct husk_error *err)
+{
+	cleanup_free char *path = str_format("blobs/sha256:%s", digest);
+	cleanup_free struct transport_reply *reply = calloc(1, sizeof(*reply));
+	const struct registry_request request = { .path = path, .method = "HEAD" };
+	struct husk_error why = { 0 };
+
+	if (!path || !reply)
+		return husk_fail_memory(err);
+	if (registry_get(registry, &request, reply, &why) == 0)
+		return 1;
+	return why.code == HUSK_NOT_FOUND ? 0 : husk_fail(err, why.code, "%s", why.message);
+}
+
+/* Where the registry wants the bytes: its answer to a POST, with the digest added. */
+static char *upload_place(struct registry *registry, const char *digest, struct husk_error *err)
+{
+	cleanup_free struct transport_reply *reply = calloc(1, sizeof(*reply));
+	cleanup_free char *base =
+		str_format("%s/v2/%s/blobs/uploads/", registry->endpoint, registry->reference->repository);
+	const struct registry_request request = { .url = base, .method = "POST" };
+
+	if (!reply || !base) {
+		husk_fail_memory(err);
+		return NULL;
+	}
+	if (registry_get(registry, &request, reply, err) < 0)
+		return NULL;
+	if (!reply->location[0]) {
+		husk_fail(err, HUSK_PROTOCOL, "%s names no place for an upload", registry->reference->host);
+		return NULL;
+	}
+	cleanup_free char *place = transport_resolve(base, reply->location, err);
+	if (!place)
+		return NULL;
+	if (str_starts(registry->endpoint, "https://") && !str_starts(place, "https://")) {
+		husk_fail(err, HUSK_DENIED, "%s wants an upload over http", registry->reference->host);
+		return NULL;
+	}
+	char *whole = str_format("%s%cdigest=sha256:%s", place, strchr(place, '?') ? '&' : '?', digest);
+	if (!whole)
+		husk_fail_memory(err);
+	return whole;
+}
+
+int registry_put_blob(struct registry *registry, const char *digest, const void *bytes, size_t size,
+		      struct husk_error *err)
+{
+	cleanup_free char *place = upload_place(registry, digest, err);
+	cleanup_free struct transport_reply *reply = calloc(1, sizeof(*reply));
+	const struct registry_request request = {
+		.url = place, .method = "PUT", .body = bytes, .body_size = size, .type = "application/octet-stream"
+	};
+
+	if (!place || !reply)
+		return place ? husk_fail_memory(err) : -1;
+	return registry_get(registry, &request, reply, err);
+}
+
+int registry_put_manifest(struct registry *registry, const char *type, const char *text, struct husk_error *err)
+{
+	const struct reference *reference = registry->reference;
+	cleanup_free char *path = str_format("manifests/%s", reference->tag ? reference->tag : reference->digest);
+	cleanup_free struct transport_reply *reply = calloc(1, sizeof(*reply));
+	const struct registry_request request = {
+		.path = path, .method = "PUT", .body = text, .body_size = strlen(text), .type = type
+	};
+
+	if (!path || !reply)
+		return husk_fail_memory(err);
+	return registry_get(registry, &request, reply, err);
+}
+
+char *registry_get_text(struct registry *registry, const char *path, const char *accept, size_t most,
+			struct transport_reply *reply, struct husk_error *err)
+{
+	struct document document = { .limit = most, .whose = "the registry" };
+	const struct registry_request request = {
+		.path = path, .accept = accept, .sink = take_document, .data = &document
+	};
+
+	if (registry_get(registry, &request, reply, err) < 0) {
+		buf_free(&document.text);
+		return NULL;
+	}
+	char *text = buf_steal(&document.text);
+	if (!text)
+		husk_fail_memory(err);
+	return text;
 }
 
 static int drop_bytes(void *data, const struct transport_reply *reply, const char *bytes, size_t size,

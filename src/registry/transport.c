@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <inttypes.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sys/socket.h>
 
 #include "net/policy.h"
@@ -170,6 +171,17 @@ static struct curl_slist *add_header(const struct curl_library *curl, struct cur
 	return longer ? longer : list;
 }
 
+/* The bytes stay the caller's. */
+static void set_body(const struct exchange *exchange)
+{
+	const struct transport_request *request = exchange->request;
+	CURLcode (*set)(CURL *, CURLoption, ...) = exchange->curl->easy_setopt;
+
+	set(exchange->handle, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->body_size);
+	set(exchange->handle, CURLOPT_POSTFIELDS, request->body ? request->body : "");
+	set(exchange->handle, CURLOPT_CUSTOMREQUEST, request->method);
+}
+
 static void set_up(struct exchange *exchange, struct curl_slist *headers)
 {
 	const struct transport_request *request = exchange->request;
@@ -199,8 +211,14 @@ static void set_up(struct exchange *exchange, struct curl_slist *headers)
 	set(handle, CURLOPT_XFERINFOFUNCTION, on_progress);
 	set(handle, CURLOPT_XFERINFODATA, exchange);
 	set(handle, CURLOPT_BUFFERSIZE, 256L << 10);
+	/* A kept connection was not checked against this request's rule. */
+	set(handle, CURLOPT_FRESH_CONNECT, request->public_only ? 1L : 0L);
 	if (request->form)
 		set(handle, CURLOPT_COPYPOSTFIELDS, request->form);
+	else if (str_equal(request->method, "HEAD"))
+		set(handle, CURLOPT_NOBODY, 1L);
+	else if (request->method)
+		set_body(exchange);
 	if (request->ca)
 		set(handle, CURLOPT_CAINFO, request->ca);
 	if (request->from)
@@ -243,6 +261,58 @@ static int explain(const struct exchange *exchange, CURLcode code, const char *d
 	}
 }
 
+/* ---- the connections of a thread ---- */
+
+static pthread_key_t kept;
+static pthread_once_t kept_once = PTHREAD_ONCE_INIT;
+
+static void forget_handle(void *handle)
+{
+	const struct curl_library *curl = curl_load(NULL);
+
+	if (curl)
+		curl->easy_cleanup(handle);
+}
+
+static void make_key(void)
+{
+	pthread_key_create(&kept, forget_handle);
+}
+
+/* The handle of this thread, with its open connections and no other state. */
+static CURL *take_handle(const struct curl_library *curl)
+{
+	pthread_once(&kept_once, make_key);
+	CURL *handle = pthread_getspecific(kept);
+
+	if (handle) {
+		curl->easy_reset(handle);
+		return handle;
+	}
+	handle = curl->easy_init();
+	if (handle && pthread_setspecific(kept, handle) != 0) {
+		curl->easy_cleanup(handle);
+		return NULL;
+	}
+	return handle;
+}
+
+/* Was the peer's address private? A kept connection is not seen by on_socket. */
+static void note_peer(struct exchange *exchange)
+{
+	const char *text = NULL;
+	struct sockaddr_in four = { .sin_family = AF_INET };
+	struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
+
+	exchange->curl->easy_getinfo(exchange->handle, CURLINFO_PRIMARY_IP, &text);
+	if (!text || !*text)
+		return;
+	if (inet_pton(AF_INET, text, &four.sin_addr) == 1)
+		exchange->reply->was_private = is_private((const struct sockaddr *)&four);
+	else if (inet_pton(AF_INET6, text, &six.sin6_addr) == 1)
+		exchange->reply->was_private = is_private((const struct sockaddr *)&six);
+}
+
 int transport_perform(const struct transport_request *request, struct transport_reply *reply, struct husk_error *err)
 {
 	const struct curl_library *curl = curl_load(err);
@@ -251,21 +321,23 @@ int transport_perform(const struct transport_request *request, struct transport_
 
 	if (!curl)
 		return -1;
-	exchange.handle = curl->easy_init();
+	exchange.handle = take_handle(curl);
 	if (!exchange.handle)
 		return husk_fail_memory(err);
 	reply->was_private = false;
 	reply_begin(reply);
 	struct curl_slist *headers = add_header(curl, NULL, "Accept", request->accept);
 	headers = add_header(curl, headers, "Authorization", request->authorization);
+	headers = add_header(curl, headers, "Content-Type", request->type);
 	set_up(&exchange, headers);
 	curl->easy_setopt(exchange.handle, CURLOPT_ERRORBUFFER, detail);
 	CURLcode code = curl->easy_perform(exchange.handle);
 	curl->easy_getinfo(exchange.handle, CURLINFO_RESPONSE_CODE, &reply->status);
+	note_peer(&exchange);
 	bool enough = code == CURLE_WRITE_ERROR && !exchange.failed && reply->text[0];
 	int result = code == CURLE_OK || enough ? 0 : explain(&exchange, code, detail);
+	curl->easy_reset(exchange.handle); /* nothing in it points at what is freed now */
 	curl->slist_free_all(headers);
-	curl->easy_cleanup(exchange.handle);
 	return result;
 }
 

@@ -15,10 +15,14 @@ struct transport_request {
 	const char *url;           /* http or https */
 	const char *accept;        /* NULL: anything */
 	const char *authorization; /* value of the header; NULL: none */
-	const char *form;          /* POST this; NULL: GET */
-	const char *ca;            /* file of certificates that verify this server; NULL: the host's */
-	uint64_t from;             /* request the bytes from here on; 0: all */
-	bool public_only;          /* refuse to connect to private addresses */
+	const char *method;        /* "HEAD", "POST" or "PUT"; NULL: GET, or POST of a form */
+	const char *form;          /* POST this; NULL: no form */
+	const void *body;          /* of a POST or PUT; NULL: an empty one */
+	size_t body_size;
+	const char *type; /* of the body */
+	const char *ca;   /* file of certificates that verify this server; NULL: the host's */
+	uint64_t from;    /* request the bytes from here on; 0: all */
+	bool public_only; /* refuse to connect to private addresses */
 	/* Bytes of the body when the status is 200 or 206; -1 (with err) ends the request. `reply` has the headers. */
 	int (*sink)(void *data, const struct transport_reply *reply, const char *bytes, size_t size,
 		    struct husk_error *err);
@@ -39,7 +43,7 @@ struct transport_reply {
 	char text[512];       /* the beginning of an error's body, without control characters */
 };
 
-/* 0 if there is an answer, with any status. UNAVAILABLE: the server was not reached, or the connection failed; the same
+/* Connections are kept, for each thread, and used again by its next request. 0 if there is an answer, with any status. UNAVAILABLE: the server was not reached, or the connection failed; the same
  * request may be repeated. */
 int transport_perform(const struct transport_request *request, struct transport_reply *reply, struct husk_error *err);
 /* Text for a query or a form; caller frees, NULL with err. */

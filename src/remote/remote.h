@@ -47,6 +47,8 @@ int remote_kill(struct remote *remote, const char *sandbox, struct husk_error *e
 int remote_extend(struct remote *remote, const char *sandbox, int64_t ttl_seconds, bool persistent, int64_t *expires_ms,
 		  struct husk_error *err);
 int remote_set_idle(struct remote *remote, const char *sandbox, int64_t idle_seconds, struct husk_error *err);
+int remote_resize(struct remote *remote, const char *sandbox, uint32_t cpu_milli, uint64_t memory_bytes,
+		  struct husk_error *err);
 int remote_set_metadata(struct remote *remote, const char *sandbox, const struct husk_pair *pairs, size_t count,
 			struct husk_error *err);
 /* "pause", "resume", "hibernate", "wake" */
@@ -76,6 +78,16 @@ int remote_template_build(struct remote *remote, const struct husk_build_options
 			  bool *fresh, struct husk_error *err);
 int remote_template_remove(struct remote *remote, const char *name, struct husk_error *err);
 
+/* ---- remote_portable.c ---- */
+
+/* `family` is "snapshots" or "templates". */
+int remote_export(struct remote *remote, const char *family, const char *name,
+		  const struct husk_export_options *options, husk_sink sink, void *data, struct husk_error *err);
+int remote_snapshot_import(struct remote *remote, const struct husk_import_options *options, struct husk_snapshot **out,
+			   struct husk_error *err);
+int remote_template_import(struct remote *remote, const struct husk_import_options *options, struct husk_template **out,
+			   struct husk_error *err);
+
 /* ---- remote_desktop_control.c ---- */
 
 int remote_control_get(struct remote *remote, const char *sandbox, struct husk_control **out, struct husk_error *err);
@@ -86,6 +98,15 @@ int remote_control_request(struct remote *remote, const char *sandbox, const cha
 			   struct husk_error *err);
 int remote_desktop_link(struct remote *remote, const char *sandbox, bool view_only, int64_t seconds, char **url,
 			struct husk_error *err);
+/* Recordings. remote_recording_wait returns when it has ended. */
+int remote_recording_list(struct remote *remote, const char *sandbox, struct husk_recording ***out,
+			  struct husk_error *err);
+int remote_recording_begin(struct remote *remote, const char *sandbox, const struct husk_record_options *options,
+			   char **id, struct husk_error *err);
+int remote_recording_wait(struct remote *remote, const char *sandbox, const char *id, struct husk_error *err);
+int remote_recording_stop(struct remote *remote, const char *sandbox, const char *id, struct husk_recording **out,
+			  struct husk_error *err);
+int remote_recording_remove(struct remote *remote, const char *sandbox, const char *id, struct husk_error *err);
 
 /* ---- remote_points.c ---- */
 
@@ -98,6 +119,14 @@ int remote_rewind(struct remote *remote, const char *sandbox, const char *point,
 int remote_promote(struct remote *remote, const char *sandbox, bool keep, struct husk_promoted **out,
 		   struct husk_error *err);
 
+/* ---- remote_effects.c ---- */
+
+int remote_effects(struct remote *remote, const char *sandbox, struct husk_effect ***out, struct husk_error *err);
+int remote_effect_request(struct remote *remote, const char *sandbox, int64_t number, char **out, size_t *size,
+			  struct husk_error *err);
+int remote_effects_act(struct remote *remote, const char *sandbox, const char *action, const int64_t *numbers,
+		       size_t count, struct husk_effect ***out, struct husk_error *err);
+
 /* ---- remote_diff.c ---- */
 
 int remote_merge(struct remote *remote, const char *from, const char *into, const char *base, const char *path,
@@ -105,6 +134,8 @@ int remote_merge(struct remote *remote, const char *from, const char *into, cons
 
 int remote_diff(struct remote *remote, const char *sandbox, const char *base, const char *path,
 		struct husk_change ***out, struct husk_error *err);
+int remote_diff_system(struct remote *remote, const char *sandbox, const char *base, unsigned what,
+		       struct husk_difference **out, size_t *count, struct husk_error *err);
 
 /* ---- remote_volumes.c ---- */
 

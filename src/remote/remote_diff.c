@@ -27,8 +27,11 @@ static void *read_change(const json_t *item, struct husk_error *err)
 	change->kind = kind_of(item);
 	if (!change->kind)
 		husk_fail(err, HUSK_PROTOCOL, "the server described a change of an unknown kind");
-	if (change->kind && read_file(item, &change->file, err) == 0)
-		return change;
+	if (change->kind && read_before(item, &change->before, err) == 0) {
+		if (read_file(item, &change->file, err) == 0)
+			return change;
+		husk_file_free(&change->before);
+	}
 	free(change);
 	return NULL;
 }
@@ -38,6 +41,7 @@ static void drop_change(void *item)
 	struct husk_change *change = item;
 
 	husk_file_free(&change->file);
+	husk_file_free(&change->before);
 	free(change);
 }
 
@@ -54,6 +58,58 @@ int remote_diff(struct remote *remote, const char *sandbox, const char *base, co
 	if (exchange_get(remote, target, &document, err) < 0)
 		return -1;
 	return read_list(document, "changes", read_change, drop_change, (void ***)out, err);
+}
+
+static const char *kind_name(const char *word)
+{
+	static const char *const kinds[] = { "deb", "pip", "npm", "process", "port" };
+
+	for (size_t i = 0; word && i < ARRAY_SIZE(kinds); i++)
+		if (str_equal(word, kinds[i]))
+			return kinds[i];
+	return "other";
+}
+
+static char *copy_member(const json_t *item, const char *name, bool *bad)
+{
+	const char *text = json_string_value(json_object_get(item, name));
+	char *copy = text ? strdup(text) : NULL;
+
+	*bad |= text && !copy;
+	return copy;
+}
+
+int remote_diff_system(struct remote *remote, const char *sandbox, const char *base, unsigned what,
+		       struct husk_difference **out, size_t *count, struct husk_error *err)
+{
+	cleanup_json json_t *document = NULL;
+	char *target = target_make("/v1/sandboxes/%s/diff/system", sandbox);
+	bool bad = false;
+
+	if (base)
+		target = target_add(target, "against", base);
+	target = target_add(target, "packages", what & HUSK_DIFF_PACKAGES ? "true" : "false");
+	target = target_add(target, "processes", what & HUSK_DIFF_PROCESSES ? "true" : "false");
+	if (exchange_get(remote, target, &document, err) < 0)
+		return -1;
+	const json_t *list = json_object_get(document, "differences");
+	*count = json_array_size(list);
+	*out = calloc(*count + 1, sizeof(**out));
+	for (size_t i = 0; *out && i < *count; i++) {
+		const json_t *item = json_array_get(list, i);
+		(*out)[i] =
+			(struct husk_difference){ .kind = kind_name(json_string_value(json_object_get(item, "kind"))),
+						  .change = kind_of(item),
+						  .name = copy_member(item, "name", &bad),
+						  .before = copy_member(item, "before", &bad),
+						  .after = copy_member(item, "after", &bad) };
+		bad |= !(*out)[i].name;
+	}
+	if (*out && !bad)
+		return 0;
+	husk_difference_list_free(*out, *count);
+	return *out ? husk_fail(err, HUSK_PROTOCOL, "the server described a difference without its name")
+		    : husk_fail_memory(err);
 }
 
 /* ---- merges ---- */

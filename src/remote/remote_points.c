@@ -52,6 +52,44 @@ int remote_checkpoint_remove(struct remote *remote, const char *sandbox, const c
 	return exchange_run(remote, &x, NULL, err);
 }
 
+/* A server of an older version tells of neither. */
+static int read_requests(const json_t *document, struct husk_rewound *out, struct husk_error *err)
+{
+	const json_t *list = json_object_get(document, "requests");
+
+	out->requests = calloc(json_array_size(list) + 1, sizeof(*out->requests));
+	if (!out->requests)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		struct reading r = { .from = json_array_get(list, i) };
+
+		out->requests[out->request_count++] = (struct husk_request){ .method = read_needed(&r, "method"),
+									     .url = read_needed(&r, "url"),
+									     .count = read_count(&r, "count") };
+		if (read_done(&r, "a request", err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+static int read_visits(const json_t *document, struct husk_rewound *out, struct husk_error *err)
+{
+	const json_t *list = json_object_get(document, "visits");
+
+	out->visits = calloc(json_array_size(list) + 1, sizeof(*out->visits));
+	if (!out->visits)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		struct reading r = { .from = json_array_get(list, i) };
+
+		out->visits[out->visit_count++] = (struct husk_visits){ .port = (uint16_t)read_count(&r, "port"),
+									.count = read_count(&r, "connections") };
+		if (read_done(&r, "a visit", err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static struct husk_rewound *read_rewound(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
@@ -69,7 +107,10 @@ static struct husk_rewound *read_rewound(const json_t *document, struct husk_err
 	}
 	out->number = (int64_t)read_count(&r, "checkpoint");
 	out->label = read_text(&r, "label");
-	if (read_done(&r, "a rewind", err) == 0 && read_traffic(document, &out->left, &out->left_count, err) == 0)
+	out->requests_more = read_count(&r, "requests_more");
+	if (read_done(&r, "a rewind", err) == 0 && read_traffic(document, &out->left, &out->left_count, err) == 0 &&
+	    (!json_object_get(document, "effects") || read_effects(document, &out->effects, err) == 0) &&
+	    read_requests(document, out, err) == 0 && read_visits(document, out, err) == 0)
 		return out;
 	husk_rewound_free(out);
 	return NULL;
@@ -87,7 +128,8 @@ static struct husk_promoted *read_promoted(const json_t *document, struct husk_e
 	out->sandbox = read_needed(&r, "sandbox");
 	out->checkpoint = (int64_t)read_count(&r, "checkpoint");
 	out->ended = read_texts(&r, "ended");
-	if (read_done(&r, "a promotion", err) == 0)
+	if (read_done(&r, "a promotion", err) == 0 &&
+	    (!json_object_get(document, "effects") || read_effects(document, &out->effects, err) == 0))
 		return out;
 	husk_promoted_free(out);
 	return NULL;

@@ -162,7 +162,8 @@ static struct husk_mount *read_mounts(struct reading *reading, size_t *count)
 		struct reading each = { .from = json_array_get(array, i) };
 		mounts[i] = (struct husk_mount){ .volume = read_needed(&each, "volume"),
 						 .path = read_needed(&each, "path"),
-						 .read_only = read_bool(&each, "read_only") };
+						 .read_only = read_bool(&each, "read_only"),
+						 .subpath = read_text(&each, "subpath") };
 		(*count)++;
 		if (each.wrong)
 			complain(reading, "volumes");
@@ -207,6 +208,7 @@ struct husk_sandbox *read_sandbox(const json_t *document, struct husk_error *err
 		.tenant = read_text(&r, "tenant"),
 		.template_name = read_text(&r, "template"),
 		.parent = read_text(&r, "parent"),
+		.origin = read_text(&r, "origin"),
 		.isolation = read_text(&r, "isolation"),
 		.boundary = read_text(&r, "boundary"),
 		.state = read_state(&r),
@@ -217,6 +219,7 @@ struct husk_sandbox *read_sandbox(const json_t *document, struct husk_error *err
 		.idle_seconds = read_number(&r, "idle_seconds"),
 		.persistent = read_bool(&r, "persistent"),
 		.on_expiry = str_equal(json_string_value(find(&r, "on_expiry")), "hibernate") ? "hibernate" : "kill",
+		.checkpoints = str_equal(json_string_value(find(&r, "checkpoints")), "each-call") ? "each-call" : "off",
 		.memory_bytes = read_count(&r, "memory_bytes"),
 		.disk_bytes = read_count(&r, "disk_bytes"),
 		.cpu_milli = read_milli(&r, "cpus"),
@@ -281,6 +284,10 @@ struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_erro
 		.created_ms = read_time(&r, "created_at"),
 		.bytes = read_count(&r, "bytes"),
 		.current = read_bool(&r, "current"),
+		.automatic = json_is_true(json_object_get(document, "automatic")),
+		.ran = read_text(&r, "ran"),
+		.sent = read_count(&r, "sent"),
+		.requests = read_count(&r, "requests"),
 	};
 	if (read_done(&r, "a checkpoint", err) == 0)
 		return out;
@@ -405,6 +412,7 @@ struct husk_egress *read_egress(const json_t *document, struct husk_error *err)
 	};
 	out->allow = read_hosts(&r, "allow", &out->allow_count);
 	out->deny = read_hosts(&r, "deny", &out->deny_count);
+	out->hold = json_object_get(document, "hold") ? read_hosts(&r, "hold", &out->hold_count) : NULL;
 	out->secrets = read_secrets(&r, &out->secret_count);
 	if (limits.wrong)
 		complain(&r, "limits");
@@ -432,17 +440,26 @@ static char *read_path(struct reading *reading)
 	return NULL;
 }
 
-int read_file(const json_t *document, struct husk_file *out, struct husk_error *err)
+static enum husk_file_type type_of(const char *type)
 {
 	static const char *const types[] = {
 		[HUSK_FILE] = "file", [HUSK_DIRECTORY] = "directory", [HUSK_SYMLINK] = "symlink", [HUSK_OTHER] = "other"
 	};
+
+	for (size_t i = HUSK_FILE; i < ARRAY_SIZE(types); i++)
+		if (str_equal(type, types[i]))
+			return (enum husk_file_type)i;
+	return HUSK_OTHER;
+}
+
+int read_file(const json_t *document, struct husk_file *out, struct husk_error *err)
+{
 	struct reading r = { .from = document };
 	const char *mode = json_string_value(find(&r, "mode")), *type = json_string_value(find(&r, "type"));
 
 	*out = (struct husk_file){
 		.path = read_path(&r),
-		.type = HUSK_OTHER,
+		.type = type_of(type),
 		.size = read_count(&r, "size"),
 		.mode = mode ? (uint32_t)strtoul(mode, NULL, 8) & 07777 : 0,
 		.uid = (uint32_t)read_count(&r, "uid"),
@@ -454,10 +471,29 @@ int read_file(const json_t *document, struct husk_file *out, struct husk_error *
 		.atime_ms = read_time(&r, "accessed_at"),
 		.ctime_ms = read_time(&r, "changed_at"),
 	};
-	for (size_t i = HUSK_FILE; i < ARRAY_SIZE(types); i++)
-		if (str_equal(type, types[i]))
-			out->type = (enum husk_file_type)i;
 	if (read_done(&r, "a file", err) == 0)
+		return 0;
+	husk_file_free(out);
+	return -1;
+}
+
+int read_before(const json_t *document, struct husk_file *out, struct husk_error *err)
+{
+	struct reading r = { .from = document };
+	const char *mode = json_string_value(find(&r, "old_mode")), *type = json_string_value(find(&r, "old_type"));
+
+	*out = (struct husk_file){ 0 };
+	if (!type) /* not known, or a server from before */
+		return 0;
+	*out = (struct husk_file){
+		.type = type_of(type),
+		.size = read_count(&r, "old_size"),
+		.mode = mode ? (uint32_t)strtoul(mode, NULL, 8) & 07777 : 0,
+		.uid = (uint32_t)read_count(&r, "old_uid"),
+		.gid = (uint32_t)read_count(&r, "old_gid"),
+		.target = read_text(&r, "old_target"),
+	};
+	if (read_done(&r, "a change", err) == 0)
 		return 0;
 	husk_file_free(out);
 	return -1;

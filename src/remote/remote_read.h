@@ -33,11 +33,18 @@ struct husk_egress *read_egress(const json_t *document, struct husk_error *err);
 /* The array "traffic" of a document. */
 int read_traffic(const json_t *document, struct husk_egress_traffic **out, size_t *count, struct husk_error *err);
 int read_file(const json_t *document, struct husk_file *out, struct husk_error *err);
+/* What a changed file was (`old_*`); zeroed if the document does not say. */
+int read_before(const json_t *document, struct husk_file *out, struct husk_error *err);
 
 /* The array `key` of a document as a NULL-terminated list; `read` (one of the above) makes each item. -1 with err. */
 int read_list(const json_t *document, const char *key, void *(*read)(const json_t *item, struct husk_error *err),
 	      void (*drop)(void *item), void ***out, struct husk_error *err);
 /* The array `key` itself; NULL with err if it is missing. */
 const json_t *read_array(const json_t *document, const char *key, struct husk_error *err);
+
+/* ---- remote_effects.c ---- */
+
+/* The array "effects" of a document. */
+int read_effects(const json_t *document, struct husk_effect ***out, struct husk_error *err);
 
 #endif

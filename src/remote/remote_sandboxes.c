@@ -226,6 +226,17 @@ int remote_set_idle(struct remote *remote, const char *sandbox, int64_t idle_sec
 	return exchange_run(remote, &x, NULL, err);
 }
 
+int remote_resize(struct remote *remote, const char *sandbox, uint32_t cpu_milli, uint64_t memory_bytes,
+		  struct husk_error *err)
+{
+	if (check_name(sandbox, err) < 0)
+		return -1;
+	struct exchange x = { .method = "PATCH", .target = target_make("/v1/sandboxes/%s", sandbox) };
+	x.body = json_pack("{s:o*, s:o*}", "cpus", cpu_milli ? json_real(cpu_milli / 1000.0) : NULL, "memory",
+			   memory_bytes ? json_integer((json_int_t)memory_bytes) : NULL);
+	return exchange_run(remote, &x, NULL, err);
+}
+
 int remote_set_metadata(struct remote *remote, const char *sandbox, const struct husk_pair *pairs, size_t count,
 			struct husk_error *err)
 {

@@ -115,6 +115,8 @@ json_t *write_egress(const struct husk_egress *egress, struct husk_error *err)
 	write_json(&w, "allow", texts(&w, "allow", egress->allow, egress->allow_count));
 	write_json(&w, "deny", texts(&w, "deny", egress->deny, egress->deny_count));
 	write_json(&w, "secrets", secrets(&w, egress));
+	if (egress->hold_count) /* a server of an older version does not know it */
+		write_json(&w, "hold", texts(&w, "hold", egress->hold, egress->hold_count));
 	write_size(&limits, "bytes", egress->limit_bytes);
 	write_size(&limits, "rate", egress->limit_rate);
 	write_number(&limits, "connections", egress->limit_connections);
@@ -136,6 +138,8 @@ static json_t *mounts(struct writing *writing, const struct husk_create_options 
 		write_text(&each, "volume", options->mounts[i].volume);
 		write_text(&each, "path", options->mounts[i].path);
 		write_bool(&each, "read_only", options->mounts[i].read_only);
+		if (options->mounts[i].subpath)
+			write_text(&each, "subpath", options->mounts[i].subpath);
 		writing->wrong = writing->wrong ? writing->wrong : each.wrong ? "volumes" : NULL;
 		writing->no_memory |= each.no_memory;
 		if (json_array_append_new(array, each.to) < 0)
@@ -169,6 +173,7 @@ json_t *write_create(const struct husk_create_options *options, bool fork, struc
 		write_number(&w, "ttl_seconds", options->ttl_seconds);
 	write_bool(&w, "persistent", options->persistent);
 	write_text(&w, "on_expiry", options->on_expiry);
+	write_text(&w, "checkpoints", options->checkpoints);
 	write_number(&w, "idle_seconds", options->idle_seconds);
 	write_size(&w, "memory", options->memory_bytes);
 	if (options->cpu_milli)

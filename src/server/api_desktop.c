@@ -3,7 +3,7 @@
  * a picture, the clipboard, the windows, the size. Pictures come from the guest: they are passed on as bytes of the type that was
  * asked for, never sniffed.
  */
-#include "server/server.h"
+#include "server/api_desktop.h"
 
 static const char *const no_query[] = { NULL };
 
@@ -12,8 +12,7 @@ static int wait_for_desktop(void *data, int fd, int timeout_ms)
 	return request_wait(data, fd, timeout_ms);
 }
 
-/* Sends a request document (takes ownership; NULL: no memory) and gives the answer. */
-static int act(struct request *request, json_t *document, json_t **answer, struct husk_error *err)
+int desktop_act(struct request *request, json_t *document, json_t **answer, struct husk_error *err)
 {
 	cleanup_free char *text = document ? json_dumps(document, JSON_COMPACT) : NULL, *given = NULL;
 	struct husk_desktop_options options = { .request = text, .wait = wait_for_desktop, .wait_data = request };
@@ -38,7 +37,7 @@ static int act_empty(struct request *request, json_t *action, struct husk_error 
 {
 	cleanup_json json_t *answer = NULL;
 
-	if (act(request, json_pack("{s:[o]}", "actions", action), &answer, err) < 0)
+	if (desktop_act(request, json_pack("{s:[o]}", "actions", action), &answer, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);
 }
@@ -65,7 +64,7 @@ static int handle_actions(struct request *request, struct husk_error *err)
 		json_decref(document);
 		return bad ? husk_fail_memory(err) : -1;
 	}
-	if (act(request, document, &answer, err) < 0)
+	if (desktop_act(request, document, &answer, err) < 0)
 		return -1;
 	return respond_json(request, 200, steal_pointer(answer), err);
 }
@@ -75,8 +74,9 @@ static int handle_state(struct request *request, struct husk_error *err)
 	cleanup_json json_t *answer = NULL;
 
 	if (request_query_known(request, no_query, err) < 0 ||
-	    act(request, json_pack("{s:[{s:s}, {s:s}]}", "actions", "action", "windows", "action", "cursor_position"),
-		&answer, err) < 0)
+	    desktop_act(request,
+			json_pack("{s:[{s:s}, {s:s}]}", "actions", "action", "windows", "action", "cursor_position"),
+			&answer, err) < 0)
 		return -1;
 	const json_t *results = json_object_get(answer, "results");
 	json_t *windows = json_object_get(json_array_get(results, 0), "windows");
@@ -147,7 +147,7 @@ static int handle_screenshot(struct request *request, struct husk_error *err)
 	if (!picture)
 		return husk_fail_memory(err);
 	if (read_picture(request, picture, &settle, err) < 0 ||
-	    act(request, json_pack("{s:b, s:O}", "settle", settle, "screenshot", picture), &answer, err) < 0)
+	    desktop_act(request, json_pack("{s:b, s:O}", "settle", settle, "screenshot", picture), &answer, err) < 0)
 		return -1;
 	const json_t *taken = json_object_get(answer, "screenshot"), *data = json_object_get(taken, "data");
 	const char *type = json_string_value(json_object_get(taken, "type"));
@@ -188,7 +188,7 @@ static int handle_clipboard_get(struct request *request, struct husk_error *err)
 	cleanup_json json_t *answer = NULL;
 
 	if (request_query_known(request, no_query, err) < 0 ||
-	    act(request, json_pack("{s:[{s:s}]}", "actions", "action", "get_clipboard"), &answer, err) < 0)
+	    desktop_act(request, json_pack("{s:[{s:s}]}", "actions", "action", "get_clipboard"), &answer, err) < 0)
 		return -1;
 	return respond_json(request, 200, json_pack("{s:O?}", "text", json_object_get(first_result(answer), "text")),
 			    err);
@@ -213,10 +213,35 @@ static int handle_windows(struct request *request, struct husk_error *err)
 	cleanup_json json_t *answer = NULL;
 
 	if (request_query_known(request, no_query, err) < 0 ||
-	    act(request, json_pack("{s:[{s:s}]}", "actions", "action", "windows"), &answer, err) < 0)
+	    desktop_act(request, json_pack("{s:[{s:s}]}", "actions", "action", "windows"), &answer, err) < 0)
 		return -1;
 	return respond_json(request, 200,
 			    json_pack("{s:O?}", "windows", json_object_get(first_result(answer), "windows")), err);
+}
+
+static int handle_tree(struct request *request, struct husk_error *err)
+{
+	static const char *const known[] = { "window", "max_elements", "all", NULL };
+	cleanup_json json_t *answer = NULL;
+	const char *window = request_query(request, "window");
+	int64_t most = 0;
+	bool all = false;
+
+	if (request_query_known(request, known, err) < 0 ||
+	    request_query_int(request, "max_elements", 500, 1, 5000, &most, err) < 0 ||
+	    request_query_bool(request, "all", false, &all, err) < 0)
+		return -1;
+	json_t *action = json_pack("{s:s, s:s*, s:I, s:b}", "action", "tree", "window", window, "max_elements",
+				   (json_int_t)most, "all", all);
+	if (!action)
+		return husk_fail_field(err, "window", "window is not valid UTF-8");
+	if (desktop_act(request, json_pack("{s:[o]}", "actions", action), &answer, err) < 0)
+		return -1;
+	const json_t *result = first_result(answer);
+	return respond_json(request, 200,
+			    json_pack("{s:O?, s:O?}", "elements", json_object_get(result, "elements"), "truncated",
+				      json_object_get(result, "truncated")),
+			    err);
 }
 
 static int window_of(struct request *request, int64_t *out, struct husk_error *err)
@@ -259,7 +284,7 @@ static int handle_window_put(struct request *request, struct husk_error *err)
 				      : husk_fail_field(err, "focus",
 							"nothing is asked for; give focus, x, y, width or height");
 	}
-	if (act(request, json_pack("{s:o}", "actions", actions), &answer, err) < 0)
+	if (desktop_act(request, json_pack("{s:o}", "actions", actions), &answer, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);
 }
@@ -280,6 +305,7 @@ const struct route desktop_routes[] = {
 	{ "PUT", "/v1/sandboxes/{id}/desktop/size", handle_size, 0 },
 	{ "GET", "/v1/sandboxes/{id}/desktop/clipboard", handle_clipboard_get, 0 },
 	{ "PUT", "/v1/sandboxes/{id}/desktop/clipboard", handle_clipboard_put, 0 },
+	{ "GET", "/v1/sandboxes/{id}/desktop/tree", handle_tree, 0 },
 	{ "GET", "/v1/sandboxes/{id}/desktop/windows", handle_windows, 0 },
 	{ "PUT", "/v1/sandboxes/{id}/desktop/windows/{window}", handle_window_put, 0 },
 	{ "DELETE", "/v1/sandboxes/{id}/desktop/windows/{window}", handle_window_delete, 0 },

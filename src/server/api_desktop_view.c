@@ -143,12 +143,6 @@ static int handle_vnc(struct request *request, struct husk_error *err)
 
 /* ---- control ---- */
 
-static void control_cleanup(struct husk_control **control)
-{
-	husk_control_free(*control);
-}
-#define cleanup_control cleanup(control_cleanup)
-
 static json_t *request_document(const struct husk_control *control)
 {
 	static const char *const names[] = { [HUSK_HUMAN_NONE] = "none",

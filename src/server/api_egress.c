@@ -13,6 +13,7 @@ void egress_free(struct egress_request *egress)
 	free(egress->secrets);
 	free((void *)egress->allow);
 	free((void *)egress->deny);
+	free((void *)egress->hold);
 }
 
 static size_t length_of(const char *const *list)
@@ -92,6 +93,8 @@ int egress_parse(json_t *document, struct egress_request *out, struct husk_error
 	out->egress.allow_count = length_of(out->allow);
 	out->egress.deny = out->deny = fields_strings(&fields, "deny");
 	out->egress.deny_count = length_of(out->deny);
+	out->egress.hold = out->hold = fields_strings(&fields, "hold");
+	out->egress.hold_count = length_of(out->hold);
 	out->egress.trust = fields_string(&fields, "trust");
 	json_t *secrets = fields_any(&fields, "secrets"), *limits = fields_any(&fields, "limits");
 	if (fields_done(&fields, err) < 0 || parse_secrets(secrets, out, err) < 0 ||

@@ -88,6 +88,7 @@ static int read_exec(struct request *request, struct exec *exec, struct husk_err
 	options->detach = fields_bool(&fields, "detach", false);
 	options->rows = (uint16_t)fields_int(&fields, "rows", 0, 1, UINT16_MAX);
 	options->columns = (uint16_t)fields_int(&fields, "columns", 0, 1, UINT16_MAX);
+	options->keep_output = fields_int(&fields, "keep_output", 0, 0, INT64_C(1) << 40);
 	exec->keep_stdin = fields_bool(&fields, "keep_stdin", false);
 	exec->stream = fields_bool(&fields, "stream", !options->detach && request_wants_events(request));
 	exec->kill_on_disconnect = fields_bool(&fields, "kill_on_disconnect", false);

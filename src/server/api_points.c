@@ -4,6 +4,9 @@
  */
 #include "server/server.h"
 
+#define EXPLORE_MAX 256
+#define EXPLORE_SECONDS 600 /* for all branches, unless the request says otherwise */
+
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_checkpoint struct husk_checkpoint *checkpoint = NULL;
@@ -110,7 +113,54 @@ static int handle_diff(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, json_pack("{s:o}", "changes", json_changes(list)), err);
 }
 
+static int handle_diff_system(struct request *request, struct husk_error *err)
+{
+	bool packages = true, processes = true;
+	struct husk_difference *list = NULL;
+	size_t count = 0;
+
+	if (request_query_known(request, (const char *const[]){ "against", "packages", "processes", NULL }, err) < 0 ||
+	    request_query_bool(request, "packages", true, &packages, err) < 0 ||
+	    request_query_bool(request, "processes", true, &processes, err) < 0 ||
+	    husk_diff_system(request_husk(request), request_path(request, "id"), request_query(request, "against"),
+			     (packages ? HUSK_DIFF_PACKAGES : 0u) | (processes ? HUSK_DIFF_PROCESSES : 0u), &list,
+			     &count, err) < 0)
+		return -1;
+	json_t *differences = json_differences(list, count);
+	husk_difference_list_free(list, count);
+	return respond_json(request, 200, json_pack("{s:o}", "differences", differences), err);
+}
+
+static int handle_explore(struct request *request, struct husk_error *err)
+{
+	struct husk_explore_options options = { 0 };
+	struct husk_branch *branches = NULL;
+	struct fields fields;
+	size_t count = 0;
+
+	if (fields_begin(&fields, request_json(request, err)) < 0)
+		return -1;
+	cleanup_free const char **plans = fields_strings(&fields, "plans");
+	options.score = fields_string(&fields, "score");
+	options.keep = (size_t)fields_int(&fields, "keep", 1, 1, EXPLORE_MAX);
+	options.parallel = (size_t)fields_int(&fields, "parallel", 8, 1, EXPLORE_MAX);
+	options.budget_ms = fields_int(&fields, "budget_seconds", EXPLORE_SECONDS, 1, 86400) * 1000;
+	options.no_promote = !fields_bool(&fields, "promote", true);
+	if (fields_done(&fields, err) < 0)
+		return -1;
+	while (plans && plans[count])
+		count++;
+	if (husk_explore(request_husk(request), request_path(request, "id"), plans, count, &options, &branches, err) <
+	    0)
+		return -1;
+	json_t *list = json_branches(branches, count);
+	husk_branch_list_free(branches, count);
+	return respond_json(request, 200, json_pack("{s:o}", "branches", list), err);
+}
+
 const struct route point_routes[] = {
+	{ "POST", "/v1/sandboxes/{id}/explore", handle_explore, 0 },
+	{ "GET", "/v1/sandboxes/{id}/diff/system", handle_diff_system, 0 },
 	{ "GET", "/v1/sandboxes/{id}/diff", handle_diff, 0 },
 	{ "POST", "/v1/sandboxes/{id}/checkpoints", handle_create, 0 },
 	{ "GET", "/v1/sandboxes/{id}/checkpoints", handle_list, 0 },

@@ -26,6 +26,7 @@ static void take_limits(struct fields *fields, struct husk_create_options *optio
 	options->ttl_seconds = fields_int(fields, "ttl_seconds", 0, 1, SECONDS_MAX);
 	options->persistent = fields_bool(fields, "persistent", false);
 	options->on_expiry = fields_string(fields, "on_expiry");
+	options->checkpoints = fields_string(fields, "checkpoints");
 	options->idle_seconds = fields_int(fields, "idle_seconds", 0, 0, SECONDS_MAX);
 	options->memory_bytes = fields_size(fields, "memory");
 	options->cpu_milli = (uint32_t)(fields_number(fields, "cpus", 0, 0.05, 1024) * 1000 + 0.5);
@@ -46,7 +47,7 @@ static int take_egress(struct fields *fields, struct husk_create_options *option
 	return 0;
 }
 
-/* [{"volume", "path", "read_only"?}]; the caller frees the array, its strings belong to the document. */
+/* [{"volume", "path", "read_only"?, "subpath"?}]; the caller frees the array, its strings belong to the document. */
 static int take_volumes(struct fields *fields, struct husk_mount **mounts, struct husk_create_options *options,
 			struct husk_error *err)
 {
@@ -67,6 +68,7 @@ static int take_volumes(struct fields *fields, struct husk_mount **mounts, struc
 		(*mounts)[i].volume = fields_string(&mount, "volume");
 		(*mounts)[i].path = fields_string(&mount, "path");
 		(*mounts)[i].read_only = fields_bool(&mount, "read_only", false);
+		(*mounts)[i].subpath = fields_string(&mount, "subpath");
 		if (fields_done(&mount, err) < 0)
 			return -1;
 	}
@@ -277,6 +279,11 @@ static int handle_wake(struct request *request, struct husk_error *err)
 	return act(request, husk_wake, err);
 }
 
+static int handle_reboot(struct request *request, struct husk_error *err)
+{
+	return act(request, husk_reboot, err);
+}
+
 /* ---- time and metadata ---- */
 
 struct lifetime {
@@ -351,10 +358,15 @@ static int handle_patch(struct request *request, struct husk_error *err)
 	take_lifetime(&fields, &lifetime);
 	pairs = fields_pairs(&fields, "metadata", &count);
 	int64_t idle = fields_int(&fields, "idle_seconds", -1, 0, SECONDS_MAX);
+	uint64_t memory = fields_size(&fields, "memory");
+	uint32_t cpu_milli = (uint32_t)(fields_number(&fields, "cpus", 0, 0.05, 1024) * 1000 + 0.5);
 	if (fields_done(&fields, err) < 0 || check_lifetime(&lifetime, err) < 0)
 		return -1;
-	/* Metadata first: libhusk may still refuse it, and then the TTL has not changed. */
+	/* Metadata and limits first: libhusk may still refuse them, and then the TTL has not changed. */
 	if (pairs && husk_set_metadata(request_husk(request), sandbox_of(request), pairs, count, err) < 0)
+		return -1;
+	if ((memory || cpu_milli) &&
+	    husk_resize(request_husk(request), sandbox_of(request), cpu_milli, memory, err) < 0)
 		return -1;
 	if (lifetime.given && husk_extend(request_husk(request), sandbox_of(request), lifetime.ttl_seconds,
 					  lifetime.persistent, NULL, err) < 0)
@@ -376,6 +388,7 @@ const struct route sandbox_routes[] = {
 	{ "POST", "/v1/sandboxes/{id}/resume", handle_resume, 0 },
 	{ "POST", "/v1/sandboxes/{id}/hibernate", handle_hibernate, 0 },
 	{ "POST", "/v1/sandboxes/{id}/wake", handle_wake, 0 },
+	{ "POST", "/v1/sandboxes/{id}/reboot", handle_reboot, 0 },
 	{ "POST", "/v1/sandboxes/{id}/fork", handle_fork, 0 },
 	{ 0 },
 };

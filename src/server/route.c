@@ -24,13 +24,29 @@ static int add_tables(const struct route *const *tables, const struct dialect *d
 
 int routes_setup(struct husk_error *err)
 {
-	static const struct route *const native[] = { instance_routes,  sandbox_routes,  snapshot_routes,
-						      point_routes,     template_routes, event_routes,
-						      exec_routes,      pty_routes,      code_routes,
-						      desktop_routes,   file_routes,     port_routes,
-						      mcp_routes,       egress_routes,   volume_routes,
-						      wire_routes,      owner_routes,    desktop_view_routes,
-						      recording_routes, browser_routes,  NULL };
+	static const struct route *const native[] = { instance_routes,
+						      sandbox_routes,
+						      snapshot_routes,
+						      point_routes,
+						      effect_routes,
+						      template_routes,
+						      event_routes,
+						      exec_routes,
+						      pty_routes,
+						      code_routes,
+						      desktop_routes,
+						      file_routes,
+						      port_routes,
+						      mcp_routes,
+						      egress_routes,
+						      volume_routes,
+						      wire_routes,
+						      owner_routes,
+						      desktop_view_routes,
+						      recording_routes,
+						      browser_routes,
+						      portable_routes,
+						      NULL };
 
 	all_count = 0;
 	if (add_tables(native, NULL, err) < 0)

@@ -46,7 +46,9 @@ struct route {
 extern const struct route instance_routes[];     /* api_instance.c: healthz, metrics, openapi.json, doctor */
 extern const struct route sandbox_routes[];      /* api_sandboxes.c: create, list, get, delete, ttl, fork … */
 extern const struct route snapshot_routes[];     /* api_snapshots.c */
+extern const struct route portable_routes[];     /* api_portable.c */
 extern const struct route point_routes[];        /* api_points.c: checkpoints, rewind, diff, families */
+extern const struct route effect_routes[];       /* api_effects.c: requests that are held */
 extern const struct route volume_routes[];       /* api_volumes.c */
 extern const struct route template_routes[];     /* api_templates.c */
 extern const struct route event_routes[];        /* api_events.c: events, logs, stats */

@@ -7,6 +7,8 @@
  *     husk builder --uid N --directory TREE --name NAME --digest HEX [--unpacked] layer      < layer.tar.gz
  *     husk builder --uid N --directory TREE --image FILE image
  *     husk builder --uid N --directory WORK --image SCRIPT packages mmdebstrap ARGUMENTS...
+ *     husk builder --uid N --directory TREE describe                                         < machine.tar
+ *     husk builder --uid N --directory TREE --digest HEX --field "root image" chunks         < machine.tar
  *
  * An error is returned on standard output: the code, the field and the message, a line each.
  */
@@ -20,6 +22,7 @@
 
 #include "jail/cell.h"
 #include "jail/cgroup.h"
+#include "store/portable.h"
 #include "store/rootfs.h"
 
 #define TREE "/tree"
@@ -64,6 +67,42 @@ static int run_layer(void *data)
 
 	snprintf(layer.digest, sizeof(layer.digest), "%s", step->digest);
 	if (oci_verify(0, step->name, &layer, &err) < 0 || unpack_layer(0, step->name, TREE, &err) < 0)
+		return report(&err);
+	return 0;
+}
+
+/* The signature of a portable machine, and its description as it was signed. The caller verifies them. */
+static int run_describe(void *data)
+{
+	cleanup(portable_layout_free) struct portable_layout layout = { .fd = -1 };
+	cleanup(portable_seal_free) struct portable_seal seal = { 0 };
+	struct husk_error err = { 0 };
+	size_t size = 0;
+
+	(void)data;
+	if (portable_scan(0, &layout, &err) < 0 || portable_open_seal(&layout, &seal, &err) < 0)
+		return report(&err);
+	cleanup_free char *text = portable_document(&layout, seal.config, &size, &err);
+	if (!text)
+		return report(&err);
+	dprintf(1, "%s\n%s\n", seal.key, seal.signature);
+	return write_full(1, text, size) < 0 ? 1 : 0;
+}
+
+/* The files of the portable machine with this description. */
+static int run_chunks(void *data)
+{
+	const struct step *step = data;
+	cleanup(portable_layout_free) struct portable_layout layout = { .fd = -1 };
+	cleanup(portable_free) struct portable portable = { 0 };
+	struct husk_error err = { 0 };
+	size_t size = 0;
+
+	if (portable_scan(0, &layout, &err) < 0)
+		return report(&err);
+	cleanup_free char *text = portable_document(&layout, step->digest, &size, &err);
+	if (!text || portable_parse(text, size, &portable, &err) < 0 ||
+	    portable_unpack(&layout, &portable, step->field, TREE, &err) < 0)
 		return report(&err);
 	return 0;
 }
@@ -252,6 +291,10 @@ static int run_step(const struct step *step, struct husk_error *err)
 		return run_in_cell(step, files, run_unpack, data, false, err);
 	if (str_equal(step->kind, "layer") && step->name && step->digest)
 		return run_in_cell(step, files, run_layer, data, false, err);
+	if (str_equal(step->kind, "describe"))
+		return run_in_cell(step, files, run_describe, data, false, err);
+	if (str_equal(step->kind, "chunks") && step->digest && step->field)
+		return run_in_cell(step, files, run_chunks, data, false, err);
 	return husk_fail(err, HUSK_INVALID, "husk builder is started by husk itself");
 }
 
@@ -334,24 +377,32 @@ static int enter_cell(void *data)
 	return prctl(PR_SET_PDEATHSIG, SIGTERM) < 0 ? 124 : enter_cgroup(data);
 }
 
-static int run_builder(const struct template_jail *jail, const char *const *argv, int input, struct husk_error *err)
+/* `answer` gets what the step writes; NULL: nothing is expected. */
+static int run_answering(const struct template_jail *jail, const char *const *argv, int input, struct buf *answer,
+			 struct husk_error *err)
 {
-	cleanup_buf struct buf output = { 0 };
+	cleanup_buf struct buf own = { 0 };
+	struct buf *output = answer ? answer : &own;
 	struct husk_error why = { 0 };
 	const struct command command = { .argv = argv,
 					 .stdin_fd = input,
 					 .stdout_fd = -1,
 					 .stderr_fd = -1,
-					 .output = &output,
+					 .output = output,
 					 .before_exec = enter_cgroup,
 					 .data = jail->cgroup,
 					 .timeout_ms = TOOL_TIMEOUT_MS };
 
 	if (command_run(&command, &why) == 0)
 		return 0;
-	if (take_report(&output, err) < 0)
+	if (take_report(output, err) < 0)
 		return husk_fail(err, why.code, "%s", why.message);
 	return -1;
+}
+
+static int run_builder(const struct template_jail *jail, const char *const *argv, int input, struct husk_error *err)
+{
+	return run_answering(jail, argv, input, NULL, err);
 }
 
 int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, const char *directory,
@@ -395,6 +446,29 @@ int step_image(const struct template_jail *jail, const char *directory, const ch
 
 	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
 	return run_builder(jail, argv, -1, err);
+}
+
+int step_describe(const struct template_jail *jail, int fd, const char *directory, struct buf *answer,
+		  struct husk_error *err)
+{
+	char uid[16];
+	const char *const argv[] = {
+		jail->program, "builder", "--uid", uid, "--directory", directory, "describe", NULL
+	};
+
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	return run_answering(jail, argv, fd, answer, err);
+}
+
+int step_chunks(const struct template_jail *jail, int fd, const char *digest, const char *folders,
+		const char *directory, struct husk_error *err)
+{
+	char uid[16];
+	const char *const argv[] = { jail->program, "builder", "--uid",   uid,     "--directory", directory,
+				     "--digest",    digest,    "--field", folders, "chunks",      NULL };
+
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	return run_builder(jail, argv, fd, err);
 }
 
 static int make_temporary(const struct template_jail *jail, const char *directory, struct husk_error *err)

@@ -20,6 +20,14 @@ int step_layer(const struct template_jail *jail, int fd, const char *name, const
 /* Writes the tree as an EROFS image to the existing file `image`. */
 int step_image(const struct template_jail *jail, const char *directory, const char *image, struct husk_error *err);
 
+/* Reads a portable machine (portable.h) from `fd`, a regular file. `answer` gets three parts: a line with the key, a line with the
+ * signature, and the description. None of them was verified yet. `directory` is any directory of the cell's. */
+int step_describe(const struct template_jail *jail, int fd, const char *directory, struct buf *answer,
+		  struct husk_error *err);
+/* Writes the files of its description `digest` in these folders ("root image") into `directory`. */
+int step_chunks(const struct template_jail *jail, int fd, const char *digest, const char *folders,
+		const char *directory, struct husk_error *err);
+
 /* Starts a program that installs a system from packages, in `directory`, which it sees as BUILDER_WORK; it sees
  * `script` as BUILDER_SCRIPT. It has the network and, of the host, only the files of its tools. Its output goes to
  * `output`. */

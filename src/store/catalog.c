@@ -20,7 +20,8 @@
  *
  * A step after SCHEMA_FLOOR only adds: tables, indexes, and columns that may be NULL or have a default. Then a program that
  * knows SCHEMA_FLOOR steps or more can use a catalog of a newer one: old supervisors go on, and an upgrade can be undone. A
- * step that cannot be like that raises SCHEMA_FLOOR to its own number. The catalog has the number in PRAGMA application_id.
+ * step that cannot be like that raises SCHEMA_FLOOR to its own number. PRAGMA user_version has SCHEMA_FLOOR, because the
+ * first releases refuse what is above the steps they know; PRAGMA application_id has how many steps were applied.
  */
 #define SCHEMA_FLOOR 9
 static const char *const schema_steps[] = {
@@ -138,6 +139,30 @@ static const char *const schema_steps[] = {
 	"  DELETE FROM points WHERE sandbox = NEW.id; END;"
 	"CREATE TRIGGER sandboxes_removed AFTER DELETE ON sandboxes BEGIN"
 	"  DELETE FROM points WHERE sandbox = OLD.id; END;",
+
+	/* The state that a fork began with, kept for `husk diff` and `husk merge`. */
+	"ALTER TABLE sandboxes ADD COLUMN origin TEXT;"
+	"ALTER TABLE snapshots ADD COLUMN moment INTEGER NOT NULL DEFAULT 0;",
+
+	/* Requests that wait to be sent. They outlive their sandbox's end, and go with its row. `effect` of a point and of a
+	 * fork: the last one that its memory knows; `origin` of a point: the fork that it came from, whose effects follow. */
+	"CREATE TABLE effects ("
+	"  sandbox TEXT NOT NULL, number INTEGER NOT NULL, created_ms INTEGER NOT NULL, method TEXT NOT NULL,"
+	"  scheme TEXT NOT NULL, host TEXT NOT NULL, port INTEGER NOT NULL, target TEXT NOT NULL,"
+	"  bytes INTEGER NOT NULL, request BLOB, state TEXT NOT NULL, status INTEGER NOT NULL, detail TEXT,"
+	"  done_ms INTEGER NOT NULL, PRIMARY KEY (sandbox, number));"
+	"ALTER TABLE points ADD COLUMN effect INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE points ADD COLUMN origin TEXT;"
+	"ALTER TABLE points ADD COLUMN origin_effect INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE sandboxes ADD COLUMN effect INTEGER NOT NULL DEFAULT 0;"
+	"CREATE TRIGGER sandboxes_removed_effects AFTER DELETE ON sandboxes BEGIN"
+	"  DELETE FROM effects WHERE sandbox = OLD.id; END;",
+
+	/* Checkpoints before each call; `thinned`: the last one that made room for others. */
+	"ALTER TABLE sandboxes ADD COLUMN each_call INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE sandboxes ADD COLUMN thinned INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE points ADD COLUMN automatic INTEGER NOT NULL DEFAULT 0;"
+	"ALTER TABLE points ADD COLUMN ran TEXT;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)
@@ -172,19 +197,30 @@ static int switch_to_wal(struct catalog *catalog, struct husk_error *err)
 	return 0;
 }
 
+/* How many steps a program has to know, and how many were applied. */
+static int read_version(struct catalog *catalog, int64_t *floor, int64_t *version, struct husk_error *err)
+{
+	if (catalog_number(catalog, "PRAGMA user_version", NULL, floor, err) < 0 ||
+	    catalog_number(catalog, "PRAGMA application_id", NULL, version, err) < 0)
+		return -1;
+	if (*floor < SCHEMA_FLOOR || *version < *floor) /* of a program that counted in user_version alone */
+		*version = *floor;
+	return 0;
+}
+
 static int apply_steps(struct catalog *catalog, struct husk_error *err)
 {
-	int64_t version = 0;
+	int64_t floor = 0, version = 0;
 	char set_version[96];
 
 	/* Checked again under the write lock: another process may have been first. */
-	if (catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0)
+	if (read_version(catalog, &floor, &version, err) < 0)
 		return -1;
 	for (; version < (int64_t)ARRAY_SIZE(schema_steps); version++)
 		if (execute(catalog, schema_steps[version], err))
 			return -1;
-	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %lld; PRAGMA application_id = %d",
-		 (long long)version, SCHEMA_FLOOR);
+	snprintf(set_version, sizeof set_version, "PRAGMA user_version = %d; PRAGMA application_id = %lld",
+		 SCHEMA_FLOOR, (long long)version);
 	return execute(catalog, set_version, err);
 }
 
@@ -239,7 +275,7 @@ static int upgrade_schema(struct catalog *catalog, const char *path, int64_t ver
 
 static int set_up(struct catalog *catalog, const char *path, struct husk_error *err)
 {
-	int64_t version = 0, floor = 0;
+	int64_t floor = 0, version = 0;
 
 	sqlite3_busy_handler(catalog->db, wait_while_busy, catalog);
 	/* By default, the last process that closes the database copies the log into it and waits for the disk. With
@@ -249,14 +285,12 @@ static int set_up(struct catalog *catalog, const char *path, struct husk_error *
 	sqlite3_wal_autocheckpoint(catalog->db, 256);
 	/* Deleted data is overwritten, because it may hold secrets. */
 	if (execute(catalog, "PRAGMA synchronous = NORMAL; PRAGMA secure_delete = ON", err) ||
-	    catalog_number(catalog, "PRAGMA user_version", NULL, &version, err) < 0 ||
-	    (version > (int64_t)ARRAY_SIZE(schema_steps) &&
-	     catalog_number(catalog, "PRAGMA application_id", NULL, &floor, err) < 0))
+	    read_version(catalog, &floor, &version, err) < 0)
 		return -1;
-	if (version < 0)
+	if (floor < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "the catalog %s is damaged: its schema is %lld" DAMAGED_WAY_OUT,
-				 path, (long long)version);
-	if (version > (int64_t)ARRAY_SIZE(schema_steps) && (floor <= 0 || floor > (int64_t)ARRAY_SIZE(schema_steps)))
+				 path, (long long)floor);
+	if (floor > (int64_t)ARRAY_SIZE(schema_steps))
 		return husk_fail(
 			err, HUSK_UNAVAILABLE,
 			"%s was written by a newer husk (schema %lld, this one knows %zu); upgrade husk, or use "

@@ -73,6 +73,9 @@ struct catalog_sandbox {
 	char *egress;                    /* its policy (net/policy.h); NULL: off. Holds no value of a secret */
 	char *volumes; /* JSON array of {id, name, path, read_only}, in the order of the mounts; NULL: none */
 	int64_t point; /* the number of its current checkpoint; 0: none */
+	char *origin; /* of a fork: the moment that it began with (a snapshot's id, or "SANDBOX@NUMBER"); NULL: unknown */
+	int64_t effect; /* of a fork: the last effect of its parent at that time */
+	bool each_call; /* a checkpoint before each call */
 };
 void catalog_sandbox_free(struct catalog_sandbox *row); /* frees fields and the structure; NULL is allowed */
 static inline void catalog_sandbox_drop(struct catalog_sandbox **row)
@@ -96,7 +99,7 @@ struct catalog_query {
 	const char *template_name; /* NULL: any */
 	const char *after;         /* those after this id in the order of the list; NULL: from the newest */
 	size_t limit;              /* 0: all */
-	bool without_builds;       /* leaves out sandboxes whose metadata has "husk.build" */
+	bool without_builds;       /* leaves out sandboxes whose metadata has "husk.build" or "husk.moment" */
 };
 /* INVALID if `after` is not a sandbox any more. */
 int catalog_sandbox_query(struct catalog *catalog, const struct catalog_query *query, struct catalog_sandbox ***out,
@@ -108,13 +111,16 @@ int catalog_sandbox_by_key(struct catalog *catalog, const char *key, struct cata
  * state. A move to CREATING wakes it: LIMIT if its memory is over the quota. */
 int catalog_sandbox_move(struct catalog *catalog, const char *id, unsigned from_mask, enum catalog_state to,
 			 struct husk_error *err);
-/* Overwrites name, parent, expiry, idle, persistent, limits, metadata, environment, egress, volumes, created_ms,
+/* Overwrites name, parent, origin, expiry, idle, persistent, limits, metadata, environment, egress, volumes, created_ms,
  * state and the idempotency key with those of `row`. The sandbox then belongs to the view. Fails as
  * catalog_sandbox_add does. */
 int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox *row, struct husk_error *err);
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
 			       struct husk_error *err);
 int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t idle_seconds, struct husk_error *err);
+/* `asleep`: only if it is hibernated. 1: changed; 0: it is not hibernated. */
+int catalog_sandbox_resize(struct catalog *catalog, const char *id, uint32_t cpu_milli, uint64_t memory_bytes,
+			   bool asleep, struct husk_error *err);
 /* Changes only the metadata, so that a client's change never overwrites a change of the supervisor. GONE: ended. */
 int catalog_sandbox_set_metadata(struct catalog *catalog, const char *id, const char *metadata, struct husk_error *err);
 /* The same for the egress policy. */
@@ -152,6 +158,7 @@ struct catalog_snapshot {
 	char *environment, *metadata, *egress, *volumes; /* of the sandbox */
 	char *tenant;                                    /* as of a sandbox */
 	bool shared;                                     /* other tenants may create from it */
+	bool moment; /* the state that forks began with: never listed, no quota, removed with the last of them */
 };
 void catalog_snapshot_free(struct catalog_snapshot *row);
 void catalog_snapshot_list_free(struct catalog_snapshot **list);
@@ -168,6 +175,10 @@ int catalog_snapshot_share(struct catalog *catalog, const char *id, bool shared,
 int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_snapshot ***out,
 			  struct husk_error *err);
 int catalog_snapshot_remove(struct catalog *catalog, const char *id, struct husk_error *err);
+/* Makes the temporary snapshot of a fork a moment: ready, and never listed. */
+int catalog_moment_keep(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err);
+/* All moments, newest first. `idle`: only those that no live sandbox nor one of its ancestors began with. */
+int catalog_moment_list(struct catalog *catalog, bool idle, struct catalog_snapshot ***out, struct husk_error *err);
 /* Adds a name; it is the first one if the snapshot has none. CONFLICT: another snapshot has it. */
 int catalog_snapshot_tag(struct catalog *catalog, const char *id, const char *name, struct husk_error *err);
 /* Removes a name from a snapshot. 1: it was the last one; the snapshot stays, and the caller removes it. NOT_FOUND: no
@@ -183,8 +194,13 @@ struct catalog_point {
 	int64_t number, parent; /* from 1 on; the previous checkpoint of the sandbox, 0: none */
 	int64_t created_ms;
 	uint64_t bytes;
-	bool ready;    /* false while it is being written */
-	char *traffic; /* JSON array of the sandbox's traffic up to then, by destination; NULL: none */
+	bool ready;            /* false while it is being written */
+	char *traffic;         /* JSON array of the sandbox's traffic up to then, by destination; NULL: none */
+	int64_t effect;        /* the sandbox's last effect up to then */
+	bool automatic;        /* taken before a call; removed when there are many */
+	char *ran;             /* the call; NULL: none */
+	char *origin;          /* the fork that it was moved from, until it is reached; NULL: none */
+	int64_t origin_effect; /* the fork's last effect up to then */
 };
 #define CATALOG_POINTS_MAX 256 /* of one sandbox */
 void catalog_point_free(struct catalog_point *row);
@@ -197,13 +213,15 @@ static inline void catalog_point_drop(struct catalog_point **row)
 /* Sets its number and its parent. CONFLICT: the label is used; LIMIT: too many. */
 int catalog_point_add(struct catalog *catalog, struct catalog_point *row, struct husk_error *err);
 /* Marks it as ready and as the current checkpoint of the sandbox. */
-int catalog_point_finish(struct catalog *catalog, const char *sandbox, int64_t number, uint64_t bytes,
+int catalog_point_finish(struct catalog *catalog, const char *sandbox, int64_t number, uint64_t bytes, int64_t effect,
 			 struct husk_error *err);
 /* Marks it as not ready, or ready again: around its removal. */
 int catalog_point_show(struct catalog *catalog, const char *sandbox, int64_t number, bool ready,
 		       struct husk_error *err);
-/* The sandbox was rewound to it. */
+/* The sandbox was rewound to it: effects that were held later are dropped, and those of `origin` become its own. */
 int catalog_point_reach(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
+/* It is removed to make room: a search for it says so. */
+int catalog_point_thin(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
 /* By number or label; only ready ones. */
 int catalog_point_get(struct catalog *catalog, const char *sandbox, const char *word, struct catalog_point **out,
 		      struct husk_error *err);
@@ -211,6 +229,37 @@ int catalog_point_get(struct catalog *catalog, const char *sandbox, const char *
 int catalog_point_list(struct catalog *catalog, const char *sandbox, bool unready, struct catalog_point ***out,
 		       struct husk_error *err);
 int catalog_point_remove(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
+
+/* ---- effects: requests of a sandbox that are held (catalog_effect.c); removed with the sandbox's row ---- */
+
+struct catalog_effect {
+	char *sandbox, *method, *scheme, *host, *target;
+	char *state;  /* "held", "sending", "sent", "uncertain", "dropped" */
+	char *detail; /* why; NULL: nothing to say */
+	int64_t number, created_ms, done_ms, port;
+	int64_t status; /* of the host's answer; 0: none */
+	uint64_t bytes; /* of the body */
+};
+#define CATALOG_EFFECTS_MAX 256                      /* held ones of one sandbox */
+#define CATALOG_EFFECT_BYTES_MAX (UINT64_C(8) << 20) /* of their bodies together */
+#define CATALOG_EFFECTS_KEPT 512                     /* newest ones that stay listed when they are done */
+void catalog_effect_free(struct catalog_effect *row);
+void catalog_effect_list_free(struct catalog_effect **list);
+/* Sets its number. `request` is stored beside it. LIMIT: the queue is full. */
+int catalog_effect_add(struct catalog *catalog, struct catalog_effect *row, const char *request, size_t size,
+		       struct husk_error *err);
+int catalog_effect_list(struct catalog *catalog, const char *sandbox, struct catalog_effect ***out,
+			struct husk_error *err);
+/* `request` may be NULL. */
+int catalog_effect_get(struct catalog *catalog, const char *sandbox, int64_t which, struct catalog_effect **out,
+		       struct buf *request, struct husk_error *err);
+/* The number of the newest one; 0: none. */
+int catalog_effect_last(struct catalog *catalog, const char *sandbox, int64_t *out, struct husk_error *err);
+/* From one state to another: 1, or 0: it is not in that state. */
+int catalog_effect_move(struct catalog *catalog, const char *sandbox, int64_t which, const char *from, const char *to,
+			int64_t status, const char *detail, struct husk_error *err);
+/* Those that were being sent when their supervisor ended may have been sent. */
+int catalog_effects_settle(struct catalog *catalog, const char *sandbox, struct husk_error *err);
 
 /* ---- stored secrets, separate for each tenant; NULL also means the tenant of the view ---- */
 
@@ -243,6 +292,9 @@ void catalog_template_free(struct catalog_template *row);
 void catalog_template_list_free(struct catalog_template **list);
 /* Adds the version and points the name at it. */
 int catalog_template_add(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err);
+/* Adds a version that no name points at, for a snapshot that was made from it elsewhere. Does nothing if there is a row
+ * of that version. */
+int catalog_template_keep(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err);
 /* The current version by name, the tenant's own before the instance's; NOT_FOUND with a suggestion and
  * "(husk template ls)". */
 int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out,

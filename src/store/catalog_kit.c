@@ -68,6 +68,15 @@ int catalog_finish(struct catalog *catalog, int result, struct husk_error *err)
 
 /* ---- statements ---- */
 
+static int bind(sqlite3_stmt *statement, int index, const struct argument *a)
+{
+	if (a->kind == ARGUMENT_NUMBER)
+		return sqlite3_bind_int64(statement, index, a->number);
+	if (a->kind == ARGUMENT_BYTES)
+		return sqlite3_bind_blob64(statement, index, a->text, (sqlite3_uint64)a->number, SQLITE_STATIC);
+	return sqlite3_bind_text(statement, index, a->text, -1, SQLITE_STATIC);
+}
+
 static int prepare(struct catalog *catalog, const char *sql, const struct argument *arguments, sqlite3_stmt **out,
 		   struct husk_error *err)
 {
@@ -75,14 +84,9 @@ static int prepare(struct catalog *catalog, const char *sql, const struct argume
 
 	if (sqlite3_prepare_v2(catalog->db, sql, -1, &statement, NULL) != SQLITE_OK)
 		return catalog_fail(catalog, err);
-	for (int i = 0; arguments && arguments[i].kind != ARGUMENT_END; i++) {
-		const struct argument *a = &arguments[i];
-		int code = a->kind == ARGUMENT_TEXT ? sqlite3_bind_text(statement, i + 1, a->text, -1, SQLITE_STATIC)
-						    : sqlite3_bind_int64(statement, i + 1, a->number);
-
-		if (code != SQLITE_OK)
+	for (int i = 0; arguments && arguments[i].kind != ARGUMENT_END; i++)
+		if (bind(statement, i + 1, &arguments[i]) != SQLITE_OK)
 			return catalog_fail(catalog, err);
-	}
 	*out = steal_pointer(statement);
 	return 0;
 }
@@ -143,6 +147,21 @@ int catalog_strings(struct catalog *catalog, const char *sql, const struct argum
 	if (found == 0)
 		*out = steal_pointer(list);
 	return found;
+}
+
+int catalog_bytes(struct catalog *catalog, const char *sql, const struct argument *arguments, struct buf *out,
+		  struct husk_error *err)
+{
+	cleanup_statement sqlite3_stmt *statement = NULL;
+
+	if (prepare(catalog, sql, arguments, &statement, err))
+		return -1;
+	int found = step(catalog, statement, err);
+	if (found != 1)
+		return found;
+	const void *data = sqlite3_column_blob(statement, 0);
+	return buf_append(out, data ? data : "", (size_t)sqlite3_column_bytes(statement, 0)) < 0 ? husk_fail_memory(err)
+												 : 1;
 }
 
 int catalog_not_found(struct catalog *catalog, const char *kind, const char *word, const char *sql, const char *hint,

@@ -39,9 +39,9 @@ int catalog_finish(struct catalog *catalog, int result, struct husk_error *err);
 /* ---- statements: only between catalog_begin and catalog_finish ---- */
 
 struct argument {
-	enum { ARGUMENT_END, ARGUMENT_TEXT, ARGUMENT_NUMBER } kind;
+	enum { ARGUMENT_END, ARGUMENT_TEXT, ARGUMENT_NUMBER, ARGUMENT_BYTES } kind;
 	const char *text; /* NULL: SQL NULL; must outlive the statement */
-	int64_t number;
+	int64_t number;   /* ARGUMENT_BYTES: the size of the text */
 };
 static inline struct argument text(const char *value)
 {
@@ -50,6 +50,10 @@ static inline struct argument text(const char *value)
 static inline struct argument number(int64_t value)
 {
 	return (struct argument){ .kind = ARGUMENT_NUMBER, .number = value };
+}
+static inline struct argument bytes(const char *value, size_t size)
+{
+	return (struct argument){ .kind = ARGUMENT_BYTES, .text = value, .number = (int64_t)size };
 }
 /* For ?1, ?2, … of a statement: ARGUMENTS(text(id), number(now)); NULL if the statement has none. */
 #define ARGUMENTS(...) ((const struct argument[]){ __VA_ARGS__, { .kind = ARGUMENT_END } })
@@ -62,6 +66,9 @@ int catalog_number(struct catalog *catalog, const char *sql, const struct argume
 /* The first column of every row, as a list for strv_free. */
 int catalog_strings(struct catalog *catalog, const char *sql, const struct argument *arguments, char ***out,
 		    struct husk_error *err);
+/* Appends the bytes of the first column of the first row: 1, or 0: no row. */
+int catalog_bytes(struct catalog *catalog, const char *sql, const struct argument *arguments, struct buf *out,
+		  struct husk_error *err);
 /* Fails with NOT_FOUND: "<kind> '<word>' not found; did you mean '<the nearest of what sql selects>'? (<hint>)". ?1 is
  * the tenant: only its objects may be named. */
 int catalog_not_found(struct catalog *catalog, const char *kind, const char *word, const char *sql, const char *hint,
@@ -109,6 +116,11 @@ const char *catalog_state_name(enum catalog_state state);
  * (NULL: none) counts as one of the new ones. */
 int quota_check(struct catalog *catalog, const char *id, size_t count, uint64_t memory_bytes, struct husk_error *err);
 int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_error *err);
+
+/* ---- effects (catalog_effect.c), inside a transaction ---- */
+
+/* The sandbox goes on from this checkpoint. */
+int effects_reach(struct catalog *catalog, const char *sandbox, int64_t point, struct husk_error *err);
 
 /* ---- values of environments (catalog_values.c) ---- */
 

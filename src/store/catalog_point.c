@@ -6,10 +6,19 @@
 #include "store/catalog_kit.h"
 
 static const struct field point_fields[] = {
-	FIELD(catalog_point, FIELD_TEXT, sandbox),     FIELD(catalog_point, FIELD_TEXT, label),
-	FIELD(catalog_point, FIELD_INT64, number),     FIELD(catalog_point, FIELD_INT64, parent),
-	FIELD(catalog_point, FIELD_INT64, created_ms), FIELD(catalog_point, FIELD_UINT64, bytes),
-	FIELD(catalog_point, FIELD_BOOL, ready),       FIELD(catalog_point, FIELD_TEXT, traffic),
+	FIELD(catalog_point, FIELD_TEXT, sandbox),
+	FIELD(catalog_point, FIELD_TEXT, label),
+	FIELD(catalog_point, FIELD_INT64, number),
+	FIELD(catalog_point, FIELD_INT64, parent),
+	FIELD(catalog_point, FIELD_INT64, created_ms),
+	FIELD(catalog_point, FIELD_UINT64, bytes),
+	FIELD(catalog_point, FIELD_BOOL, ready),
+	FIELD(catalog_point, FIELD_TEXT, traffic),
+	FIELD(catalog_point, FIELD_INT64, effect),
+	FIELD(catalog_point, FIELD_TEXT, origin),
+	FIELD(catalog_point, FIELD_INT64, origin_effect),
+	FIELD(catalog_point, FIELD_BOOL, automatic),
+	FIELD(catalog_point, FIELD_TEXT, ran),
 };
 static const struct table points = { "points", sizeof(struct catalog_point), point_fields, ARRAY_SIZE(point_fields) };
 
@@ -70,13 +79,14 @@ static int reach(struct catalog *catalog, const char *sandbox, int64_t point, st
 			   ARGUMENTS(text(sandbox), number(point)), err);
 }
 
-int catalog_point_finish(struct catalog *catalog, const char *sandbox, int64_t point, uint64_t bytes,
+int catalog_point_finish(struct catalog *catalog, const char *sandbox, int64_t point, uint64_t bytes, int64_t effect,
 			 struct husk_error *err)
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	int changed = catalog_run(catalog, "UPDATE points SET ready = 1, bytes = ?3 WHERE sandbox = ?1 AND number = ?2",
-				  ARGUMENTS(text(sandbox), number(point), number((int64_t)bytes)), err);
+	int changed = catalog_run(
+		catalog, "UPDATE points SET ready = 1, bytes = ?3, effect = ?4 WHERE sandbox = ?1 AND number = ?2",
+		ARGUMENTS(text(sandbox), number(point), number((int64_t)bytes), number(effect)), err);
 
 	if (changed == 0)
 		changed = husk_fail(err, HUSK_GONE, "sandbox %s has ended", sandbox);
@@ -98,7 +108,38 @@ int catalog_point_reach(struct catalog *catalog, const char *sandbox, int64_t po
 {
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;
-	return catalog_finish(catalog, reach(catalog, sandbox, point, err), err) < 0 ? -1 : 0;
+	int result = reach(catalog, sandbox, point, err);
+
+	if (result >= 0)
+		result = effects_reach(catalog, sandbox, point, err);
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
+}
+
+int catalog_point_thin(struct catalog *catalog, const char *sandbox, int64_t point, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = catalog_run(catalog, "UPDATE sandboxes SET thinned = max(thinned, ?2) WHERE id = ?1",
+				  ARGUMENTS(text(sandbox), number(point)), err);
+	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
+}
+
+/* The nearest checkpoint that is left of those around a thinned one. 0: it was not thinned. */
+static int nearest(struct catalog *catalog, const char *sandbox, const char *word, int64_t *out, struct husk_error *err)
+{
+	int64_t wanted, thinned = 0;
+
+	*out = 0;
+	if (str_to_int64(word, 1, INT64_MAX, &wanted) < 0)
+		return 0;
+	if (catalog_number(catalog, "SELECT thinned FROM sandboxes WHERE id = ?1", ARGUMENTS(text(sandbox)), &thinned,
+			   err) < 0)
+		return -1;
+	return wanted <= thinned ? catalog_number(catalog,
+						  "SELECT number FROM points WHERE sandbox = ?1 AND ready"
+						  " ORDER BY abs(number - ?2), number LIMIT 1",
+						  ARGUMENTS(text(sandbox), number(wanted)), out, err)
+				 : 0;
 }
 
 /* Chooses the error: no checkpoints, the current one was removed, or no such checkpoint. */
@@ -116,6 +157,15 @@ static int not_found(struct catalog *catalog, const char *sandbox, const char *w
 		return husk_fail(err, HUSK_NOT_FOUND,
 				 "the last checkpoint of sandbox %s was removed; say which one (husk history %s)",
 				 sandbox, sandbox);
+	int64_t near = 0;
+	if (nearest(catalog, sandbox, word, &near, err) < 0)
+		return -1;
+	if (near)
+		return husk_fail(
+			err, HUSK_NOT_FOUND,
+			"checkpoint %s of sandbox %s was thinned out, to make room for later ones; the nearest one "
+			"is %lld (husk history %s)",
+			word, sandbox, (long long)near, sandbox);
 	return husk_fail(err, HUSK_NOT_FOUND, "sandbox %s has no checkpoint '%.80s' (husk history %s)", sandbox, word,
 			 sandbox);
 }

@@ -37,6 +37,9 @@ static const struct field sandbox_fields[] = {
 	FIELD(catalog_sandbox, FIELD_TEXT, volumes),
 	FIELD(catalog_sandbox, FIELD_BOOL, hibernates),
 	FIELD(catalog_sandbox, FIELD_INT64, point),
+	FIELD(catalog_sandbox, FIELD_TEXT, origin),
+	FIELD(catalog_sandbox, FIELD_INT64, effect),
+	FIELD(catalog_sandbox, FIELD_BOOL, each_call),
 };
 static const struct table sandboxes = { "sandboxes", sizeof(struct catalog_sandbox), sandbox_fields,
 					ARRAY_SIZE(sandbox_fields) };
@@ -137,7 +140,9 @@ static int query_tail(const struct catalog *catalog, const struct catalog_query 
 		return -1;
 	if (query->template_name && buf_append_string(tail, " AND template_name = ?2"))
 		return -1;
-	if (query->without_builds && buf_append_string(tail, " AND json_extract(metadata, '$.\"husk.build\"') IS NULL"))
+	if (query->without_builds &&
+	    buf_append_string(tail, " AND json_extract(metadata, '$.\"husk.build\"') IS NULL"
+				    " AND json_extract(metadata, '$.\"husk.moment\"') IS NULL"))
 		return -1;
 	if (query->after &&
 	    buf_append_string(tail,
@@ -388,7 +393,7 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 			"persistent = ?6, memory_bytes = ?7, disk_bytes = ?8, cpu_milli = ?9, pids = ?10, "
 			"metadata = ?11, environment = ?12, created_ms = ?13, state = ?14, "
 			"tenant = ?15, idempotency_key = ?16, request = ?17, egress = ?18, volumes = ?19, "
-			"hibernates = ?20 "
+			"hibernates = ?20, origin = ?21, effect = ?22, each_call = ?23 "
 			"WHERE id = ?1 AND state <> 'ended'",
 			ARGUMENTS(text(row->id), text(row->name), text(row->parent), number(row->expires_ms),
 				  number(row->idle_seconds), number(row->persistent),
@@ -396,7 +401,8 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 				  number(row->cpu_milli), number(row->pids), text(row->metadata), text(names),
 				  number(row->created_ms), text(catalog_state_name(row->state)),
 				  text(catalog->view.tenant), text(row->idempotency_key), text(row->request),
-				  text(row->egress), text(row->volumes), number(row->hibernates)),
+				  text(row->egress), text(row->volumes), number(row->hibernates), text(row->origin),
+				  number(row->effect), number(row->each_call)),
 			err);
 	return catalog_finish(catalog, result, err);
 }
@@ -422,6 +428,25 @@ int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t id
 			    ARGUMENTS(text(id), number(idle_seconds)), err);
 
 	return catalog_finish(catalog, result, err);
+}
+
+int catalog_sandbox_resize(struct catalog *catalog, const char *id, uint32_t cpu_milli, uint64_t memory_bytes,
+			   bool asleep, struct husk_error *err)
+{
+	static const char awake_sql[] =
+		"UPDATE sandboxes SET cpu_milli = ?2, memory_bytes = ?3 WHERE id = ?1 AND state <> 'ended'";
+	static const char asleep_sql[] =
+		"UPDATE sandboxes SET cpu_milli = ?2, memory_bytes = ?3 WHERE id = ?1 AND state = 'hibernated'";
+
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = catalog_run(catalog, asleep ? asleep_sql : awake_sql,
+				  ARGUMENTS(text(id), number(cpu_milli), number((int64_t)memory_bytes)), err);
+	if (changed == 0 && !asleep)
+		changed = untouched(catalog, id, HUSK_GONE, err);
+	if (catalog_finish(catalog, MIN(changed, 0), err) < 0)
+		return -1;
+	return changed > 0;
 }
 
 /* Sets one text column of a sandbox that has not ended. */

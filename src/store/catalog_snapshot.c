@@ -25,6 +25,7 @@ static const struct field snapshot_fields[] = {
 	FIELD(catalog_snapshot, FIELD_TEXT, egress),
 	FIELD(catalog_snapshot, FIELD_TEXT, volumes),
 	FIELD(catalog_snapshot, FIELD_BOOL, shared),
+	FIELD(catalog_snapshot, FIELD_BOOL, moment),
 };
 static const struct table snapshots = { "snapshots", sizeof(struct catalog_snapshot), snapshot_fields,
 					ARRAY_SIZE(snapshot_fields) };
@@ -180,8 +181,40 @@ int catalog_snapshot_list(struct catalog *catalog, bool unready, struct catalog_
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
 	int result = table_all(catalog, &snapshots,
-			       "WHERE ready = ?1 AND (?2 IS NULL OR tenant = ?2) ORDER BY created_ms DESC, rowid DESC",
+			       "WHERE ready = ?1 AND NOT moment AND (?2 IS NULL OR tenant = ?2) "
+			       "ORDER BY created_ms DESC, rowid DESC",
 			       ARGUMENTS(number(!unready), text(catalog->view.tenant)), &list, err);
+
+	if (catalog_finish(catalog, result, err)) {
+		table_free_list(&snapshots, list);
+		return -1;
+	}
+	*out = (struct catalog_snapshot **)list;
+	return 0;
+}
+
+/* ---- moments ---- */
+
+int catalog_moment_keep(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err)
+{
+	return change(catalog, id, 0, "UPDATE snapshots SET ready = 1, moment = 1, bytes = ?2 WHERE id = ?1",
+		      ARGUMENTS(text(id), number((int64_t)bytes)), err);
+}
+
+int catalog_moment_list(struct catalog *catalog, bool idle, struct catalog_snapshot ***out, struct husk_error *err)
+{
+	void **list = NULL;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	int result =
+		table_all(catalog, &snapshots,
+			  "WHERE moment AND NOT (?1 AND id IN ("
+			  "WITH RECURSIVE family (parent, origin) AS ("
+			  "SELECT parent, origin FROM sandboxes WHERE state <> 'ended' UNION "
+			  "SELECT s.parent, s.origin FROM sandboxes s JOIN family f ON s.id = f.parent) "
+			  "SELECT origin FROM family WHERE origin IS NOT NULL)) ORDER BY created_ms DESC, rowid DESC",
+			  ARGUMENTS(number(idle)), &list, err);
 
 	if (catalog_finish(catalog, result, err)) {
 		table_free_list(&snapshots, list);

@@ -58,6 +58,26 @@ int catalog_template_add(struct catalog *catalog, const struct catalog_template 
 	return catalog_finish(catalog, insert_template(catalog, row, err), err);
 }
 
+static int insert_old(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err)
+{
+	struct catalog_template version = *row;
+	int64_t known = 0;
+
+	version.current = false;
+	version.tenant = (char *)catalog->view.tenant;
+	if (catalog_number(catalog, "SELECT 1 FROM templates WHERE digest = ?1 LIMIT 1", ARGUMENTS(text(row->digest)),
+			   &known, err) < 0)
+		return -1;
+	return known ? 0 : table_insert(catalog, &templates, &version, err);
+}
+
+int catalog_template_keep(struct catalog *catalog, const struct catalog_template *row, struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	return catalog_finish(catalog, insert_old(catalog, row, err), err);
+}
+
 int catalog_template_get(struct catalog *catalog, const char *name, struct catalog_template **out,
 			 struct husk_error *err)
 {

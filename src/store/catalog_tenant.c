@@ -91,7 +91,8 @@ int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_e
 	if (!catalog->view.tenant || !catalog->view.max_snapshot_bytes)
 		return 0;
 	if (catalog_number(catalog,
-			   "SELECT (SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?1 AND ready) + "
+			   "SELECT (SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?1 AND ready AND NOT "
+			   "moment) + "
 			   "(SELECT coalesce(sum(p.bytes), 0) FROM points p JOIN sandboxes s ON s.id = p.sandbox "
 			   "WHERE s.tenant = ?1 AND p.ready)",
 			   ARGUMENTS(text(catalog->view.tenant)), &used, err) < 0)

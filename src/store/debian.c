@@ -344,7 +344,11 @@ static int wait_for(pid_t pid, const char *reason, const char *log, struct husk_
 		return 0;
 	if (WIFSIGNALED(status))
 		return husk_fail(err, HUSK_INTERNAL, "mmdebstrap was ended by signal %d", WTERMSIG(status));
-	return husk_fail(err, HUSK_UNAVAILABLE, "mmdebstrap failed: %s (everything it said is in %s)", reason, log);
+	return husk_fail(
+		err, HUSK_UNAVAILABLE,
+		"mmdebstrap failed: %s (everything it said is in %s); a host without a network can take a prebuilt "
+		"template (husk template import, husk template pull)",
+		reason, log);
 }
 
 static int run_following(const struct build *build, const char *stage, const char *hook, char **arguments,

@@ -26,6 +26,8 @@ enum life_step {
 	LIFE_PAUSE,
 	LIFE_RESUME,
 	LIFE_EGRESS,  /* another policy */
+	LIFE_RESIZE,  /* other limits */
+	LIFE_EFFECT,  /* a held request is sent */
 	LIFE_RELIEVE, /* processes of the guest are killed from outside */
 	LIFE_STEPS
 };

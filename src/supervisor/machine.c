@@ -12,6 +12,7 @@
 #include "instance/console.h"
 #include "instance/egress_policy.h"
 #include "instance/instance.h"
+#include "instance/pairs.h"
 #include "instance/points.h"
 #include "instance/pool.h"
 #include "instance/spawn.h"
@@ -23,6 +24,7 @@
 
 #define AGENT_TIMEOUT_MS 30000
 #define UNFROZEN_TIMEOUT_MS 5000
+#define BOOT_TIMEOUT_MS 60000
 #define KERNEL_MEMORY (128ull << 20) /* for a guest with its own kernel, in addition to the memory of its workload */
 #define CLOCK_WRONG_MS 2000
 #define WOKEN_TTL_MS (3600 * 1000) /* for a sandbox that was hibernated at the end of its TTL */
@@ -46,7 +48,8 @@ static int make_cgroup(struct supervisor *s, struct husk_error *err)
 	return 0;
 }
 
-int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, const char *image, struct husk_error *err)
+int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, const char *image, bool reboot,
+		    struct husk_error *err)
 {
 	cleanup_free char *rootfs = path_rootfs(&s->husk.paths, row->template_digest);
 
@@ -74,6 +77,7 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, con
 		.rootfs = rootfs,
 		.agent = "/.husk/agent",
 		.image = image,
+		.disk_only = reboot,
 		.disk_bytes = row->disk_bytes,
 		.uid_base = slot_uid_base(row->slot),
 		.gateway = &s->network.gateway,
@@ -91,11 +95,11 @@ int machine_prepare(struct supervisor *s, const struct catalog_sandbox *row, con
 	return relief_start(s, err);
 }
 
-int machine_restore(struct supervisor *s, const char *image, struct husk_error *err)
+int machine_restore(struct supervisor *s, const struct catalog_sandbox *row, const char *image, struct husk_error *err)
 {
 	int to_agent, from_agent;
 
-	if (s->engine->restore(s->machine, image, err) < 0)
+	if (volumes_show(s, image, row->volumes, err) < 0 || s->engine->restore(s->machine, image, err) < 0)
 		return -1;
 	if (!(s->image = strdup(image)))
 		return husk_fail_memory(err);
@@ -105,6 +109,21 @@ int machine_restore(struct supervisor *s, const char *image, struct husk_error *
 	if (s->engine->wake_fd)
 		link_wake_with(s->link, s->engine->wake_fd(s->machine));
 	return 0;
+}
+
+int machine_boot(struct supervisor *s, const char *image, struct husk_error *err)
+{
+	int to_agent, from_agent;
+
+	if (s->engine->boot(s->machine, image, err) < 0)
+		return -1;
+	s->rebooted = true;
+	s->engine->link(s->machine, &to_agent, &from_agent);
+	if (link_start(to_agent, from_agent, true, &s->link, err) < 0)
+		return -1;
+	if (s->engine->wake_fd)
+		link_wake_with(s->link, s->engine->wake_fd(s->machine));
+	return link_wait_hello(s->link, BOOT_TIMEOUT_MS, err);
 }
 
 /* The arguments of METHOD_IDENTITY: everything that must differ between two machines of one image. */
@@ -124,7 +143,8 @@ static int identity_arguments(const struct catalog_sandbox *row, struct buf *out
 	bad |= wire_put_int(out, TAG_PIDS, row->pids);
 	bad |= wire_put_int(out, TAG_MEMORY, (int64_t)row->memory_bytes);
 	bad |= wire_put_int(out, TAG_CPU_MILLI, row->cpu_milli);
-
+	if (json_has_pairs(row->metadata, &(struct husk_pair){ HUSK_MOMENT_KEY, "1" }, 1, NULL) == 1)
+		bad |= wire_put_int(out, TAG_FLAGS, IDENTITY_STILL);
 	return bad ? husk_fail_memory(err) : 0;
 }
 
@@ -159,7 +179,8 @@ static int tell_birth(struct supervisor *s, const struct catalog_sandbox *row, b
 	cleanup_free char *text = detail ? json_dumps(detail, JSON_COMPACT) : NULL;
 
 	json_decref(detail);
-	return catalog_event(s->husk.catalog, row->id, point ? "rewound" : waking ? "woken" : "created", text, err);
+	const char *kind = s->rebooted ? "rebooted" : point ? "rewound" : waking ? "woken" : "created";
+	return catalog_event(s->husk.catalog, row->id, kind, text, err);
 }
 
 int machine_become(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
@@ -193,8 +214,11 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 	}
 	s->memory_limit = row->memory_bytes;
 	s->sleeps_on_expiry = row->hibernates;
+	s->each_call = row->each_call;
 	machine_set_expiry(s, row->persistent ? 0 : expires, row->persistent);
 
+	if (waking && catalog_effects_settle(s->husk.catalog, row->id, err) < 0)
+		return -1;
 	if (point && catalog_point_reach(s->husk.catalog, row->id, point, err) < 0)
 		return -1;
 	/* Before the row says that the sandbox runs, because readers of the row call at once. */
@@ -237,7 +261,7 @@ static int become_claimed(struct supervisor *s, const char *id, int lock_fd, con
 		return -1;
 	if (catalog_sandbox_get(s->husk.catalog, id, &row, err) < 0)
 		return -1;
-	int result = s->link ? 0 : machine_restore(s, image, err);
+	int result = s->link ? 0 : machine_restore(s, row, image, err);
 	if (result == 0)
 		result = machine_become(s, row, err);
 	if (result == 0)
@@ -278,6 +302,9 @@ static int save_frozen(struct supervisor *s, const char *image, struct husk_erro
 {
 	if (link_call(s->link, METHOD_FREEZE, NULL, NULL, AGENT_TIMEOUT_MS, err) < 0)
 		return husk_wrap(err, "cannot freeze the guest");
+	/* Frozen, so the guest knows of no later one. */
+	if (catalog_effect_last(s->husk.catalog, life_id(&s->life), &s->effect_mark, err) < 0)
+		return -1;
 	if (volumes_hold(s, err) < 0 || s->engine->checkpoint(s->machine, image, err) < 0)
 		return -1;
 	return volumes_save(s, image, err);
@@ -330,11 +357,13 @@ int machine_save(struct supervisor *s, const char *image, int64_t *pause_ms, str
 	return result;
 }
 
-int machine_checkpoint(struct supervisor *s, const char *image, int64_t *pause_ms, struct husk_error *err)
+int machine_checkpoint(struct supervisor *s, const char *image, int64_t *pause_ms, int64_t *effect,
+		       struct husk_error *err)
 {
 	if (life_begin(&s->life, LIFE_CHECKPOINT, err) < 0)
 		return -1;
 	int result = machine_save(s, image, pause_ms, err);
+	*effect = s->effect_mark;
 	life_finish(&s->life, result == 0);
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
@@ -455,6 +484,53 @@ int machine_set_idle(struct supervisor *s, int64_t idle_seconds, struct husk_err
 		return -1;
 	life_set_idle(&s->life, idle_seconds);
 	return 0;
+}
+
+/* The guest shows its limits to programs (/proc/meminfo, the number of processors). */
+static int tell_limits(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	int bad = wire_put_int(&arguments, TAG_MEMORY, (int64_t)row->memory_bytes);
+
+	bad |= wire_put_int(&arguments, TAG_CPU_MILLI, row->cpu_milli);
+	if (bad)
+		return husk_fail_memory(err);
+	if (link_call(s->link, METHOD_LIMITS, &arguments, NULL, AGENT_TIMEOUT_MS, err) == 0)
+		return 0;
+	return husk_wrap(err, "sandbox %s cannot be resized while it runs; hibernate it first (husk hibernate %s)",
+			 row->id, row->id);
+}
+
+/* The host's limits first. They are what holds, and if the guest cannot be told they go back. */
+static int resize(struct supervisor *s, struct catalog_sandbox *row, uint64_t memory_bytes, uint32_t cpu_milli,
+		  struct husk_error *err)
+{
+	struct cgroup_limits before = limits_of(s, row);
+
+	row->memory_bytes = memory_bytes;
+	row->cpu_milli = cpu_milli;
+	struct cgroup_limits after = limits_of(s, row);
+	if (cgroup_set_limits(s->cgroup, &after, err) < 0 || tell_limits(s, row, err) < 0 ||
+	    catalog_sandbox_resize(s->husk.catalog, row->id, cpu_milli, memory_bytes, false, err) < 0) {
+		cgroup_set_limits(s->cgroup, &before, NULL);
+		return -1;
+	}
+	s->memory_limit = memory_bytes;
+	return 0;
+}
+
+int machine_resize(struct supervisor *s, uint64_t memory_bytes, uint32_t cpu_milli, struct husk_error *err)
+{
+	struct catalog_sandbox *row = NULL;
+
+	if (life_begin(&s->life, LIFE_RESIZE, err) < 0)
+		return -1;
+	int result = catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err);
+	if (result == 0)
+		result = resize(s, row, memory_bytes, cpu_milli, err);
+	life_finish(&s->life, result == 0);
+	catalog_sandbox_free(row);
+	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
 
 int machine_egress(struct supervisor *s, const char *policy, const char *secrets, struct husk_error *err)

@@ -15,6 +15,7 @@
 
 #define AGENT_TIMEOUT_MS 30000
 #define RECORD_MAX (4u << 20)
+#define VISITS_TEXT_MAX 4096
 #define VIEW_MAX (192u << 10) /* largest view that fits in one frame */
 /* Denials become events: a burst, then one in a while. The log of the leash has all of them. */
 #define EVENTS_BURST 50
@@ -60,16 +61,18 @@ static void on_event(void *data, const struct leash_event *event)
 		catalog_event(s->husk.catalog, life_id(&s->life), "egress", text, NULL);
 }
 
-/* {"traffic":{…},"log":[…],"saved":"the state that the leash continues from"} */
+/* {"traffic":{…},"log":[…],"requests":{…},"saved":"the state that the leash continues from"} */
 static char *record_text(struct leash *leash)
 {
 	cleanup_free char *traffic = leash_traffic(leash), *log = leash_log(leash, 0), *saved = leash_save(leash);
+	cleanup_free char *requests = leash_requests(leash);
 	json_t *root = json_object();
-	int bad = root && traffic && log && saved ? 0 : -1;
+	int bad = root && traffic && log && saved && requests ? 0 : -1;
 
 	if (!bad) {
 		bad |= json_object_set_new(root, "traffic", json_loads(traffic, 0, NULL));
 		bad |= json_object_set_new(root, "log", json_loads(log, 0, NULL));
+		bad |= json_object_set_new(root, "requests", json_loads(requests, 0, NULL));
 		bad |= json_object_set_new(root, "saved", json_string(saved));
 	}
 	char *text = bad ? NULL : json_dumps(root, JSON_COMPACT);
@@ -96,6 +99,73 @@ static void save_record(struct supervisor *s)
 	struct husk_error err = { 0 };
 
 	if (path && file_write_atomic(path, text, strlen(text), 0600, &err) < 0)
+		log_line(LOG_WARN, "%s", err.message);
+}
+
+/* ---- visitors ---- */
+
+void network_visit(struct supervisor *s, uint16_t port)
+{
+	struct visit *place = &s->network.visits[NETWORK_VISITS_MAX - 1];
+
+	pthread_mutex_lock(&s->network.events_lock);
+	for (size_t i = NETWORK_VISITS_MAX - 1; i-- > 0;)
+		if (s->network.visits[i].port == port || s->network.visits[i].port == 0)
+			place = &s->network.visits[i];
+	for (size_t i = 0; i < NETWORK_VISITS_MAX; i++)
+		if (s->network.visits[i].port == port)
+			place = &s->network.visits[i];
+	place->port = place->port ? place->port : port;
+	place->count++;
+	pthread_mutex_unlock(&s->network.events_lock);
+}
+
+/* {"8080":3} */
+static json_t *visits_json(struct network *network)
+{
+	json_t *root = json_object();
+	char port[8];
+
+	pthread_mutex_lock(&network->events_lock);
+	for (size_t i = 0; root && i < NETWORK_VISITS_MAX; i++) {
+		snprintf(port, sizeof(port), "%u", network->visits[i].port);
+		if (network->visits[i].port)
+			json_object_set_new(root, port, json_integer((json_int_t)network->visits[i].count));
+	}
+	pthread_mutex_unlock(&network->events_lock);
+	return root;
+}
+
+/* A sandbox that wakes goes on counting. */
+static void load_visits(struct supervisor *s)
+{
+	cleanup_free char *path = egress_visits_path(&s->husk, life_id(&s->life));
+	cleanup_free char *text = path ? file_read(path, VISITS_TEXT_MAX, NULL, NULL) : NULL;
+	json_t *root = text ? json_loads(text, 0, NULL) : NULL, *value;
+	const char *key;
+	size_t used = 0;
+
+	memset(s->network.visits, 0, sizeof(s->network.visits));
+	json_object_foreach(root, key, value)
+	{
+		int64_t port;
+
+		if (used < NETWORK_VISITS_MAX && str_to_int64(key, 1, 65535, &port) == 0)
+			s->network.visits[used++] =
+				(struct visit){ (uint16_t)port, (uint64_t)json_integer_value(value) };
+	}
+	json_decref(root);
+}
+
+static void save_visits(struct supervisor *s)
+{
+	cleanup_free char *path = egress_visits_path(&s->husk, life_id(&s->life));
+	json_t *root = visits_json(&s->network);
+	cleanup_free char *text = json_object_size(root) ? json_dumps(root, JSON_COMPACT) : NULL;
+	struct husk_error err = { 0 };
+
+	json_decref(root);
+	if (path && text && file_write_atomic(path, text, strlen(text), 0600, &err) < 0)
 		log_line(LOG_WARN, "%s", err.message);
 }
 
@@ -130,6 +200,8 @@ static int start_leash(struct supervisor *s, struct husk_error *err)
 		.uid = LEASH_UID_BASE + s->slot,
 		.cgroup = s->cgroup,
 		.on_event = on_event,
+		.on_hold = effects_hold,
+		.on_sent = effects_sent,
 		.data = s,
 	};
 
@@ -189,6 +261,7 @@ int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, str
 
 int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err)
 {
+	load_visits(s);
 	policy_free(s->network.policy);
 	s->network.policy = NULL;
 	if (policy_parse(row->egress, &s->network.policy, err) < 0)
@@ -226,7 +299,7 @@ int network_hold(struct supervisor *s, struct husk_error *err)
 
 /* ---- what the guest is told ---- */
 
-/* The certificate of the sandbox's own authority, which vouches for the hosts of its secrets. */
+/* The certificate of the sandbox's own authority, which vouches for the hosts of its secrets and those that are held. */
 static char *own_certificate(struct supervisor *s, struct husk_error *err)
 {
 	cleanup_wipe char *secrets = egress_secrets_load(&s->husk, life_id(&s->life), err);
@@ -258,10 +331,10 @@ static int put_hash(void *data, X509 *certificate)
 static int put_certificates(struct supervisor *s, struct buf *out, struct husk_error *err)
 {
 	const struct policy *policy = s->network.policy;
-	cleanup_free char *own = policy->secret_count ? own_certificate(s, err) : strdup("");
+	cleanup_free char *own = policy_opens_tls(policy) ? own_certificate(s, err) : strdup("");
 	cleanup_free char *all = own ? str_format("%s%s", own, policy->trust ? policy->trust : "") : NULL;
 
-	if (policy->secret_count && !own)
+	if (policy_opens_tls(policy) && !own)
 		return -1;
 	if (!all || wire_put_string(out, TAG_CERTIFICATE, all) < 0)
 		return husk_fail_memory(err);
@@ -278,7 +351,7 @@ static const char *const trust_variables[] = {
 
 static bool has_certificates(const struct policy *policy)
 {
-	return policy->secret_count || (policy->trust && *policy->trust);
+	return policy_opens_tls(policy) || (policy->trust && *policy->trust);
 }
 
 static int put_policy_variables(const struct policy *policy, struct buf *out)
@@ -448,27 +521,33 @@ char *network_view(struct supervisor *s, size_t limit)
 }
 
 /* Without a leash, the record of the last one is used. */
-static json_t *record_traffic(struct supervisor *s)
+static json_t *recorded(struct supervisor *s, const char *key)
 {
 	cleanup_free char *path = egress_record_path(&s->husk, life_id(&s->life));
 	cleanup_free char *text = path ? file_read(path, RECORD_MAX, NULL, NULL) : NULL;
 	json_t *root = text ? json_loads(text, 0, NULL) : NULL;
-	json_t *traffic = json_incref(json_object_get(root, "traffic"));
+	json_t *part = json_incref(json_object_get(root, key));
 
 	json_decref(root);
-	return traffic;
+	return part;
 }
 
 char *network_traffic(struct supervisor *s)
 {
 	pthread_mutex_lock(&s->network.lock);
 	cleanup_free char *text = s->network.leash ? leash_traffic(s->network.leash) : NULL;
+	cleanup_free char *sent = s->network.leash ? leash_requests(s->network.leash) : NULL;
+	json_t *visits = visits_json(&s->network);
 	pthread_mutex_unlock(&s->network.lock);
-	json_t *traffic = text ? json_loads(text, 0, NULL) : record_traffic(s);
-	json_t *destinations = json_object_get(traffic, "destinations");
-	char *out = destinations ? json_dumps(destinations, JSON_COMPACT) : NULL;
+	json_t *traffic = text ? json_loads(text, 0, NULL) : recorded(s, "traffic");
+	json_t *requests = sent ? json_loads(sent, 0, NULL) : recorded(s, "requests");
+	json_t *root = json_pack("{s:O*,s:I,s:o*}", "destinations", json_object_get(traffic, "destinations"),
+				 "requests", json_integer_value(json_object_get(requests, "total")), "visits", visits);
+	char *out = root ? json_dumps(root, JSON_COMPACT) : NULL;
 
 	json_decref(traffic);
+	json_decref(requests);
+	json_decref(root);
 	return out;
 }
 
@@ -476,6 +555,7 @@ void network_end(struct supervisor *s)
 {
 	await_drop(s);
 	stop_leash(s);
+	save_visits(s);
 	policy_free(s->network.policy);
 	s->network.policy = NULL;
 	gateway_close(&s->network.gateway);

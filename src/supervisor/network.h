@@ -14,6 +14,8 @@
 
 struct supervisor;
 
+#define NETWORK_VISITS_MAX 32 /* ports that are counted separately; the last one counts the rest */
+
 struct network {
 	struct gateway gateway; /* the far end of the guest's wire */
 	pthread_mutex_t lock;   /* held to exchange the leash, and by threads that read it without the turn */
@@ -27,6 +29,10 @@ struct network {
 	pthread_mutex_t events_lock; /* guards what follows */
 	uint64_t events_used, events_missed;
 	int64_t events_since_ms;
+	struct visit {
+		uint16_t port; /* 0: free */
+		uint64_t count;
+	} visits[NETWORK_VISITS_MAX]; /* connections to ports of the guest from outside */
 };
 #define NETWORK_INIT                                                                                                   \
 	{                                                                                                              \
@@ -48,8 +54,10 @@ int network_tell(struct supervisor *s, struct husk_error *err);
 void network_totals(struct supervisor *s, struct leash_totals *out);
 /* {"traffic":{…},"log":[…]} with as many of the newest events as fit in a frame; caller frees. */
 char *network_view(struct supervisor *s, size_t limit);
-/* Bytes sent and received so far, by destination: a JSON array, or NULL. Caller frees. */
+/* What has left and come so far: {"destinations":[…],"requests":N,"visits":{"PORT":N}}, or NULL. Caller frees. */
 char *network_traffic(struct supervisor *s);
+/* Somebody outside connects to a port of the guest. */
+void network_visit(struct supervisor *s, uint16_t port);
 /* Removes everything; counters and log stay in the sandbox's directory. Idempotent. */
 void network_end(struct supervisor *s);
 

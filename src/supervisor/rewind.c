@@ -30,7 +30,8 @@ static int write_image(struct supervisor *s, const struct catalog_point *point, 
 		return -1;
 	if (machine_save(s, image, pause_ms, err) < 0 || engine_image_sync(image, err) < 0)
 		return -1;
-	return catalog_point_finish(s->husk.catalog, point->sandbox, point->number, dir_bytes(image), err);
+	return catalog_point_finish(s->husk.catalog, point->sandbox, point->number, dir_bytes(image), s->effect_mark,
+				    err);
 }
 
 static void tell_point(struct supervisor *s, const struct catalog_point *point)
@@ -42,13 +43,16 @@ static void tell_point(struct supervisor *s, const struct catalog_point *point)
 	catalog_event(s->husk.catalog, point->sandbox, "checkpoint", text, NULL);
 }
 
-static int keep_point(struct supervisor *s, const char *label, int64_t *number, int64_t *pause_ms,
+/* `ran`: the call that it is taken for; NULL: it was asked for. */
+static int keep_point(struct supervisor *s, const char *label, const char *ran, int64_t *number, int64_t *pause_ms,
 		      struct husk_error *err)
 {
 	cleanup_free char *traffic = network_traffic(s);
 	struct catalog_point point = { .sandbox = (char *)life_id(&s->life),
 				       .label = (char *)label,
 				       .created_ms = time_wall_ms(),
+				       .automatic = ran != NULL,
+				       .ran = (char *)ran,
 				       .traffic = traffic };
 
 	points_recover(&s->husk, point.sandbox); /* left by an interrupted removal */
@@ -58,7 +62,8 @@ static int keep_point(struct supervisor *s, const char *label, int64_t *number, 
 		point_drop(&s->husk, point.sandbox, point.number);
 		return -1;
 	}
-	tell_point(s, &point);
+	if (!ran) /* otherwise the events would be a list of calls */
+		tell_point(s, &point);
 	*number = point.number;
 	return 0;
 }
@@ -67,9 +72,102 @@ int machine_point(struct supervisor *s, const char *label, int64_t *number, int6
 {
 	if (life_begin(&s->life, LIFE_CHECKPOINT, err) < 0)
 		return -1;
-	int result = keep_point(s, label, number, pause_ms, err);
+	int result = keep_point(s, label, NULL, number, pause_ms, err);
 	life_finish(&s->life, result == 0);
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
+}
+
+/* ---- before each call ---- */
+
+#define AUTOMATIC_MAX 32                        /* checkpoints that are kept; named ones do not count */
+#define AUTOMATIC_BYTES_MAX (UINT64_C(4) << 30) /* of them together */
+#define RAN_MAX 200
+
+/* Removes the oldest ones, never the newest. */
+static void thin_points(struct supervisor *s)
+{
+	struct catalog_point **list = NULL;
+	const char *id = life_id(&s->life);
+	size_t count = 0, size = 0;
+	uint64_t bytes = 0;
+
+	if (catalog_point_list(s->husk.catalog, id, false, &list, NULL) < 0)
+		return;
+	for (; list[size]; size++)
+		if (list[size]->automatic) {
+			count++;
+			bytes += list[size]->bytes;
+		}
+	for (size_t i = 0; i + 1 < size && (count > AUTOMATIC_MAX || bytes > AUTOMATIC_BYTES_MAX); i++) {
+		if (!list[i]->automatic || catalog_point_thin(s->husk.catalog, id, list[i]->number, NULL) < 0 ||
+		    point_remove(&s->husk, id, list[i]->number, NULL) < 0)
+			continue;
+		count--;
+		bytes -= list[i]->bytes;
+	}
+	catalog_point_list_free(list);
+}
+
+/* "ls -l /root" */
+static int put_words(const char *payload, size_t size, struct buf *out)
+{
+	struct wire_field field;
+	size_t at = 0;
+	int bad = 0;
+
+	while (!bad && out->size <= RAN_MAX && wire_next(payload, size, &at, &field) == 1)
+		if (field.tag == TAG_ARG)
+			bad = (out->size ? buf_append_string(out, " ") : 0) |
+			      buf_append(out, field.data, MIN(field.size, RAN_MAX + 1));
+	return bad;
+}
+
+/* The call in words, for the history: its command, or whose input it is. */
+static int describe_call(int64_t method, const char *payload, size_t size, struct buf *out)
+{
+	cleanup_free char *shell = wire_get_string(payload, size, TAG_SHELL);
+	cleanup_free char *label = wire_get_string(payload, size, TAG_NAME);
+	int bad = 0;
+
+	if (method == METHOD_ATTACH)
+		bad = buf_printf(out, "input for process %lld", (long long)wire_get_int(payload, size, TAG_PID, 0));
+	else if (label && str_starts(label, "code:"))
+		bad = buf_append_string(out, label);
+	else if (shell)
+		bad = buf_append_string(out, shell);
+	else
+		bad = put_words(payload, size, out);
+	for (size_t i = 0; !bad && i < out->size; i++)
+		if ((unsigned char)out->data[i] < ' ' || out->data[i] == 0x7f)
+			out->data[i] = ' ';
+	while (!bad && (out->size > RAN_MAX || !str_is_utf8(out->data, out->size)) && out->size > 0)
+		out->data[--out->size] = '\0';
+	return bad | buf_append_string(out, "");
+}
+
+/* A call is a program that is started, or one that gets input from here on: a code context, a desktop. */
+static bool is_call(int64_t method, const char *payload, size_t size)
+{
+	return method == METHOD_EXEC ||
+	       (method == METHOD_ATTACH && wire_get_int(payload, size, TAG_FLAGS, 0) & EXEC_STDIN);
+}
+
+int machine_point_before(struct supervisor *s, int64_t method, const char *payload, size_t size, struct husk_error *err)
+{
+	cleanup_buf struct buf ran = { 0 };
+	int64_t number, pause_ms;
+
+	if (!s->each_call || !is_call(method, payload, size) || life_look(&s->life).state != CATALOG_RUNNING)
+		return 0;
+	if (describe_call(method, payload, size, &ran) != 0)
+		return husk_fail_memory(err);
+	if (life_begin(&s->life, LIFE_CHECKPOINT, err) < 0)
+		return -1;
+	int result = keep_point(s, NULL, ran.data, &number, &pause_ms, err);
+	if (result == 0)
+		thin_points(s);
+	life_finish(&s->life, result == 0);
+	return result < 0 ? husk_wrap(err, "the checkpoint before the call could not be taken") : 0;
 }
 
 /* ---- going back ---- */

@@ -43,6 +43,7 @@ struct session;
 struct relay {
 	struct session *session;
 	uint32_t client_channel, agent_channel;
+	uint16_t port;    /* of the guest: to be connected to; 0: not a visit, or it was counted */
 	bool used, ended; /* ended: END was queued; under the session's lock */
 };
 
@@ -179,6 +180,10 @@ static void from_agent(void *data, const struct wire_header *header, const char 
 	struct wire_header renamed = *header;
 
 	renamed.channel = relay->client_channel;
+	if (header->type == WIRE_MSG && relay->port) { /* connected */
+		network_visit(relay->session->supervisor, relay->port);
+		relay->port = 0;
+	}
 	if (header->type == WIRE_END) {
 		pthread_mutex_lock(&relay->session->lock);
 		relay->ended = true;
@@ -239,7 +244,11 @@ static void open_relay(struct session *session, const struct wire_header *header
 		answer(session, header->channel, -1, &err, NULL);
 		return;
 	}
-	*relay = (struct relay){ .session = session, .client_channel = header->channel, .used = true };
+	bool dials = wire_get_int(payload, header->size, TAG_METHOD, 0) == METHOD_DIAL;
+	*relay = (struct relay){ .session = session,
+				 .client_channel = header->channel,
+				 .port = dials ? (uint16_t)wire_get_int(payload, header->size, TAG_PORT, 0) : 0,
+				 .used = true };
 	int result;
 	do
 		result = link_open(s->link, payload, header->size, from_agent, relay, &relay->agent_channel, &err);
@@ -310,10 +319,16 @@ static int serve(struct session *session, int64_t method, const char *payload, s
 		return result < 0 ? result : wire_put_int(results, TAG_EXPIRES_MS, number);
 	case METHOD_SANDBOX_IDLE:
 		return machine_set_idle(s, wire_get_int(payload, size, TAG_IDLE_SECONDS, 0), err);
+	case METHOD_SANDBOX_RESIZE:
+		return machine_resize(s, (uint64_t)wire_get_int(payload, size, TAG_MEMORY, 0),
+				      (uint32_t)wire_get_int(payload, size, TAG_CPU_MILLI, 0), err);
 	case METHOD_SANDBOX_CHECKPOINT: {
 		cleanup_free char *image = wire_get_string(payload, size, TAG_PATH);
-		result = !image ? husk_fail_memory(err) : machine_checkpoint(s, image, &number, err);
-		return result < 0 ? result : wire_put_int(results, TAG_DURATION_MS, number);
+		int64_t effect = 0;
+		result = !image ? husk_fail_memory(err) : machine_checkpoint(s, image, &number, &effect, err);
+		return result < 0 ? result
+				  : wire_put_int(results, TAG_DURATION_MS, number) |
+					    wire_put_int(results, TAG_EFFECT, effect);
 	}
 	case METHOD_SANDBOX_EGRESS: {
 		cleanup_free char *policy = wire_get_string(payload, size, TAG_JSON);
@@ -330,6 +345,8 @@ static int serve(struct session *session, int64_t method, const char *payload, s
 		return point(session, payload, size, results, err);
 	case METHOD_SANDBOX_REWIND:
 		return machine_rewind(s, wire_get_int(payload, size, TAG_POINT, 0), err);
+	case METHOD_SANDBOX_EFFECT:
+		return machine_send_effect(s, wire_get_int(payload, size, TAG_EFFECT, 0), err);
 	case METHOD_SANDBOX_PAUSE:
 		return machine_pause(s, true, err);
 	case METHOD_SANDBOX_RESUME:
@@ -364,6 +381,8 @@ static int handle_open(struct session *session, const struct wire_header *header
 	int result = ours ? wire_check(method, WIRE_OPEN, payload, header->size, &err) : 0;
 	if (result == 0)
 		result = serve(session, method, payload, header->size, &results, &err);
+	if (result == 1)
+		result = machine_point_before(session->supervisor, method, payload, header->size, &err) < 0 ? -1 : 1;
 	if (result == 1)
 		open_relay(session, header, payload);
 	else

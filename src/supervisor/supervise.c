@@ -4,6 +4,7 @@
  * the machine, its clients and its clock until the end. Its TTL is enforced here and nowhere else.
  *
  *   husk supervise --home HOME --id ID --image DIR      restore the image and run
+ *   husk supervise --home HOME --id ID --image DIR --reboot   boot with the disk of the image
  *   husk supervise --home HOME --id ID --pool           prepare a shell and wait to be claimed
  *   husk supervise --home HOME --id ID --pool --image DIR   … with the image restored already
  */
@@ -34,16 +35,16 @@
 
 struct arguments {
 	const char *home, *id, *image;
-	bool pool;
+	bool pool, reboot;
 };
 
 static int parse_arguments(int argc, char **argv, struct arguments *out)
 {
-	static const struct option options[] = { { "home", required_argument, NULL, 'h' },
-						 { "id", required_argument, NULL, 'i' },
-						 { "image", required_argument, NULL, 'm' },
-						 { "pool", no_argument, NULL, 'p' },
-						 { 0 } };
+	static const struct option options[] = {
+		{ "home", required_argument, NULL, 'h' },  { "id", required_argument, NULL, 'i' },
+		{ "image", required_argument, NULL, 'm' }, { "pool", no_argument, NULL, 'p' },
+		{ "reboot", no_argument, NULL, 'r' },      { 0 }
+	};
 	int option;
 
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -59,6 +60,9 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 			break;
 		case 'p':
 			out->pool = true;
+			break;
+		case 'r':
+			out->reboot = true;
 			break;
 		default:
 			return -1;
@@ -114,6 +118,7 @@ static int open_supervisor(struct supervisor *s, const struct arguments *argumen
 	cond_open(&s->digging);
 	s->listen_fd = -1;
 	s->network = (struct network)NETWORK_INIT;
+	effects_open(&s->effects);
 	fd_set_cloexec(SUPERVISOR_LOCK_FD, true);
 	fd_set_cloexec(SUPERVISOR_STATUS_FD, true);
 	if (life_open(&s->life, arguments->id, arguments->pool ? CATALOG_PREPARING : CATALOG_CREATING, err) < 0 ||
@@ -148,9 +153,10 @@ static int bring_up(struct supervisor *s, const struct arguments *arguments, str
 
 	if (catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err) < 0)
 		return -1;
-	int result = machine_prepare(s, row, arguments->image, err);
+	int result = machine_prepare(s, row, arguments->image, arguments->reboot, err);
 	if (result == 0 && arguments->image)
-		result = machine_restore(s, arguments->image, err);
+		result = arguments->reboot ? machine_boot(s, arguments->image, err)
+					   : machine_restore(s, row, arguments->image, err);
 	if (result == 0)
 		result = arguments->pool ? wait_in_pool(s, err) : machine_become(s, row, err);
 	if (result == 0 && !arguments->pool)

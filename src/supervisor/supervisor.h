@@ -15,6 +15,7 @@
 #include "instance/instance.h"
 #include "jail/cgroup.h"
 #include "link/link.h"
+#include "supervisor/holding.h"
 #include "supervisor/life.h"
 #include "supervisor/network.h"
 
@@ -29,12 +30,16 @@ struct supervisor {
 	uint32_t slot;
 	const struct engine *engine;
 	struct network network;
+	struct effects effects;
+	int64_t effect_mark;     /* the last effect when the guest was last frozen; of the thread that has the turn */
 	struct link *link;       /* set before the machine is a sandbox, and never freed */
 	struct volumes *volumes; /* the mounted volumes; NULL: none */
 	struct relief *relief;
-	char *image; /* the image that the machine was restored from, until it became a sandbox */
+	char *image;   /* the image that the machine was restored from, until it became a sandbox */
+	bool rebooted; /* it began with a disk alone */
 	uint64_t memory_limit;
-	bool sleeps_on_expiry; /* in place of an end */
+	bool sleeps_on_expiry;  /* in place of an end */
+	_Atomic bool each_call; /* a checkpoint before each call */
 	int expiry_tries; /* failed tries to hibernate at the end of the TTL; used by one thread at a time (supervise.c) */
 	bool claimed_before; /* the row said claimed at the last check; used by one thread at a time (supervise.c) */
 

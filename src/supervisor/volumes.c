@@ -1,5 +1,6 @@
 /*
- * The supervisor's side of volumes. Each volume has a channel on the agent link, whose frames are FUSE requests of the
+ * The supervisor's side of volumes. A share (volumes.h) needs one call to the agent, and nothing later. Any other volume has
+ * a channel on the agent link, whose frames are FUSE requests of the
  * guest's kernel, and a jailed process that answers them (volume/process.h). This file passes requests and answers on and
  * reads neither.
  *
@@ -23,6 +24,7 @@
 #include "base/thread.h"
 #include "instance/mounts.h"
 #include "instance/spawn.h"
+#include "instance/volume_home.h"
 #include "supervisor/supervisor.h"
 #include "volume/process.h"
 
@@ -36,10 +38,12 @@ struct served {
 	struct link *link;
 	uint32_t channel;
 	char *path; /* in the guest, for log lines */
-	char *program, *directory, *table;
+	char *program, *directory, *table, *subpath;
+	int root; /* the files, if the kernel limits them; otherwise -1 */
 	struct volume_spec spec;
 	pthread_t thread;
 	bool started;
+	bool share;          /* the engine shows it to the guest; nothing below is used */
 	int wake;            /* eventfd: makes the thread check again */
 	struct buf received; /* received from the process; used by the thread only */
 
@@ -393,6 +397,7 @@ static int prepare(struct served *served, struct link *link, struct husk_error *
 	pthread_mutex_init(&served->lock, NULL);
 	cond_open(&served->changed);
 	served->link = link;
+	served->root = -1;
 	served->process = (struct volume_process){ .socket = -1, .pidfd = -1 };
 	served->credit = WIRE_WINDOW;
 	served->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -405,26 +410,33 @@ static int describe(struct supervisor *s, struct served *served, const struct mo
 {
 	struct catalog_volume *known = NULL;
 
+	const struct engine_shares *shares = NULL;
+
 	served->path = strdup(row->path);
-	served->directory = path_volume(&s->husk.paths, row->id);
 	served->program = husk_program(err);
 	served->table = s->image ? str_format(NODES_FILE, s->image, index) : NULL;
 	if (!served->program)
 		return -1;
-	if (!served->path || !served->directory)
+	served->subpath = row->subpath ? strdup(row->subpath) : NULL;
+	if (!served->path || (row->subpath && !served->subpath))
 		return husk_fail_memory(err);
 	if (catalog_volume_get(s->husk.catalog, row->id, &known, err) < 0)
 		return -1;
+	int result = volume_home(&s->husk, known, &served->directory, &shares, err);
+	if (result == 0 && shares)
+		result = served->root = shares->open(served->directory, err);
 	served->spec = (struct volume_spec){
 		.program = served->program,
 		.directory = served->directory,
+		.root = served->root,
 		.limit = known->limit_bytes,
 		.read_only = row->read_only,
 		.uid = VOLUME_UID_BASE + s->slot,
+		.subpath = served->subpath,
 		.table = served->table && access(served->table, F_OK) == 0 ? served->table : NULL,
 	};
 	catalog_volume_free(known);
-	return volume_make(served->directory, err);
+	return result < 0 ? -1 : 0;
 }
 
 static int start_one(struct supervisor *s, struct served *served, const struct mount_row *row, size_t index,
@@ -451,6 +463,87 @@ static int mount_one(struct served *served, const struct mount_row *row, int64_t
 	return wait_until(served, &served->told, "mounting", end, err);
 }
 
+/* ---- shares ---- */
+
+/* Shows one volume to the machine, if the engine keeps its files. 1: it is shown; 0: it is no share. */
+static int show_one(struct supervisor *s, const struct mount_row *row, size_t index, struct husk_error *err)
+{
+	const struct engine_shares *shares = NULL;
+	struct catalog_volume *known = NULL;
+	cleanup_free char *directory = NULL;
+
+	if (catalog_volume_get(s->husk.catalog, row->id, &known, err) < 0)
+		return -1;
+	int result = volume_home(&s->husk, known, &directory, &shares, err);
+	catalog_volume_free(known);
+	if (result < 0 || !shares || shares != s->engine->shares)
+		return result;
+	return shares->add(s->machine, (unsigned)index, directory, row->read_only, err) < 0 ? -1 : 1;
+}
+
+int volumes_show(struct supervisor *s, const char *image, const char *mounts, struct husk_error *err)
+{
+	const struct engine_shares *shares = s->engine->shares;
+	struct mount_row *rows = NULL;
+	size_t count = 0;
+	int result = 0;
+
+	if (!mounts || !shares)
+		return 0;
+	if (mounts_parse(mounts, &rows, &count, err) < 0)
+		return -1;
+	for (size_t i = 0; i < count && result >= 0; i++)
+		if (shares->in_image(image, (unsigned)i) && (result = show_one(s, &rows[i], i, err)) == 0)
+			result = husk_fail(err, HUSK_INVALID, "its place on the disk is gone");
+	if (result < 0)
+		husk_wrap(err, "volumes");
+	mounts_free(rows, count);
+	return result < 0 ? -1 : 0;
+}
+
+static int ask_to_mount(struct supervisor *s, const struct mount_row *row, size_t index, struct husk_error *err)
+{
+	cleanup_buf struct buf arguments = { 0 };
+	int bad = wire_put_string(&arguments, TAG_PATH, row->path);
+
+	bad |= wire_put_int(&arguments, TAG_VOLUME, (int64_t)index);
+	bad |= wire_put_int(&arguments, TAG_FLAGS, row->read_only ? VOLUME_READ_ONLY : 0);
+	if (bad)
+		return husk_fail_memory(err);
+	return link_call(s->link, METHOD_MOUNT, &arguments, NULL, TIMEOUT_MS, err);
+}
+
+/* The volume as a share: 1; 0: it must be mounted over the link, as a part of a volume is. In the image it stays what it was. */
+static int begin_share(struct supervisor *s, const struct mount_row *row, size_t index, struct husk_error *err)
+{
+	const struct engine_shares *shares = s->engine->shares;
+	cleanup_free char *table = s->image ? str_format(NODES_FILE, s->image, index) : NULL;
+	struct husk_error why = { 0 };
+
+	if (!shares || row->subpath || (table && access(table, F_OK) == 0))
+		return 0;
+	if (s->image && shares->in_image(s->image, (unsigned)index))
+		return 1;
+	if (!shares->ready(s->machine))
+		return 0;
+	int shown = show_one(s, row, index, err);
+	if (shown <= 0)
+		return shown;
+	if (ask_to_mount(s, row, index, &why) == 0)
+		return 1;
+	/* The agent of a template that an older husk built. */
+	return why.code == HUSK_UNAVAILABLE ? 0 : husk_fail(err, why.code, "%s", why.message);
+}
+
+static int begin_one(struct supervisor *s, struct served *served, const struct mount_row *row, size_t index,
+		     struct husk_error *err)
+{
+	int share = begin_share(s, row, index, err);
+
+	served->share = share != 0; /* also after a failure: nothing was started */
+	return share < 0 ? -1 : share ? 0 : start_one(s, served, row, index, err);
+}
+
 int volumes_begin(struct supervisor *s, const char *mounts, struct husk_error *err)
 {
 	int64_t end = time_monotonic_ms() + TIMEOUT_MS;
@@ -468,10 +561,11 @@ int volumes_begin(struct supervisor *s, const char *mounts, struct husk_error *e
 	/* Start all volumes first, so that they come up in parallel. */
 	for (size_t i = 0; i < count && result == 0; i++) {
 		s->volumes->count++;
-		result = start_one(s, &s->volumes->list[i], &rows[i], i, err);
+		result = begin_one(s, &s->volumes->list[i], &rows[i], i, err);
 	}
 	for (size_t i = 0; i < count && result == 0; i++)
-		result = mount_one(&s->volumes->list[i], &rows[i], end, err);
+		if (!s->volumes->list[i].share)
+			result = mount_one(&s->volumes->list[i], &rows[i], end, err);
 	mounts_free(rows, count);
 	return result < 0 ? husk_wrap(err, "volumes") : 0;
 }
@@ -491,6 +585,8 @@ int volumes_hold(struct supervisor *s, struct husk_error *err)
 
 	for (size_t i = 0; s->volumes && i < s->volumes->count; i++) {
 		struct served *served = &s->volumes->list[i];
+		if (served->share)
+			continue;
 		pthread_mutex_lock(&served->lock);
 		bool ended = served->ended; /* the guest has unmounted it, or its process died */
 		served->told = false;
@@ -505,7 +601,8 @@ int volumes_hold(struct supervisor *s, struct husk_error *err)
 void volumes_go_on(struct supervisor *s)
 {
 	for (size_t i = 0; s->volumes && i < s->volumes->count; i++)
-		tell(&s->volumes->list[i], 0);
+		if (!s->volumes->list[i].share)
+			tell(&s->volumes->list[i], 0);
 }
 
 /* Asks the process for its table. False: the volume has ended, and there is no table. */
@@ -544,7 +641,8 @@ int volumes_save(struct supervisor *s, const char *image, struct husk_error *err
 		cleanup_free char *path = str_format(NODES_FILE, image, i);
 		if (!path)
 			return husk_fail_memory(err);
-		if (ask_for_table(&s->volumes->list[i]) && save_table(&s->volumes->list[i], path, end, err) < 0)
+		if (!s->volumes->list[i].share && ask_for_table(&s->volumes->list[i]) &&
+		    save_table(&s->volumes->list[i], path, end, err) < 0)
 			return husk_wrap(err, "volumes");
 	}
 	return 0;
@@ -559,9 +657,11 @@ static void close_one(struct served *served)
 	buf_free(&served->queue);
 	buf_free(&served->received);
 	fd_close(&served->wake);
+	fd_close(&served->root);
 	pthread_mutex_unlock(&served->lock);
 	free(steal_pointer(served->program));
 	free(steal_pointer(served->directory));
+	free(steal_pointer(served->subpath));
 	free(steal_pointer(served->table));
 }
 
@@ -571,9 +671,11 @@ void volumes_end(struct supervisor *s)
 
 	/* End all volumes first, so that their grace periods run in parallel. */
 	for (size_t i = 0; s->volumes && i < s->volumes->count; i++)
-		end_served(&s->volumes->list[i], &over);
+		if (!s->volumes->list[i].share)
+			end_served(&s->volumes->list[i], &over);
 	for (size_t i = 0; s->volumes && i < s->volumes->count; i++)
-		close_one(&s->volumes->list[i]);
+		if (!s->volumes->list[i].share)
+			close_one(&s->volumes->list[i]);
 	/* The list itself stays: an END may still be on its way to a handler, and a checkpoint may still ask what to
 	 * hold. The list is freed with the process. */
 }

@@ -1,12 +1,15 @@
 /*
- * The volumes of a supervisor's machine. The guest mounts them over the agent link. Each is served by its own jailed
- * process (volume/process.h), and a thread here relays. Every wait has a deadline, or ends with the machine.
+ * The volumes of a supervisor's machine. If the engine can show the volume to the guest as a directory (a share,
+ * engine/engine.h), the agent only mounts it. Otherwise the guest mounts it over the agent link: a jailed process serves it
+ * (volume/process.h), and a thread here relays. Every wait has a deadline, or ends with the machine.
  */
 #ifndef HUSK_SANDBOX_VOLUMES_H
 #define HUSK_SANDBOX_VOLUMES_H
 
 #include "supervisor/supervisor.h"
 
+/* Before the image is restored: shows the machine the shares that it had. */
+int volumes_show(struct supervisor *s, const char *image, const char *mounts, struct husk_error *err);
 /* Mounts the volumes in the row's JSON, before any process of the guest runs. Their state in the image is restored. */
 int volumes_begin(struct supervisor *s, const char *mounts, struct husk_error *err);
 /* Around a checkpoint, with the link held and the guest frozen: when it returns, no request is in progress. */

@@ -4,6 +4,8 @@
  * bytes received. Files are opened only through volume.h. A restored guest can continue without any state that is kept
  * here.
  */
+#include <sys/vfs.h>
+
 #include "volume/serve_call.h"
 
 #define MINOR 31
@@ -14,6 +16,11 @@ static ssize_t do_statfs(struct call *call)
 	struct fuse_statfs_out *out = (struct fuse_statfs_out *)call->out;
 	const struct volume *volume = &call->server->volume;
 	uint64_t used = volume_used(volume), left = used < volume->limit ? (volume->limit - used) / VOLUME_BLOCK : 0;
+	struct statfs host;
+
+	/* The kernel counts, and does not report it here: what the host has free is the best answer. */
+	if (!volume->count && fstatfs(volume->root, &host) == 0)
+		left = MIN(left, host.f_bavail);
 
 	*out = (struct fuse_statfs_out){ .st = { .blocks = volume->limit / VOLUME_BLOCK,
 						 .bfree = left,
@@ -137,7 +144,7 @@ int volume_server_open(struct volume *volume, bool read_only, size_t nodes_max, 
 		return husk_fail_memory(err);
 	}
 	server->volume = *volume;
-	*volume = (struct volume){ .root = -1, .count_fd = -1 };
+	*volume = (struct volume){ .root = -1, .tree = -1, .count_fd = -1 };
 	server->read_only = read_only;
 	*out = server;
 	return 0;

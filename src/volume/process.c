@@ -14,7 +14,7 @@
 #define SOCKET_ROOM (1 << 20) /* room for several full-size reads or writes in each direction */
 #define KILLED_MS 100         /* how long to wait for a killed process */
 
-enum { SOCKET, COUNT, TABLE, DESCRIPTORS };
+enum { SOCKET, FILES, TABLE, DESCRIPTORS }; /* FILES: the count, or the mount of files that the kernel counts */
 
 static int open_pair(int ends[static 2], struct husk_error *err)
 {
@@ -33,10 +33,15 @@ static int launch(const struct volume_spec *spec, const int fds[static DESCRIPTO
 {
 	cleanup_free char *data = volume_data(spec->directory);
 	char limit[24], uid[16];
-	const char *const argv[] = {
-		"husk", "volume-server", data, spec->read_only ? "ro" : "rw", limit, uid, spec->table ? "table" : "new",
-		NULL
-	};
+	const char *const argv[] = { "husk",
+				     "volume-server",
+				     spec->root < 0 ? data : VOLUME_MOUNTED,
+				     spec->read_only ? "ro" : "rw",
+				     limit,
+				     uid,
+				     spec->table ? "table" : "new",
+				     spec->subpath ? spec->subpath : "",
+				     NULL };
 	const struct jail_start start = { .program = spec->program,
 					  .argv = argv,
 					  .fds = fds,
@@ -52,11 +57,12 @@ static int launch(const struct volume_spec *spec, const int fds[static DESCRIPTO
 
 int volume_process_start(const struct volume_spec *spec, struct volume_process *out, struct husk_error *err)
 {
-	cleanup_close int count = volume_count_open(spec->directory, err), table = -1, ours = -1, theirs = -1;
+	cleanup_close int count = spec->root < 0 ? volume_count_open(spec->directory, err) : -1;
+	cleanup_close int table = -1, ours = -1, theirs = -1;
 	int ends[2] = { -1, -1 };
 
 	*out = (struct volume_process){ .socket = -1, .pidfd = -1 };
-	if (count < 0)
+	if (spec->root < 0 && count < 0)
 		return -1;
 	table = spec->table ? open(spec->table, O_RDONLY | O_CLOEXEC) : -1;
 	if (spec->table && table < 0)
@@ -64,7 +70,9 @@ int volume_process_start(const struct volume_spec *spec, struct volume_process *
 	int paired = open_pair(ends, err);
 	ours = ends[0];
 	theirs = ends[1];
-	const int fds[DESCRIPTORS] = { [SOCKET] = theirs, [COUNT] = count, [TABLE] = table };
+	const int fds[DESCRIPTORS] = {
+		[SOCKET] = theirs, [FILES] = spec->root < 0 ? count : spec->root, [TABLE] = table
+	};
 	if (paired < 0 || launch(spec, fds, out, err) < 0)
 		return husk_wrap(err, "cannot start the server of a volume");
 	out->socket = steal_fd(&ours);

@@ -25,6 +25,7 @@
 #include "volume/fuse.h"
 
 #define VOLUME_UID_BASE 0x0fff4000u /* plus the slot: a uid that is used for nothing else */
+#define VOLUME_MOUNTED "-"          /* in its arguments, in place of a path: the files are a descriptor */
 #define VOLUME_MESSAGE_MAX SERVE_REQUEST_MAX
 #define VOLUME_TABLE_MAX (64u * 1024u * 1024u)
 
@@ -46,10 +47,12 @@ struct volume_message {
 struct volume_spec {
 	const char *program;   /* the husk binary */
 	const char *directory; /* of the volume */
+	int root;              /* a detached mount of its files, which the kernel limits; -1: they are in `directory` */
 	uint64_t limit;        /* bytes */
 	bool read_only;
 	uint32_t uid;
-	const char *table; /* file with the saved state of the guest; NULL: none */
+	const char *subpath; /* the directory of the volume that is served; NULL: all of it */
+	const char *table;   /* file with the saved state of the guest; NULL: none */
 };
 
 struct volume_process {
@@ -67,8 +70,9 @@ void volume_process_end(struct volume_process *process, int grace_ms);
 
 /* `husk volume-server`. */
 int volume_server_main(int argc, char **argv);
-/* Gives up all rights of the calling process, which must be the first of a pid namespace. `root` is a path of the
- * volume's directory. */
-int volume_jail_enter(const char *root, bool read_only, uint64_t limit, uint32_t uid, struct husk_error *err);
+/* Gives up all rights of the calling process, which must be the first of a pid namespace. `root` is the path of the
+ * volume's directory, or NULL: then `root_fd` is a detached mount of it, and is closed. */
+int volume_jail_enter(const char *root, int root_fd, bool read_only, uint64_t limit, uint32_t uid,
+		      struct husk_error *err);
 
 #endif

@@ -36,8 +36,8 @@ static const struct jail_rule file_rules[] = {
 
 /* fuse.c, serve_node.c, serve_file.c. */
 static const struct jail_rule serve_rules[] = {
-	JAIL_ALLOW(getrandom), JAIL_ALLOW(pread64),   JAIL_ALLOW(lseek), JAIL_ALLOW(readlinkat),
-	JAIL_ALLOW(fsync),     JAIL_ALLOW(fdatasync), JAIL_END,
+	JAIL_ALLOW(getrandom), JAIL_ALLOW(pread64),   JAIL_ALLOW(lseek),   JAIL_ALLOW(readlinkat),
+	JAIL_ALLOW(fsync),     JAIL_ALLOW(fdatasync), JAIL_ALLOW(fstatfs), JAIL_END,
 };
 
 /* call_node_fd: a file without a name. */
@@ -65,7 +65,8 @@ static int filter_calls(struct husk_error *err)
 	return result;
 }
 
-int volume_jail_enter(const char *root, bool read_only, uint64_t limit, uint32_t uid, struct husk_error *err)
+int volume_jail_enter(const char *root, int root_fd, bool read_only, uint64_t limit, uint32_t uid,
+		      struct husk_error *err)
 {
 	const struct jail jail = {
 		.uid = uid,
@@ -76,6 +77,7 @@ int volume_jail_enter(const char *root, bool read_only, uint64_t limit, uint32_t
 		.file_bytes = limit,
 		.memory = MEMORY_MAX,
 		.root = root,
+		.root_fd = root ? 0 : root_fd,
 		.root_read_only = read_only,
 		.capabilities = 1u << CAP_CHOWN | 1u << CAP_DAC_OVERRIDE | 1u << CAP_FOWNER,
 	};

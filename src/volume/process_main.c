@@ -12,12 +12,13 @@
 
 #include "volume/process.h"
 
-enum { SOCKET_FD = 3, COUNT_FD, TABLE_FD };
+enum { SOCKET_FD = 3, FILES_FD, TABLE_FD };
 #define INPUT_MAX (1u << 20)
 #define TABLE_PART (64u * 1024u)
 
 struct arguments {
-	const char *data; /* the volume's directory */
+	const char *data;    /* the volume's directory; NULL: FILES_FD is a mount of it, and otherwise the count */
+	const char *subpath; /* "": all of it */
 	bool read_only, table;
 	uint64_t limit;
 	uint32_t uid;
@@ -33,12 +34,13 @@ static int parse_arguments(int argc, char **argv, struct arguments *out)
 {
 	int64_t limit, uid;
 
-	if (argc != 6 || str_to_int64(argv[3], 0, INT64_MAX, &limit) < 0 ||
+	if (argc != 7 || str_to_int64(argv[3], 0, INT64_MAX, &limit) < 0 ||
 	    str_to_int64(argv[4], 1, UINT32_MAX - 1, &uid) < 0)
 		return -1;
-	*out = (struct arguments){ .data = argv[1],
+	*out = (struct arguments){ .data = str_equal(argv[1], VOLUME_MOUNTED) ? NULL : argv[1],
 				   .read_only = str_equal(argv[2], "ro"),
 				   .table = str_equal(argv[5], "table"),
+				   .subpath = argv[6],
 				   .limit = (uint64_t)limit,
 				   .uid = (uint32_t)uid };
 	return 0;
@@ -155,9 +157,12 @@ static int open_server(struct process *process, const struct arguments *argument
 
 	if (root < 0)
 		return husk_fail_errno(err, "cannot open the volume");
-	if (volume_adopt(root, COUNT_FD, arguments->limit, &volume, err) < 0)
+	if (!arguments->data)
+		volume_open_limited(root, arguments->limit, &volume);
+	else if (volume_adopt(root, FILES_FD, arguments->limit, &volume, err) < 0)
 		return -1;
-	if (volume_server_open(&volume, arguments->read_only, SERVE_NODES_MAX, &process->server, err) < 0) {
+	if ((*arguments->subpath && volume_descend(&volume, arguments->subpath, !arguments->read_only, err) < 0) ||
+	    volume_server_open(&volume, arguments->read_only, SERVE_NODES_MAX, &process->server, err) < 0) {
 		volume_close(&volume);
 		return -1;
 	}
@@ -169,7 +174,8 @@ static int open_server(struct process *process, const struct arguments *argument
 /* Reports READY before the bytes are counted, which may take long: then only the guest waits for its first answer. */
 static int serve_volume(struct process *process, const struct arguments *arguments, struct husk_error *err)
 {
-	if (volume_jail_enter(arguments->data, arguments->read_only, arguments->limit, arguments->uid, err) < 0 ||
+	if (volume_jail_enter(arguments->data, FILES_FD, arguments->read_only, arguments->limit, arguments->uid, err) <
+		    0 ||
 	    open_server(process, arguments, err) < 0)
 		return -1;
 	if (tell(VOLUME_READY, NULL, 0) < 0)

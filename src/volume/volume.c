@@ -31,6 +31,8 @@ static uint64_t data_charge(const struct stat *status)
 
 static int charge(struct volume *volume, uint64_t more)
 {
+	if (!volume->count)
+		return 0;
 	uint64_t used = atomic_load(&volume->count->used);
 
 	do {
@@ -44,6 +46,8 @@ static int charge(struct volume *volume, uint64_t more)
 
 static void refund(struct volume *volume, uint64_t less)
 {
+	if (!volume->count)
+		return;
 	uint64_t used = atomic_load(&volume->count->used);
 
 	while (!atomic_compare_exchange_weak(&volume->count->used, &used, used > less ? used - less : 0))
@@ -62,7 +66,7 @@ static int refund_failed(struct volume *volume, uint64_t less)
 
 uint64_t volume_used(const struct volume *volume)
 {
-	return atomic_load(&volume->count->used);
+	return volume->count ? atomic_load(&volume->count->used) : 0;
 }
 
 /* Counts everything below a directory, and closes its descriptor. A tree that changes meanwhile is counted as found. */
@@ -93,7 +97,7 @@ static uint64_t count_tree(int fd, int depth)
 
 int volume_adopt(int root, int count_fd, uint64_t limit, struct volume *out, struct husk_error *err)
 {
-	*out = (struct volume){ .root = root, .count_fd = count_fd, .limit = limit };
+	*out = (struct volume){ .root = root, .tree = -1, .count_fd = count_fd, .limit = limit };
 	if (ftruncate(count_fd, sizeof(*out->count)) == 0)
 		out->count = mmap(NULL, sizeof(*out->count), PROT_READ | PROT_WRITE, MAP_SHARED, count_fd, 0);
 	if (out->count && out->count != MAP_FAILED)
@@ -104,12 +108,20 @@ int volume_adopt(int root, int count_fd, uint64_t limit, struct volume *out, str
 	return -1;
 }
 
+void volume_open_limited(int root, uint64_t limit, struct volume *out)
+{
+	*out = (struct volume){ .root = root, .tree = -1, .count_fd = -1, .limit = limit };
+}
+
 int volume_join(struct volume *volume, struct husk_error *err)
 {
+	if (!volume->count)
+		return 0;
 	/* With the exclusive lock: a killed process may have left a wrong count. Other processes wait for the shared
 	 * lock meanwhile. */
 	if (flock(volume->count_fd, LOCK_EX | LOCK_NB) == 0 && !atomic_exchange(&volume->count->clean, 0)) {
-		int fd = openat(volume->root, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+		int fd = openat(volume->tree >= 0 ? volume->tree : volume->root, ".",
+				O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 		if (fd < 0)
 			return husk_fail_errno(err, "cannot read the volume");
 		atomic_store(&volume->count->used, count_tree(fd, 0));
@@ -154,7 +166,7 @@ int volume_open(const char *directory, uint64_t limit, struct volume *out, struc
 	cleanup_free char *data = volume_data(directory);
 	cleanup_close int root = data ? open(data, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 
-	*out = (struct volume){ .root = -1, .count_fd = -1 };
+	*out = (struct volume){ .root = -1, .tree = -1, .count_fd = -1 };
 	if (root < 0)
 		return husk_fail_errno(err, "cannot open the volume's directory '%s/data'", directory);
 	int count_fd = volume_count_open(directory, err);
@@ -176,7 +188,8 @@ void volume_close(struct volume *volume)
 	}
 	fd_close(&volume->count_fd);
 	fd_close(&volume->root);
-	*volume = (struct volume){ .root = -1, .count_fd = -1 };
+	fd_close(&volume->tree);
+	*volume = (struct volume){ .root = -1, .tree = -1, .count_fd = -1 };
 }
 
 /* ---- opening ---- */
@@ -338,6 +351,42 @@ int volume_mkdir(struct volume *volume, int parent, const char *name, mode_t mod
 	/* If the open fails, another process has replaced the directory, and its version stays. */
 	if (fd >= 0 && (volume_chown(fd, uid, gid) < 0 || volume_chmod(fd, mode) < 0))
 		log_line(LOG_WARN, "volume: owner or mode of a new directory: %s", strerror(errno));
+	return 0;
+}
+
+/* One step down: *at becomes the directory of this name below it. */
+static int descend(struct volume *volume, int *at, const char *name, bool make)
+{
+	struct volume here = { .root = *at };
+	int fd = volume_at(&here, name, O_PATH | O_DIRECTORY, 0);
+
+	if (fd < 0 && errno == ENOENT && make) {
+		/* As the root of a volume: writable for everyone in the guest. */
+		if (volume_mkdir(volume, *at, name, 0777, 0, 0) < 0 && errno != EEXIST)
+			return -1;
+		fd = volume_at(&here, name, O_PATH | O_DIRECTORY, 0);
+	}
+	if (fd < 0)
+		return -1;
+	fd_close(at);
+	*at = fd;
+	return 0;
+}
+
+int volume_descend(struct volume *volume, const char *path, bool make, struct husk_error *err)
+{
+	cleanup_free char *copy = strdup(path);
+	cleanup_close int at = fcntl(volume->root, F_DUPFD_CLOEXEC, 3);
+
+	if (!copy)
+		return husk_fail_memory(err);
+	for (char *rest = copy, *name; at >= 0 && (name = strsep(&rest, "/"));)
+		if (descend(volume, &at, name, make) < 0)
+			return husk_fail_errno(err, "cannot open the directory '%s' of the volume", path);
+	if (at < 0)
+		return husk_fail_errno(err, "cannot open the volume");
+	volume->tree = volume->root;
+	volume->root = steal_fd(&at);
 	return 0;
 }
 

@@ -7,7 +7,8 @@
  *
  * A volume has a limit in bytes. Every entry counts as one block of 4 KiB plus its size in whole blocks (holes count as
  * data), so the cost for the host is bounded on any filesystem. All processes that have the volume open share the
- * count. If a killed process left the count behind, the next process counts again.
+ * count. If a killed process left the count behind, the next process counts again. If the kernel of the host limits the
+ * files itself (a share, engine/engine.h), nothing is counted here.
  *
  *   <home>/volumes/<id>/data/    the files
  *   <home>/volumes/<id>/usage    the count
@@ -25,8 +26,9 @@
 struct volume_count;
 
 struct volume {
-	int root;     /* O_PATH */
-	int count_fd; /* holds a shared lock while it is open */
+	int root;     /* O_PATH: where paths begin */
+	int tree;     /* O_PATH: the whole volume, if the root is a directory of it; -1: it is the root */
+	int count_fd; /* holds a shared lock while it is open; -1: the kernel counts */
 	struct volume_count *count;
 	bool joined;    /* the count is right */
 	uint64_t limit; /* bytes */
@@ -35,6 +37,8 @@ struct volume {
 /* Makes the directory of a new volume; the second function removes one with all its files. */
 int volume_make(const char *directory, struct husk_error *err);
 int volume_open(const char *directory, uint64_t limit, struct volume *out, struct husk_error *err);
+/* A volume whose files the kernel limits: `root` is their directory, which is owned from now on. */
+void volume_open_limited(int root, uint64_t limit, struct volume *out);
 /* The same in steps, for two processes. The first gets the path of the files (caller frees) and a descriptor of the
  * count. The second takes ownership of both descriptors, also on failure, and joins. Before the join the count may be
  * wrong. A join may have to read the whole tree. */
@@ -43,7 +47,11 @@ int volume_count_open(const char *directory, struct husk_error *err);
 int volume_adopt(int root, int count_fd, uint64_t limit, struct volume *out, struct husk_error *err);
 int volume_join(struct volume *volume, struct husk_error *err);
 void volume_close(struct volume *volume);
+/* 0 if the kernel counts. */
 uint64_t volume_used(const struct volume *volume);
+
+/* Makes this directory the root; it is created if missing, unless `make` is false. The count stays that of the whole volume. */
+int volume_descend(struct volume *volume, const char *path, bool make, struct husk_error *err);
 
 /* ---- operations beneath the root: a descriptor or 0, else -1 with errno ---- */
 

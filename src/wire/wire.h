@@ -146,9 +146,11 @@ enum wire_hello_flags { HELLO_GUEST = 1, HELLO_LATER = 2, HELLO_LIMITED = 4 };
 /* EXEC_IMAGE: runs the container image's command. If the image has none, the argv or shell string of the call is
  * run. */
 enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2, EXEC_IMAGE = 4 };
+#define EXEC_KEEP_MAX (INT64_C(1) << 40)
 enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4, FILE_OF_TEMPLATE = 8 };
 enum wire_change { CHANGE_ADDED = 1, CHANGE_REMOVED, CHANGE_CHANGED };
 enum wire_changes_flags { CHANGES_ALL = 1 };
+enum wire_identity_flags { IDENTITY_STILL = 1 };
 enum wire_tar_flags { TAR_OF_IMAGE = 1 };
 enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
@@ -210,6 +212,13 @@ enum wire_tag {
 	TAG_CHANGE, /* enum wire_change */
 	TAG_INODE,
 	TAG_CTIME_NS,
+	TAG_VOLUME,   /* the number of a volume of the sandbox */
+	TAG_OLD_TYPE, /* of the template's file, in METHOD_CHANGES */
+	TAG_OLD_SIZE,
+	TAG_OLD_MODE,
+	TAG_OLD_UID,
+	TAG_OLD_GID,
+	TAG_OLD_TARGET,
 
 	TAG_PORT = 90,
 	TAG_CPU_US,
@@ -228,6 +237,7 @@ enum wire_tag {
 	TAG_INTERFACE, /* struct wire_interface */
 	TAG_CPU_MILLI,
 	TAG_HASH,
+	TAG_KEEP, /* a number of bytes */
 
 	TAG_JSON = 130,
 	TAG_REASON,
@@ -237,7 +247,8 @@ enum wire_tag {
 	TAG_SECRETS,
 	TAG_REQUEST, /* the id of the request behind a call, for the log (base/log.h) */
 	TAG_IDLE_SECONDS,
-	TAG_POINT, /* the number of a checkpoint */
+	TAG_POINT,  /* the number of a checkpoint */
+	TAG_EFFECT, /* the number of a held request */
 };
 
 #endif

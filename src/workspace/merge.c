@@ -6,20 +6,22 @@
  *     old            old          -              removed
  *     old            changed      changed        the merged text, or a conflict
  *
- * The base is the nearest sandbox that both were forked from, as it is now, or another one that the caller names; without one, the
- * template. All three are machines of one template: their agents list what differs from it (listing.h), and a path that two of them
- * do not list, or list with the same inode and time, is the same in both. Everything is read and decided before the first write; if a
- * write fails, what was written goes back. Both machines run on: a file is replaced as a whole, so a reader sees the old or the new.
+ * The base is the state that both last shared, at the moment of the fork (merge_base.c), or one that the caller names; without one,
+ * the template. All three are machines of one template: their agents list what differs from it (listing.h), and a path that two of them
+ * do not list, or list with the same inode and time, is the same in both. Everything is read and decided before the first write, and is
+ * written all or none (commit.c), also if this process is killed. Both machines run on: a file is replaced as a whole, so a reader sees
+ * the old or the new.
  */
 #include <openssl/evp.h>
 
 #include "client/listing.h"
 #include "instance/contact.h"
 #include "instance/instance.h"
+#include "workspace/commit.h"
+#include "workspace/merge_base.h"
 #include "workspace/threeway.h"
 
 #define LIMIT_DEFAULT (UINT64_C(1) << 30)
-#define LINEAGE_MAX 64
 
 /* One path in the three machines; NULL: as in the template. */
 struct trio {
@@ -27,13 +29,12 @@ struct trio {
 	const struct listed *base, *ours, *theirs;
 };
 
-/* A write that is to be made, and what is put back if a later one fails. */
+/* A write that is to be made. */
 struct step {
 	struct trio trio;
 	struct version old, new;
-	struct buf content;     /* of the new file */
-	struct buf old_content; /* of the file that it replaces */
-	bool done;
+	struct buf content; /* of the new file */
+	bool only_mode;     /* the content stays */
 };
 
 struct merge {
@@ -56,7 +57,6 @@ static void merge_free(struct merge *merge)
 		version_free(&merge->steps[i].old);
 		version_free(&merge->steps[i].new);
 		buf_free(&merge->steps[i].content);
-		buf_free(&merge->steps[i].old_content);
 	}
 	free(merge->steps);
 	husk_merged_free(merge->merged);
@@ -242,8 +242,6 @@ static int add_step(struct merge *merge, const struct trio *trio, struct version
 	struct buf *from = content ? content : &v->their_content;
 	step->content = *from;
 	*from = (struct buf){ 0 };
-	step->old_content = v->our_content;
-	v->our_content = (struct buf){ 0 };
 	return 0;
 }
 
@@ -354,11 +352,10 @@ static int decide_path(struct merge *merge, const struct trio *trio, struct husk
 		return merge_text(merge, trio, &v, decision.mode, err);
 	if (!add_result(merge, trio->path, &v.ours, &v.theirs, err))
 		return -1;
-	struct buf same = { 0 };
-	if (decision.verdict == VERDICT_MODE &&
-	    buf_append(&same, v.our_content.data ? v.our_content.data : "", v.our_content.size) < 0)
-		return husk_fail_memory(err);
-	return add_step(merge, trio, &v, decision.mode, decision.verdict == VERDICT_MODE ? &same : NULL, err);
+	if (add_step(merge, trio, &v, decision.mode, NULL, err) < 0)
+		return -1;
+	merge->steps[merge->step_count - 1].only_mode = decision.verdict == VERDICT_MODE;
+	return 0;
 }
 
 /* ---- all paths ---- */
@@ -422,129 +419,43 @@ static int decide_all(struct merge *merge, struct husk_error *err)
 
 /* ---- writing ---- */
 
-struct source {
-	const struct buf *content;
-	size_t at;
-};
-
-static ssize_t give_bytes(void *data, void *bytes, size_t size)
+static int stage_step(struct commit *commit, const struct step *step, struct husk_error *err)
 {
-	struct source *source = data;
-	size_t part = MIN(size, source->content->size - source->at);
+	const struct version *new = &step->new;
+	const char *path = step->trio.path;
+	const struct listed *theirs = step->trio.theirs;
+	const char *user = !step->old.type && theirs ? theirs->change.file.user : NULL;
 
-	if (part)
-		memcpy(bytes, source->content->data + source->at, part);
-	source->at += part;
-	return (ssize_t)part;
-}
-
-static int make_link(const struct merge *merge, const char *path, const char *target, struct husk_error *err)
-{
-	const char *const argv[] = { "ln", "-sfn", "--", target, path, NULL };
-	const struct husk_exec_options options = { .argv = argv, .user = "root", .cwd = "/", .timeout_ms = 10000 };
-	struct husk_result result = { 0 };
-
-	if (husk_run(merge->husk, merge->ours.sandbox, &options, &result, err) < 0)
-		return -1;
-	int code = result.exit_code;
-	husk_result_free(&result);
-	return code == 0 ? 0
-			 : husk_fail(err, HUSK_INTERNAL, "cannot make link '%s' in sandbox %s", path,
-				     merge->ours.sandbox);
-}
-
-/* Puts a version in the place of another one. */
-static int put_version(const struct merge *merge, const char *path, const struct version *old,
-		       const struct version *new, const struct buf *content, const char *user, struct husk_error *err)
-{
-	const char *into = merge->ours.sandbox;
-	struct source source = { .content = content };
-	struct husk_error why = { 0 };
-
-	if (old->type && old->type != new->type &&husk_file_remove(merge->husk, into, path, &why) < 0 &&
-	    why.code != HUSK_NOT_FOUND)
-		return husk_fail(err, why.code, "%s", why.message);
+	if (!new->type)
+		return commit_remove(commit, path, err);
+	if (step->only_mode || (new->type == HUSK_DIRECTORY && step->old.type == HUSK_DIRECTORY))
+		return commit_mode(commit, path, new->mode, err);
 	if (new->type == HUSK_DIRECTORY)
-		return old->type == HUSK_DIRECTORY ? 0 : husk_file_mkdir(merge->husk, into, path, new->mode, user, err);
+		return commit_directory(commit, path, new->mode, user, err);
 	if (new->type == HUSK_SYMLINK)
-		return make_link(merge, path, new->target, err);
+		return commit_link(commit, path, new->target, err);
 	if (new->type != HUSK_FILE)
 		return 0;
-	return husk_file_write(merge->husk, into, path, new->mode ? new->mode : 0600, user, give_bytes, &source, err);
+	return commit_file(commit, path, &step->content, new->mode ? new->mode : 0600, user, err);
 }
 
-/* Writes go in the order of paths: a directory before what is in it. What was removed below a removed directory is gone by then. */
+/* In the order of paths: a directory before what is in it. */
 static int write_all(struct merge *merge, struct husk_error *err)
 {
-	for (size_t i = 0; i < merge->step_count; i++) {
-		struct step *step = &merge->steps[i];
-		const struct listed *theirs = step->trio.theirs;
-		const char *user = !step->old.type && theirs ? theirs->change.file.user : NULL;
-		step->done = true;
-		if (put_version(merge, step->trio.path, &step->old, &step->new, &step->content, user, err) == 0)
-			continue;
-		for (size_t k = i + 1; k-- > 0;) {
-			step = &merge->steps[k];
-			if (put_version(merge, step->trio.path, &step->new, &step->old, &step->old_content, NULL,
-					NULL) < 0)
-				log_line(LOG_WARN, "cannot put '%s' of sandbox %s back", step->trio.path,
-					 merge->ours.sandbox);
-		}
+	cleanup_commit struct commit commit = { .lock = -1 };
+
+	if (commit_begin(&commit, merge->husk, merge->ours.sandbox, err) < 0)
+		return -1;
+	for (size_t i = 0; i < merge->step_count; i++)
+		if (stage_step(&commit, &merge->steps[i], err) < 0)
+			return -1;
+	if (commit_finish(&commit, err) < 0)
 		return husk_wrap(err, "sandbox %s is as it was", merge->ours.sandbox);
-	}
 	merge->merged->written = true;
 	return 0;
 }
 
-/* ---- the common version ---- */
-
-static int lineage(struct husk *husk, const char *sandbox, char ***out, struct husk_error *err)
-{
-	cleanup_free char *word = strdup(sandbox);
-
-	for (int depth = 0; word && depth < LINEAGE_MAX; depth++) {
-		cleanup_row struct catalog_sandbox *row = NULL;
-		struct husk_error why = { 0 };
-		if (catalog_sandbox_get(husk->catalog, word, &row, &why) < 0) {
-			if (depth > 0)
-				return 0;
-			if (err)
-				*err = why;
-			return -1;
-		}
-		if (strv_add(out, row->id) < 0)
-			return husk_fail_memory(err);
-		free(word);
-		word = row->parent && str_starts(row->parent, "sb-") ? strdup(row->parent) : NULL;
-	}
-	return 0;
-}
-
-/* *out: the id of the nearest common ancestor; NULL: none. */
-static int common_ancestor(struct husk *husk, const char *from, const char *into, char **out, struct husk_error *err)
-{
-	cleanup_strv char **left = NULL, **right = NULL;
-
-	if (lineage(husk, from, &left, err) < 0 || lineage(husk, into, &right, err) < 0)
-		return -1;
-	for (char **a = left; a && *a; a++)
-		for (char **b = right; b && *b; b++) {
-			if (!str_equal(*a, *b))
-				continue;
-			if (a == left && b == right)
-				return husk_fail_field(err, "into", "sandbox %s cannot be merged into itself", *a);
-			if (a == left || b == right)
-				return husk_fail_field(
-					err, "base",
-					"sandbox %s is the one that %s was forked from; name a third one as "
-					"the common version (--base: a fork that nobody has changed), or "
-					"let the fork take its place (husk promote)",
-					*a, a == left ? right[0] : left[0]);
-			*out = strdup(*a);
-			return *out ? 0 : husk_fail_memory(err);
-		}
-	return 0;
-}
+/* ---- the call ---- */
 
 static int check_family(struct husk *husk, const char *from, const char *other, const char *field,
 			struct husk_error *err)
@@ -561,8 +472,6 @@ static int check_family(struct husk *husk, const char *from, const char *other, 
 		return 0;
 	return husk_fail_field(err, field, "sandboxes %s and %s are not of the same build of a template", a->id, b->id);
 }
-
-/* ---- the call ---- */
 
 static int load_sides(struct merge *merge, const char *path, struct husk_error *err)
 {
@@ -591,6 +500,22 @@ static int merge_run(struct merge *merge, const char *path, struct husk_error *e
 	return write_all(merge, err);
 }
 
+/* Opens the common version: one that the caller names, or the state that both last shared; neither: the template. */
+static int open_base(struct husk *husk, const char *from, const char *into, const char *base, struct husk_moment *out,
+		     struct husk_error *err)
+{
+	cleanup_free char *shared = NULL;
+
+	if (!base && merge_base(husk, from, into, &shared, err) < 0)
+		return -1;
+	base = base ? base : shared;
+	if (!base)
+		return 0;
+	if (husk_moment_open(husk, base, out, err) < 0)
+		return husk_wrap(err, "the common version");
+	return check_family(husk, from, out->sandbox, "base", err);
+}
+
 int husk_merge(struct husk *husk, const char *from, const char *into, const char *base, const char *path,
 	       const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err)
 {
@@ -598,26 +523,21 @@ int husk_merge(struct husk *husk, const char *from, const char *into, const char
 
 	if (husk->remote)
 		return remote_merge(husk->remote, from, into, base, path, options ? options : &defaults, out, err);
-	cleanup_free char *common = NULL;
 	if (check_family(husk, into, from, "from", err) < 0 || check_family(husk, from, into, "into", err) < 0)
 		return -1;
-	if (!base && common_ancestor(husk, from, into, &common, err) < 0)
-		return -1;
-	base = base ? base : common;
-	if (base && check_family(husk, from, base, "base", err) < 0)
-		return -1;
+	struct husk_moment common = { 0 };
 	cleanup(merge_free) struct merge merge = { .husk = husk,
 						   .options = options ? options : &defaults,
-						   .from_template = !base,
-						   .base = { .husk = husk, .sandbox = base },
 						   .ours = { .husk = husk, .sandbox = into },
 						   .theirs = { .husk = husk, .sandbox = from },
 						   .merged = calloc(1, sizeof(*merge.merged)) };
-	if (!merge.merged)
-		return husk_fail_memory(err);
-	if (merge_run(&merge, path, err) < 0)
-		return -1;
-	if (out)
+	int result = merge.merged ? open_base(husk, from, into, base, &common, err) : husk_fail_memory(err);
+	merge.base = (struct listing){ .husk = husk, .sandbox = common.sandbox };
+	merge.from_template = !common.sandbox;
+	if (result == 0)
+		result = merge_run(&merge, path, err);
+	husk_moment_close(husk, &common);
+	if (result == 0 && out)
 		*out = steal_pointer(merge.merged);
-	return 0;
+	return result;
 }

@@ -55,6 +55,11 @@ static int fill_change(const struct work_item *item, struct husk_change *change,
 	change->file = (struct husk_file){
 		.path = strdup(item->path), .type = version->type, .size = version->size, .mode = version->mode
 	};
+	if (change->kind == HUSK_CHANGED)
+		change->before = (struct husk_file){ .type = item->base.type,
+						     .size = item->base.size,
+						     .mode = item->base.mode,
+						     .target = item->base.target ? strdup(item->base.target) : NULL };
 	if (version->target)
 		change->file.target = strdup(version->target);
 	return change->file.path && (!version->target || change->file.target) ? 0 : husk_fail_memory(err);

@@ -264,7 +264,7 @@ def words(*line):
 @test
 def test_completion_words():
     assert_in("hibernate", words("hib"))
-    assert_equal(words("snapshot", ""), ["create", "ls", "rm"])
+    assert_equal(words("snapshot", ""), ["create", "ls", "rm", "export", "import", "push", "pull"])
     assert_in("base", words("create", "-t", ""))
     assert_equal(words("serve", "--log", "j"), ["json"])
     assert_equal(words("mcp", "install", "co"), ["codex"])

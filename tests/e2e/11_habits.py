@@ -36,7 +36,6 @@ def test_words_of_other_tools():
 @test
 def test_advice_is_one_line():
     for words, says in {
-        ("restart", "x"): "hibernate",
         ("run", "-p", "8080:80", "true"): "husk port",
         ("create", "--rm"): "husk rm",
         ("create", "-d"): "exec -d",

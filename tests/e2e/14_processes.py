@@ -66,6 +66,32 @@ def test_dropped_output_is_counted():
 
 
 @test
+def test_more_output_is_kept_on_the_disk():
+    """Beyond 1 MiB in a file: whole, then as a ring, through a fork, and with less room on the disk than was asked for."""
+    box = create("--disk", "256M")
+    numbers = ["sh", "-c", "seq 1 1000000; printf END"]  # 6,888,899 bytes
+    wanted = b"".join(b"%d\n" % i for i in range(1, 1000001)) + b"END"
+    pids = {size: husk("exec", "-d", "--keep-output", size, box, "--", *numbers).text.strip() for size in ("16M", "4M")}
+    for pid in map(int, pids.values()):
+        until(lambda: not process(box, pid)["running"], "it ends though nobody reads", seconds=60)
+    assert_equal(husk("attach", box, pids["16M"], timeout=120).out, wanted, "all of it")
+    assert_equal(husk("attach", "--offset", "3000000", box, pids["16M"], timeout=120).out, wanted[3000000:])
+    done = husk("attach", "--json", box, pids["4M"], timeout=120).json()
+    assert_equal(done["stdout"].encode(), wanted[-(4 << 20):], "the newest 4 MiB")
+    assert_equal(done["stdout_dropped"], len(wanted) - (4 << 20))
+    child = husk("fork", box).text.strip()
+    assert_equal(husk("attach", child, pids["16M"], timeout=120).out, wanted, "in a fork")
+    held = f"while [ -e /root/hold ]; do sleep 0.05; done; {numbers[2]}"
+    husk("exec", box, "--", "touch", "/root/hold")
+    late = husk("exec", "-d", "--keep-output", "16M", "-c", held, box).text.strip()
+    husk("exec", box, "--", "sh", "-c", "dd if=/dev/zero of=/root/fill bs=1M 2>/dev/null; rm /root/hold")
+    until(lambda: not process(box, int(late))["running"], "it ends on a full disk too", seconds=60)
+    tail = husk("attach", box, late, timeout=120).out
+    assert len(tail) >= (1 << 20) and wanted.endswith(tail), len(tail)
+    assert_fails("exec", "-d", "--keep-output", "2T", box, "--", "true", code=125, says="keep-output")
+
+
+@test
 def test_reattach_after_the_client_was_killed():
     box = create()
     script = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.05; done"

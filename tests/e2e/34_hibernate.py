@@ -33,6 +33,29 @@ def test_hibernate_and_wake():
 
 
 @test
+def test_a_reboot_keeps_the_files_or_changes_nothing():
+    box = create()
+    start_counter(box)
+    sh(box, "echo kept >/root/kept")
+    done = husk("reboot", box, code=None)
+    if done.code == 0:  # a cloned disk
+        assert_equal(sh(box, "cat /root/kept; pgrep -c python3 || true"), "kept\n0")
+        husk("hibernate", box)
+        husk("restart", box)
+        assert_equal(sh(box, "cat /root/kept; hostname"), f"kept\n{box}")
+        assert_equal(event_kinds(box), ["created"] + ["hibernated", "rebooted"] * 2)
+    else:
+        assert_in("cannot reboot", done.error)
+        assert_ticking(box)
+        husk("hibernate", box)
+        assert_in("cannot reboot", husk("reboot", box, code=done.code).error)
+        assert_equal(inspect(box)["state"], "hibernated")
+        assert_ticking(box)
+    assert_fails("reboot", "nobody", code=3, says="not found")
+    assert_no_leaks()
+
+
+@test
 def test_survives_the_death_of_everything():
     box = create()
     start_counter(box)

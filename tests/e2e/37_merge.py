@@ -4,8 +4,11 @@
 template: text, modes, links, removed files and directories; conflicts are listed and nothing is written unless asked for; the same over
 the API and from elsewhere."""
 
+import re
+import subprocess
+
 from lib.harness import (
-    adopt, assert_equal, assert_fails, assert_in, create, fork, husk, main, sh, test,
+    adopt, assert_equal, assert_fails, assert_in, create, ending, fork, husk, main, sh, start, test,
 )
 from lib.http import server, token
 
@@ -52,6 +55,53 @@ def test_two_branches():
     assert_equal(sh(right, "od -c /root/w/blob | head -1").split()[1:], ["y", "\\0"])
     assert_equal(changes(merge(left, right)), [], "a second time there is nothing to do")
     husk("promote", right)  # the winner, with the work of both
+
+
+@test
+def test_the_base_is_the_moment_of_the_fork():
+    parent, left, right = family()
+    late = fork(parent)[0]
+    sh(parent, "cd /root/w; echo parent >a; rm b; echo p >p")
+    later = fork(parent)[0]
+    sh(left, "cd /root/w; sed -i 's/^2$/two/' text; echo left >>gone; printf 'l\\0' >blob; rm d/f; ln -sfn /nowhere/at/all link")
+    sh(right, "cd /root/w; sed -i 's/^19$/nineteen/' text")
+    # Against the parent as it is now, `a` and `b` would come back as changes of left.
+    wanted = [("changed", "/root/w/blob"), ("removed", "/root/w/d/f"), ("changed", "/root/w/gone"), ("changed", "/root/w/link"), ("changed", "/root/w/text")]
+    for target in (right, late, later, parent):
+        assert_equal(changes(merge(left, target)), wanted)
+    assert_equal(sh(parent, "cd /root/w; cat a p gone; ls b d/f 2>&1 | wc -l; sed -n 2p text; readlink link"), "parent\np\ngone\nleft\n2\ntwo\n/nowhere/at/all")
+    # And the other way: what the parent did since the fork goes into the child.
+    assert_equal(changes(merge(parent, left)), [("changed", "/root/w/a"), ("removed", "/root/w/b"), ("added", "/root/w/p")])
+
+
+def state(box):
+    return sh(box, "cd /root/w; find . -type f | sort | xargs -d '\\n' sha1sum; find . -type l -printf '%p %l\\n'; find . -type d | sort; ls /.husk/merge 2>/dev/null; true")
+
+
+@test
+def test_killed_in_the_middle():
+    _, left, right = family()
+    sh(left, "cd /root/w; for i in $(seq 40); do echo $i >new-$i; done; rm -r d gone; sed -i 's/^2$/two/' text; mkdir -p x/y; echo z >x/y/z; ln -sfn gone link")
+    before, seen = state(right), set()
+    merge(left, (done := fork(right)[0]))
+    after = state(done)
+    delay = 0.002
+    while True:  # later each time, until one comes to its end
+        with ending(start("merge", left, right, "--path", "/root")) as process:
+            try:
+                process.wait(delay)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            ended = process.wait() == 0
+        now = "\n".join(line for line in state(right).splitlines() if not re.fullmatch(r"plan|\d+|old-\d+", line))
+        assert now in (before, after), f"after {delay:.3f} s it is neither the old nor the new state"
+        seen.add(now)
+        if ended or now == after:
+            break
+        delay *= 1.35
+    assert_equal(seen, {before, after})
+    merge(left, right)
+    assert_equal(state(right), after)
 
 
 @test
@@ -118,7 +168,7 @@ def test_a_directory_that_ours_removed():
 def test_refusals():
     parent, left, right = family()
     assert_fails("merge", left, left, code=2, says="cannot be merged into itself")
-    assert_fails("merge", left, parent, code=2, says="name a third one as the common version")
+    assert_fails("merge", left, right, "--base", "nobody", code=3, says="the common version: 'nobody' not found")
     assert_equal(changes(merge(left, parent, "--base", right)), [])
     sh(left, "echo l >/root/w/l; dd if=/dev/zero of=/root/w/big bs=1M count=3 2>/dev/null")
     assert_fails("merge", left, right, "--path", "/root/w", "--limit", "2M", code=1, says="more than 2 MiB; nothing was written")
@@ -126,7 +176,7 @@ def test_refusals():
     sh(left, "rm /root/w/big")
     assert_equal(changes(merge(left, parent, "--base", right)), [("added", "/root/w/l")])
     husk("rm", parent)
-    assert_fails("merge", left, right, code=1, says="name another common version (--base)")
+    assert_equal(changes(merge(left, right)), [("added", "/root/w/l")], "the moment of the fork outlives the parent")
 
 
 @test
@@ -166,6 +216,11 @@ def test_over_a_server():
         answer = api.post(f"/v1/sandboxes/{right}/merge", {"from": left, "dry_run": True}, token=secret).json()
         assert_equal((answer["changes"], answer["conflicts"], answer["written"]), ([], 0, False))
         api.post(f"/v1/sandboxes/{right}/merge", {}, status=400, token=secret)
+        body = {"plans": ["echo 1 >/root/n", "echo 5 >/root/n", "exit 3"], "score": "cat /root/n"}
+        branches = api.post(f"/v1/sandboxes/{left}/explore", body, token=secret).json()["branches"]
+        assert_equal([(each["score"], each["kept"]) for each in branches], [(5, True), (1, False), (None, False)])
+        assert_equal((branches[0]["sandbox"], husk("exec", left, "--", "cat", "/root/n", env=env).text), (left, "5\n"))
+        assert_in("score is missing", api.post(f"/v1/sandboxes/{left}/explore", {"plans": ["true"]}, status=400, token=secret).text)
         api.post(f"/v1/sandboxes/{right}/merge", {"from": left, "conflicts": "sometimes"}, status=400, token=secret)
 
 

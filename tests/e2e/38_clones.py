@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Disks that are cloned: with a current runsc, what a machine has written is no part of its image. On an ordinary filesystem
-Husk makes itself a btrfs in a file of the instance; on a btrfs with quotas it uses that."""
+Husk makes itself a btrfs in a file of the instance; on a btrfs with quotas it uses that. Volumes are in the same place, and
+are mounted as directories: shares."""
 
 # timeout: 1200
 import threading
@@ -141,6 +142,28 @@ def test_what_was_written_goes_along():
     assert small < 64 << 20, f"free blocks went back to the host: {small}"
 
 
+@test
+def test_the_disk_outlives_a_runsc():
+    """A sleeper whose runsc is gone says what helps: a reboot with its files, whatever its guest did to them."""
+    call = instance()
+    box = call("create").text.strip()
+    write_tree(call, box)
+    before = look(call, box)
+    # What the agent needs while it boots is in the guest's hands.
+    call("exec", box, "--", "sh", "-c", "rm -rf /.husk/* 2>/dev/null; mv /etc/passwd /etc/p; ln -s / /root/all; mkdir -p /mnt/x; rmdir /srv; ln -s /nowhere /srv; rm -rf /tmp; ln -s /etc /tmp")
+    call("hibernate", box)
+    call("pool", "drain", code=None)
+    other = {**call.env, "HUSK_RUNSC": shutil.which("runsc"), "HUSK_POOL": "0"}
+    refused = husk("wake", box, env=other, code=None, timeout=120)
+    assert refused.code != 0 and "husk reboot" in refused.error, refused
+    refused = husk("reboot", box, env=other, code=None, timeout=120)
+    assert refused.code != 0 and "a current one can" in refused.error, refused
+    assert_equal(call("inspect", "--json", box).json()["state"], "hibernated")
+    call("reboot", box)
+    assert_equal(look(call, box), before, "its files")
+    call("rm", box)
+
+
 WRITER = """
 import os, random, sqlite3, sys
 try:
@@ -228,6 +251,147 @@ def test_files_of_the_guest_are_nobodys_on_the_host():
         for directory in (upper.parents[1], disks):
             assert_equal(directory.stat().st_mode & 0o077, 0, f"{directory} is closed")
     assert call.home not in pathlib.Path("/proc/self/mountinfo").read_text(), "nothing is mounted on the host"
+
+
+MAPPER = """
+import mmap, os, sqlite3, subprocess, time
+db = sqlite3.connect("/data/db", isolation_level=None)
+assert db.execute("pragma journal_mode=wal").fetchone() == ("wal",)
+db.execute("create table t (n)")
+held, doomed = open("/data/held", "w+b"), open("/data/deep/er/doomed", "w+b")
+held.truncate(4096); doomed.write(b"text"); doomed.flush()
+view = mmap.mmap(held.fileno(), 4096)
+n = 0
+while True:
+    n += 1
+    try:
+        db.execute("insert into t values (?)", (n,))
+        view[:10] = b"%010d" % n
+        doomed.seek(0)
+        said = f"{n} {len(doomed.read())}"
+    except Exception as error:
+        said = f"failed: {error!r}"
+    with open("/tmp/said.new", "w") as out: out.write(said)
+    os.rename("/tmp/said.new", "/tmp/said")
+    time.sleep(0.02)
+"""
+
+
+def said(call, box):
+    """What the mapper has done, and how long the file is that somebody removes."""
+    text = call("exec", box, "--", "sh", "-c", "cat /tmp/said 2>/dev/null || echo 0 0").text
+    assert "failed" not in text, text
+    return [int(word) for word in text.split()]
+
+
+def assert_maps(call, box):
+    before = said(call, box)[0]
+    until(lambda: said(call, box)[0] > before + 2, f"the mapper in {box} goes on")
+
+
+@test
+def test_volumes_can_be_mapped():
+    """Programs, git, a database with a log, and a mapped file in a volume; forked, put to sleep and saved meanwhile."""
+    call = instance()
+    made = call("volume", "create", "work", "--size", "200M", "--json").json()["id"]
+    assert os.path.exists(f"{call.home}/volumes/{made}/disk.name"), "it is a share"
+    box, other = call("create", "--volume", "work:/data").text.strip(), call("create", "--volume", "work:/mnt/w").text.strip()
+    call("exec", box, "--", "sh", "-ec", """cp /bin/echo /data/echo; /data/echo runs; mkdir -p /data/deep/er /data/repo
+        cd /data/repo; git init -q; git config user.email a@b.c; git config user.name a; echo 1 >f; git add f; git commit -qm one; git status""")
+    call("exec", "-d", "--cwd", "/data/deep", box, "--", "python3", "-c", MAPPER)
+    until(lambda: said(call, box)[0] > 3, "the mapper starts")
+    assert_equal(call("exec", other, "--", "git", "-C", "/mnt/w/repo", "-c", "safe.directory=*", "log", "--format=%s").text, "one\n")
+    seen = int(call("exec", other, "--", "head", "-c", "10", "/mnt/w/held").text)
+    until(lambda: int(call("exec", other, "--", "head", "-c", "10", "/mnt/w/held").text) > seen, "a map is seen by others")
+    snapshot = call("snapshot", "create", "--json", box).json()["id"]
+    assert_maps(call, box)
+    # Somebody removes what is open, while its holder sleeps: the holder goes on, with an empty file that has no name.
+    call("hibernate", box)
+    call("exec", other, "--", "rm", "-r", "/mnt/w/deep")
+    assert_maps(call, box)
+    assert_equal(said(call, box)[1], 0)
+    assert "deep" not in call("exec", other, "--", "ls", "/mnt/w").text.split()
+    child = call("create", "--from", snapshot).text.strip()
+    assert_equal(call("exec", child, "--", "/data/echo", "child").text, "child\n")
+    call("rm", box, other, child)
+    call("snapshot", "rm", snapshot)
+    call("volume", "rm", "work")
+    assert not os.path.exists(f"{call.home}/volumes/{made}")
+
+
+@test
+def test_a_replaced_file_is_named():
+    """gVisor cannot save a file that is open here and was replaced by another sandbox: the error says so, and all goes on."""
+    call = instance()
+    call("volume", "create", "swap")
+    box, other = (call("create", "--volume", "swap:/data").text.strip() for _ in range(2))
+    call("exec", box, "--", "sh", "-c", "echo one >/data/f")
+    call("exec", "-d", box, "--", "sh", "-c", "exec 3</data/f; while sleep 0.1; do cat /data/f >/tmp/now; done")
+    until(lambda: call("exec", box, "--", "cat", "/tmp/now", code=None).text == "one\n", "it is open")
+    call("exec", other, "--", "sh", "-c", "echo two >/data/g; mv /data/g /data/f")
+    until(lambda: call("exec", box, "--", "cat", "/tmp/now").text == "two\n", "the change is seen")
+    failed = call("fork", box, code=None)
+    assert failed.code != 0 and "'f'" in failed.error and "replaced" in failed.error and "close it" in failed.error, failed
+    assert_equal(call("exec", box, "--", "echo", "well").text, "well\n")
+    call("exec", box, "--", "pkill", "-f", "/tmp/now")
+    children = []
+    until(lambda: (done := call("fork", box, code=None)).code == 0 and not children.append(done.text.strip()), "it is closed")
+    call("rm", *children, box, other)
+    call("volume", "rm", "swap")
+
+
+@test
+def test_a_share_is_one_directory():
+    """What the mount of a volume gives the guest: files of the volume, no devices, no set-uid, and read-only if it is so."""
+    call = instance()
+    made = call("volume", "create", "cage", "--size", "20M", "--json").json()["id"]
+    call("volume", "write", "cage", "/book", stdin=b"text")
+    box = call("create", "--volume", "cage:/data").text.strip()
+    reader = call("create", "--volume", "cage:/data:ro").text.strip()
+    call("exec", box, "--", "sh", "-c", """cd /data; cp /bin/true suid; chmod 4755 suid; chown 1234:5678 book; ln -s /etc/shadow out; ln -s ../../.. up
+        ! mknod null c 1 3 2>/dev/null; ! ln /etc/hostname stolen 2>/dev/null; ! ls /data/.. | grep -q catalog""")
+    for command in ("echo x >/data/book", "touch /data/new", "rm /data/book", "mount -o remount,rw /data; echo x >/data/book",
+                    "echo x >/.husk/volumes/0/book", "touch /.husk/volumes/1/x"):
+        refused = call("exec", reader, "--", "sh", "-c", command, code=None)
+        assert refused.code != 0 and ("Read-only" in refused.error or "denied" in refused.error), (command, refused)
+    assert_equal(call("volume", "read", "cage", "/book").out, b"text")
+    for path in ("/out", "/up/etc/passwd"):
+        assert call("volume", "read", "cage", path, code=None).code != 0
+    name = pathlib.Path(f"{call.home}/volumes/{made}/disk.name").read_text()
+    with call.inside() as disks:
+        found = (disks / "volumes" / name / "book").stat()
+        assert_equal((found.st_uid, found.st_gid), (0x0FFF0000 + 1234, 0x0FFF0000 + 5678))
+    assert_equal({entry["path"]: entry["uid"] for entry in call("volume", "files", "cage", "--json").json()}["/book"], 1234)
+    # On the host the mount is in the machines' own namespaces only, and is nosuid and nodev.
+    assert "shares" not in pathlib.Path("/proc/self/mountinfo").read_text()
+    shown = []
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if b"runsc-gofer" in (entry / "cmdline").read_bytes():
+                shown += [line.split() for line in (entry / "mountinfo").read_text().splitlines() if name in line]
+    options = sorted(line[5] for line in shown)
+    assert len(options) >= 2 and all("nosuid" in one and "nodev" in one for one in options), shown
+    assert sorted({one.split(",")[0] for one in options}) == ["ro", "rw"], shown
+    # Its size holds, from a guest and from outside.
+    full = call("exec", box, "--", "dd", "if=/dev/zero", "of=/data/big", "bs=64K", "count=1000", code=1)
+    assert_in("Disk quota exceeded", full.error)
+    assert_in("full", call("volume", "write", "cage", "/more", stdin=b"x" * 4_000_000, code=None).error)
+    used = call("volume", "inspect", "cage").json()
+    assert 18 << 20 < used["used_bytes"] <= used["limit_bytes"] == 20 << 20, used
+    call("exec", box, "--", "sh", "-c", "rm /data/big && echo fits >/data/x")
+    # A volume of the older kind, and one engine that has no shares, go on beside it.
+    served = Instance(call.home)
+    served.env = {**call.env, "HUSK_DISK": "memory", "HUSK_POOL": "0"}
+    old = served("create", "--volume", "cage:/data", timeout=300).text.strip()
+    assert_equal(served("exec", old, "--", "sh", "-c", "cat /data/book /data/x; echo served >/data/y; stat -c %u:%g /data/book").text,
+                 "textfits\n1234:5678\n")
+    assert_equal(call("exec", reader, "--", "cat", "/data/y").text, "served\n")
+    call("rm", box, reader, old)
+    call("volume", "rm", "cage")
+    call("gc")
+    call("create")
+    with call.inside() as disks:
+        assert not (disks / "volumes" / name).exists(), "its files are gone"
 
 
 @test

@@ -183,6 +183,45 @@ def test_whoever_streams_is_told():
     assert_equal(sh(box, "echo goes on"), "goes on")
 
 
+# ---- one before each call ----
+
+
+@test
+def test_a_checkpoint_before_each_call():
+    box = create("--checkpoints", "each-call")
+    assert_equal(inspect(box)["checkpoints"], "each-call")
+    sh(box, "echo one >/root/note")
+    sh(box, "echo two >/root/note")
+    listed = history(box)
+    assert_equal([(one["number"], one["automatic"], one["ran"]) for one in listed],
+                 [(1, True, "sh -c echo one >/root/note"), (2, True, "sh -c echo two >/root/note")])
+    assert_equal(event_kinds(box), ["created"])
+    assert_in("echo two", husk("history", box).text)
+    assert_equal(rewind(box)["checkpoint"], 2)  # undoes the last call
+    assert_equal(note(box), "one")
+    assert_equal(history(box)[-1]["parent"], 2)
+    # Code goes through it too, in a new context and in one that runs.
+    before = len(history(box))
+    for number in (1, 2):
+        husk("code", "-l", "bash", box, f"echo {number}")
+        assert_equal(len(history(box)), before + number)
+    assert_equal(history(box)[-2]["ran"].split(":")[0], "code")
+    # Named ones stay, the oldest of the others go; who wants one of those is told.
+    husk("checkpoint", box, "kept")
+    for _ in range(32 - before - 2 + 3):
+        husk("exec", box, "--", "true")
+    left = history(box)
+    assert_equal(len([one for one in left if one["automatic"]]), 32)
+    assert "kept" in [one["label"] for one in left]
+    assert_fails("rewind", box, "1", code=3, says=["was thinned out", f"the nearest one is {left[0]['number']}"])
+    assert_fails("rewind", box, "4000", code=3, says="no checkpoint '4000'")
+    [child] = fork(box)
+    assert_equal(inspect(child)["checkpoints"], "each-call")
+    assert_fails("create", "--checkpoints", "often", code=2, says="each-call")
+    husk("rm", box, child)
+    assert_no_leaks()
+
+
 # ---- what it cannot take back ----
 
 
@@ -197,12 +236,30 @@ def test_what_was_sent_is_told():
     [left] = [one for one in done["traffic"] if one["host"] == "api.test"]
     assert_equal((left["port"], left["connections"]), (80, 2))
     assert left["sent"] > 0, left
+    assert_equal([(one["method"], one["url"], one["count"]) for one in done["requests"]],
+                 [("POST", "http://api.test/a", 1), ("POST", "http://api.test/b", 1)])
+    assert_equal(done["not_undone"][:2], ["POST http://api.test/a was sent", "POST http://api.test/b was sent"])
     assert not [one for one in done["traffic"] if one["host"] == "allowed.test"], "that was before"
     assert any("2 connections to api.test:80" in line for line in done["not_undone"]), done
     sh(box, f"{CURL} http://allowed.test/after")
     told = husk("rewind", box)
     assert_in("not undone: 2 connections to api.test:80", told.error)  # still true
     assert_in("not undone: 1 connection to allowed.test:80", told.error)
+    assert_in("not undone: POST http://api.test/b was sent", told.error)
+    # After a sleep and another checkpoint, only what came later; over a server too.
+    husk("hibernate", box)
+    husk("wake", box)
+    checkpoint(box)
+    sh(box, f"for i in 1 2 3; do {CURL} -X PUT -d body http://api.test/c; done; {CURL} http://api.test/read")
+    husk("exec", "-d", box, "--", "python3", "-m", "http.server", "8000")
+    with server() as huskd:
+        until(lambda: huskd.get(f"/v1/sandboxes/{box}/ports/8000/", status=None).status == 200, "a visitor is served")
+        done = huskd.post(f"/v1/sandboxes/{box}/rewind", {}).json()
+    assert_equal([(one["method"], one["url"], one["count"]) for one in done["requests"]],
+                 [("PUT", "http://api.test/c", 3), ("GET", "http://api.test/read", 1)])
+    assert_equal([one["port"] for one in done["visits"]], [8000])
+    assert "PUT http://api.test/c was sent 3 times" in done["not_undone"], done
+    assert any("from outside to port 8000" in line for line in done["not_undone"]), done
 
 
 @test
@@ -583,6 +640,15 @@ def test_an_agent_rewinds_itself():
         kept = tool("promote_sandbox", sandbox=child)["structuredContent"]
         assert_equal((kept["sandbox"], kept["ended"]), (made, [child]))
         assert_equal(tool("run_command", command="cat /root/note")["structuredContent"]["stdout"], "better\n")
+        # With a checkpoint before each call, it needs no foresight: it looks for the last good state.
+        careful = tool("create_sandbox", checkpoints="each-call")["structuredContent"]["sandbox"]
+        adopt(careful)
+        for command in ("echo precious >/root/note", "rm -rf --no-preserve-root /", "cat /root/note"):
+            tool("run_command", sandbox=careful, command=command)
+        listed = tool("sandbox_history", sandbox=careful)["structuredContent"]["checkpoints"]
+        [wrong] = [one["number"] for one in listed if "rm -rf" in one["ran"]]
+        assert not tool("rewind_sandbox", sandbox=careful, checkpoint=str(wrong)).get("isError")
+        assert_equal(tool("run_command", sandbox=careful, command="cat /root/note")["structuredContent"]["stdout"], "precious\n")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,29 @@ def test_memory_hog():
 
 
 @test
+def test_resize():
+    box = create("--memory", "192M", "--cpus", "1")
+    shown = "nproc; sed -n 's/MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"
+    big = "b = b'x' * (300 << 20); print(len(b))"
+    husk("exec", box, "--", "python3", "-c", big, code=137, timeout=120)
+    husk("resize", box, "--memory", "512M", "--cpus", "2")
+    assert_equal(sh(box, shown).split(), [str(min(2, os.cpu_count())), str(512 << 10)])
+    assert_equal(sh(box, f'python3 -c "{big}"', timeout=120), str(300 << 20), "what did not fit before")
+    found = husk("inspect", box, "--json").json()
+    assert_equal((found["memory_bytes"], found["cpus"]), (512 << 20, 2))
+    husk("resize", box, "--memory", "192M")
+    husk("exec", box, "--", "python3", "-c", big, code=137, timeout=120)
+    husk("hibernate", box)
+    husk("resize", box, "--memory", "1G", "--cpus", "1")
+    assert_equal(sh(box, shown).split(), ["1", str(1 << 20)])
+    husk("pause", box)
+    assert_in("resume it first", husk("resize", box, "--cpus", "2", code=None).error)
+    husk("resume", box)
+    assert_in("needs a limit", husk("resize", box, code=2).error)
+    husk("resize", box, "--memory", "1M", code=2)
+
+
+@test
 def test_memory_hog_of_a_helper():
     # As python3 of code-interpreter: a helper runs it in a session of its own, and the one that asked ends as it does.
     box = create("--memory", "192M")

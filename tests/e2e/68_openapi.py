@@ -101,18 +101,32 @@ def lifecycle(call, box):
     made = call("createSnapshot", {"name": "conform"}, 201, id=box).json()
     call("listSnapshots")
     call("getSnapshot", id=made["id"])
+    call("rebootSandbox", status=404, id="no-such-sandbox")
+    machine = call("exportSnapshot", id=made["id"]).body
     call("removeSnapshot", status=204, id=made["id"])
+    tar = {"Content-Type": "application/x-tar"}
+    copy = call("importSnapshot", machine, 201, query="?name=conform-copy", headers=tar).json()
+    call("removeSnapshot", status=204, id=copy["id"])
+    call("importSnapshot", b"not a machine", 400, headers=tar)
     call("createCheckpoint", {"label": "conform"}, 201, id=box)
     call("listCheckpoints", id=box)
     call("rewindSandbox", {"checkpoint": "conform"}, id=box)
     call("removeCheckpoint", status=204, id=box, point="conform")
     call("rewindSandbox", status=404, id=box)
     call("diffSandbox", id=box)
+    call("diffSystem", id=box)
+    call("exploreSandbox", {"plans": ["true", "false"], "score": "echo 1", "promote": False}, id=box)
+    call("exploreSandbox", {"plans": [], "score": "echo 1"}, status=400, id=box)
     child = call("forkSandbox", {"count": 1}, 201, id=box).json()["sandboxes"][0]["id"]
     call("mergeSandbox", {"from": child, "base": child, "dry_run": True}, id=box)
     call("mergeSandbox", {"from": child, "conflicts": "never"}, status=400, id=box)
     call("promoteSandbox", {"keep": True}, id=child)
     call("promoteSandbox", status=400, id=box)
+    call("listEffects", id=box)
+    call("getEffect", status=404, id=box, number="1")
+    call("sendEffects", {"effects": []}, id=box)
+    call("sendEffects", {"effects": [7]}, status=404, id=box)
+    call("dropEffects", id=box)
     call("diffSandbox", id=box, query=f"?against={box}&path=/root")
     call("diffSandbox", id=box, query="?against=nobody", status=404)
     call("tree", query="?all=true")
@@ -176,7 +190,7 @@ def streams(call, box):
 
 def desktop(call, box):
     """This machine has none; 78_desktop.py compares answers of one that has."""
-    for operation in ("getDesktop", "getScreenshot", "getClipboard", "listWindows"):
+    for operation in ("getDesktop", "getScreenshot", "getClipboard", "listWindows", "readTree"):
         call(operation, status=503, id=box)
     call("actOnDesktop", {"actions": [{"action": "left_click"}], "screenshot": True}, 503, id=box)
     call("actOnDesktop", {"action": []}, 400, id=box)
@@ -268,6 +282,8 @@ def instance(call):
     call("listTemplates")
     call("buildTemplate", {"name": "base", "bundled": "base"})
     call("removeTemplate", status=404, name="no-such-template")
+    call("exportTemplate", status=404, name="no-such-template")
+    call("importTemplate", b"not a machine", 400, headers={"Content-Type": "application/x-tar"})
 
 
 @test

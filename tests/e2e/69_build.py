@@ -288,6 +288,10 @@ def test_bases():
         assert_equal(husk("run", "-t", "bases").text, "version one\n")
         assert_equal(husk("run", "-t", "bases", "--shell", "cat where /trigger; echo $FROM_BASE").text, "/etc\n1\n1\n")
         build(place / "context", f"FROM small\nCOPY --from={name} /etc/who /who\n", "bases")
+        husk("template", "build", "of-a-file", "--dockerfile", str(place / "context/Dockerfile"), timeout=120)
+        assert_equal(husk("run", "-t", "of-a-file", "--shell", "cat /who").text, "version one\n")
+        forget("of-a-file")
+        assert_fails("template", "build", "x", "--dockerfile", str(place / "none/Dockerfile"), code=None, says=["none/Dockerfile"])
         assert_equal(husk("run", "-t", "bases", "--shell", "cat /who").text, "version one\n")
         # An image made here goes to a registry and comes back.
         husk("image", "export", "bases", str(place / "out"))

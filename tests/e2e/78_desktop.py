@@ -152,10 +152,32 @@ def the_screen_is_there_with_the_first_call():
     assert_equal((small.width, small.height, small.at(20, 25)), (40, 50, DESKTOP))
     # Pages of the browser reach every open port, and other users every open directory.
     assert_equal(sh(box, "stat -c %a /run/husk/desktop; netstat -tln | grep -c LISTEN || true"), "700\n0")
+    a_terminal_runs_commands(box)
+    a_display_that_died_is_started_again(box)
+
+
+def half_a_form_goes_on(box, origin):
+    """In forks, and after a hibernation."""
+    desktop(box, "open", "http://127.0.0.1:8000/", timeout=120)
+    until(lambda: shot(box).at(*at(origin, 30, 30)) == RED, "a new page")
+    act(box, {"action": "left_click", "coordinate": at(origin, 580, 20)})
+    until(lambda: shot(box).at(*at(origin, 300, 35)) == YELLOW, "the focus")
+    act(box, {"action": "type", "text": "half"})
+    copies = [adopt(each) for each in husk("fork", box, "--count", "2", timeout=180).text.split()]
+    for number, each in enumerate([*copies, box]):
+        act(each, {"action": "type", "text": f" and {number}"})
+    husk("hibernate", box, timeout=120)
+    act(box, {"action": "type", "text": ", woken"})
+    for each in [*copies, box]:
+        act(each, {"action": "left_click", "coordinate": at(origin, 200, 220)})
+    assert_equal([answer(each)["first"] for each in [*copies, box]], ["half and 0", "half and 1", "half and 2, woken"])
+    # The lock of the browser's profile names the machine: in a copy, another tab opens all the same.
+    desktop(copies[0], "open", "http://127.0.0.1:8000/", timeout=120)
+    until(lambda: shows(copies[0], "form"), "the tab", 60)
 
 
 @test
-def a_form_is_filled_in():
+def a_form_is_filled_in_and_goes_on_in_copies():
     box, origin = browsing()
     text = "Grüße, 日本語 Ж 😀 ~@#{}|"
     act(
@@ -199,30 +221,10 @@ def a_form_is_filled_in():
     until(lambda: shows(box, "form"), "the first page")
     desktop(box, "scroll", "down", str(origin[0] + 700), str(origin[1] + 300), "--count", "40")
     until(lambda: shot(box).at(*at(origin, 300, 300)) == BLUE, "the end of the page")
+    half_a_form_goes_on(box, origin)
 
 
-@test
-def half_a_form_goes_on_in_forks_and_after_hibernation():
-    box, origin = browsing()
-    act(box, {"action": "left_click", "coordinate": at(origin, 580, 20)})
-    until(lambda: shot(box).at(*at(origin, 300, 35)) == YELLOW, "the focus")
-    act(box, {"action": "type", "text": "half"})
-    copies = [adopt(each) for each in husk("fork", box, "--count", "2", timeout=180).text.split()]
-    for number, each in enumerate([*copies, box]):
-        act(each, {"action": "type", "text": f" and {number}"})
-    husk("hibernate", box, timeout=120)
-    act(box, {"action": "type", "text": ", woken"})
-    for each in [*copies, box]:
-        act(each, {"action": "left_click", "coordinate": at(origin, 200, 220)})
-    assert_equal([answer(each)["first"] for each in [*copies, box]], ["half and 0", "half and 1", "half and 2, woken"])
-    # The lock of the browser's profile names the machine: in a copy, another tab opens all the same.
-    desktop(copies[0], "open", "http://127.0.0.1:8000/", timeout=120)
-    until(lambda: shows(copies[0], "form"), "the tab", 60)
-
-
-@test
-def a_terminal_runs_commands():
-    box = machine()
+def a_terminal_runs_commands(box):
     sh(box, "gtk-launch xfce4-terminal >/dev/null 2>&1")
     until(lambda: any(each["program"] == "Xfce4-terminal" and each["active"] for each in windows(box)), "the terminal", 60)
     # What comes before the shell listens is kept by the terminal.
@@ -265,9 +267,7 @@ def what_is_not_possible_is_said():
     assert_in("use -t desktop", desktop(plain, "screenshot", code=None).error)
 
 
-@test
-def a_display_that_died_is_started_again():
-    box = machine()
+def a_display_that_died_is_started_again(box):
     act(box, {"action": "mouse_move", "coordinate": [11, 12]})
     sh(box, "pkill -x Xtigervnc")
     assert_in("started again", desktop(box, "click", "5", "5", code=None).error)

@@ -40,9 +40,9 @@ def play(*words):
     return json.loads(done.stdout)
 
 
-def colours(path):
+def colours(data):
     """The colours of a picture, the most frequent first."""
-    width, height, size, rows = pixels(path.read_bytes())
+    width, height, size, rows = pixels(data)
     count = {}
     for y in range(0, height, 7):
         for x in range(0, width, 7):
@@ -51,10 +51,13 @@ def colours(path):
     return sorted(count, key=count.get, reverse=True)
 
 
-def assert_green(path):
+def is_green(data):
     """The picture shows FORM. JPEG inside VNC changes colours a little."""
-    found = colours(path)[:5]
-    assert any(red < 12 and abs(green - 0xC0) < 12 and abs(blue - 0x40) < 12 for red, green, blue in found), found
+    return any(red < 12 and abs(green - 0xC0) < 12 and abs(blue - 0x40) < 12 for red, green, blue in colours(data)[:5])
+
+
+def assert_green(path):
+    assert is_green(path.read_bytes()), colours(path.read_bytes())[:5]
 
 
 class Viewer:
@@ -183,25 +186,22 @@ def input_needs_control():
         expired = link(huskd, box, expires_seconds=1)
         time.sleep(1.2)
         huskd.get(beside(expired, "view"), 401, token="")
+        what_is_not_vnc_ends(huskd, box, look)
 
 
-@test
-def what_is_not_vnc_ends():
-    with server() as huskd:
-        box = desktop(huskd)
-        look = link(huskd, box)
-        for wrong in (b"GET / HTTP/1.1\r\n\r\n", HELLO + b"\x02", HELLO + b"\x01\x01\x09", HELLO + b"\x01\x01\x02\x00\xff\xff", "text") * 2:
-            connection = socket.socket(socket.AF_INET)
-            connection.connect(("127.0.0.1", huskd.port))
-            viewer = WebSocket(connection, beside(look, "vnc"), host="localhost")
-            viewer.send(wrong)
-            while viewer.receive() is not None:
-                pass
-            assert_equal(viewer.close_status, 1008)
-            connection.close()
-        plain = huskd.create()["id"]
-        assert "no desktop" in refused(huskd, beside(link(huskd, plain), "vnc"), 409)
-        Viewer(huskd, beside(look, "vnc")).see()
+def what_is_not_vnc_ends(huskd, box, look):
+    for wrong in (b"GET / HTTP/1.1\r\n\r\n", HELLO + b"\x02", HELLO + b"\x01\x01\x09", HELLO + b"\x01\x01\x02\x00\xff\xff", "text") * 2:
+        connection = socket.socket(socket.AF_INET)
+        connection.connect(("127.0.0.1", huskd.port))
+        viewer = WebSocket(connection, beside(look, "vnc"), host="localhost")
+        viewer.send(wrong)
+        while viewer.receive() is not None:
+            pass
+        assert_equal(viewer.close_status, 1008)
+        connection.close()
+    plain = huskd.create()["id"]
+    assert "no desktop" in refused(huskd, beside(link(huskd, plain), "vnc"), 409)
+    Viewer(huskd, beside(look, "vnc")).see()
 
 
 @test
@@ -327,7 +327,8 @@ def recordings_are_made_on_the_host():
         huskd.delete(f"{base}/{made['id']}", 409)
         form(huskd, box)
         huskd.post(f"/v1/sandboxes/{box}/desktop/actions", {"actions": [{"action": "mouse_move", "coordinate": [9, 9]}]})
-        time.sleep(3)
+        until(lambda: is_green(huskd.get(f"/v1/sandboxes/{box}/desktop/screenshot").body), "the form on the screen", 60)
+        time.sleep(1)  # ten pictures
         done = huskd.post(f"{base}/{made['id']}/stop").json()
         assert_equal((done["state"], done["reason"]), ("complete", "stopped"))
         screen = huskd.get(f"{base}/{made['id']}/screen").body
@@ -343,6 +344,11 @@ def recordings_are_made_on_the_host():
         small = huskd.post(base, {"max_bytes": "70K"}, 201).json()
         short = husk("desktop", box, "record", "1", "--json").json()
         assert_equal((short["state"], short["reason"]), ("complete", "time"))
+        # The same over a server, which records.
+        there = ("--host", f"unix:{huskd.socket_path}", "desktop", box)
+        short = husk(*there, "record", "1", "--json").json()
+        assert_equal((short["state"], short["reason"]), ("complete", "time"))
+        assert_in(short["id"], husk(*there, "recordings").text)
         until(lambda: huskd.get(f"{base}/{small['id']}").json()["reason"] == "size", "the limit in bytes", 30)
         assert huskd.get(f"{base}/{small['id']}").json()["bytes"] <= 70 * 1024
 

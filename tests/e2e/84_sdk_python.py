@@ -237,6 +237,8 @@ def test_connect_list_extend_metadata():
     assert_equal(Sandbox.list(metadata={"batch": "nowhere"}), [])
     before = first.expires_at
     assert first.extend(3600) > before and first.expires_at > before
+    first.resize(memory="512M", cpus=1)
+    assert first.exec("nproc").stdout == "1\n"
     first.extend(persistent=True)
     assert first.persistent and first.expires_at is None
     first.set_metadata({"batch": "b"})
@@ -352,6 +354,16 @@ def test_fork_and_snapshot():
     assert_in(snapshot.id, [each.id for each in sdk.Snapshot.list()])
     assert_equal(sdk.Snapshot.get("sdk-snapshot").id, snapshot.id)
     again.kill()
+    with scratch() as place:
+        snapshot.export(place / "machine.tar")
+        copy = sdk.Snapshot.import_file(place / "machine.tar", name="sdk-copy")
+        adopt_snapshot(copy.id)
+        carried = create(snapshot=copy)
+        assert_equal(carried.filesystem.read_text("/root/state"), "common")
+        carried.kill()
+        raises(sdk.ConflictError, sdk.Snapshot.import_file, place / "machine.tar", name="sdk-copy")
+        assert_equal([each.name for each in place.iterdir()], ["machine.tar"])
+        copy.remove()
     snapshot.remove()
     raises(sdk.NotFoundError, sdk.Snapshot.get, snapshot.id)
 
@@ -392,7 +404,15 @@ def test_diff():
     assert_equal((done.sandbox, done.ended), (box.id, [child.id]))
     assert_equal(box.filesystem.read_text("/root/a"), "two")
     raises(sdk.InvalidError, box.promote)
+    assert_equal((done.effects, box.effects(), box.send_effects(), box.drop_effects()), ([], [], [], []))
+    raises(sdk.NotFoundError, lambda: box.send_effects(1))
+    held = box.set_egress(hold=["api.example.com"])
+    assert_equal((held.mode, held.hold), ("allow", ["api.example.com"]))
     box.kill()
+    careful = create(checkpoints="each-call")
+    careful.exec("echo once")
+    assert_equal([(each.automatic, each.ran) for each in careful.history()], [(True, "echo once")])
+    careful.kill()
 
 
 @test
@@ -404,7 +424,7 @@ def test_merge_and_explore():
     done = right.merge(left, path="/root")
     assert_equal((done.written, [each["path"] for each in done.changes]), (True, ["/root/left"]))
     assert_equal(right.filesystem.read_text("/root/left"), "l")
-    raises(sdk.InvalidError, lambda: box.merge(left))
+    raises(sdk.InvalidError, lambda: box.merge(box))
     left.kill(), right.kill()
 
     branches = box.explore(["echo 2 >/root/best", "exit 1", "echo 30 >/root/best"], "cat /root/best")

@@ -190,7 +190,9 @@ def test_best_of_n():
         "parse the fraction: fail",
         "relax the test: fail",
         "parse and validate: PASS",
+        "changed /workspace/shop/price.js",
         "kept: parse and validate",
+        "notes: 3",
         " 1 file changed, 5 insertions(+), 1 deletion(-)",
     )
 

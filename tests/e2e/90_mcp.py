@@ -291,6 +291,14 @@ def a_sandbox_that_was_given_is_used_and_left_alone():
         refused = client.tool("kill_sandbox", sandbox=box)
         assert refused["isError"] and "operator" in refused["content"][0]["text"], refused
         copy = client.tool("fork_sandbox")["structuredContent"]["forks"][0]
+        # An agent branches itself: it goes on as the best of three, and sees what that changed since a checkpoint.
+        client.tool("checkpoint_sandbox")
+        tried = client.tool("explore_sandbox", plans=["echo 3 >/root/n", "echo 8 >/root/n", "exit 1"], score="cat /root/n")
+        assert [each["score"] for each in tried["structuredContent"]["branches"]] == [8, 3, None], tried
+        assert client.tool("run_command", command="cat /root/n")["structuredContent"]["stdout"] == "8\n"
+        seen = client.tool("diff_sandbox", against=f"{box}@1", path="/root")["structuredContent"]["changes"]
+        assert [(each["change"], each["path"]) for each in seen] == [("added", "/root/n")], seen
+        assert client.tool("diff_sandbox", against="sn-others")["isError"]
         kept = client.tool("create_sandbox", keep=True, ttl_seconds=120)["structuredContent"]["sandbox"]
         adopt(kept)
         assert client.end() == 0

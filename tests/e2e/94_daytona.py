@@ -4,6 +4,7 @@ a line per method and version. When all have run, the tables in docs/compat.md a
 (HUSK_COMPAT_WRITE=1), or compared with it: the document never says what the tests did not see."""
 # timeout: 2700
 
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -30,25 +31,46 @@ def key(name, *options):
     return husk("token", "create", name, *options, "--json").json()["token"]
 
 
-def run_client(huskd, command, cwd, env=None, timeout=600):
-    given = {"DAYTONA_API_URL": f"http://127.0.0.1:{huskd.port}/daytona", "DAYTONA_API_KEY": key("compat-daytona")}
+def run_client(huskd, name, command, cwd, env=None, timeout=600):
+    given = {"DAYTONA_API_URL": f"http://127.0.0.1:{huskd.port}/daytona", "DAYTONA_API_KEY": key(name)}
     try:
         return subprocess.run(command, cwd=cwd, env=environment({**given, **(env or {})}), capture_output=True, text=True, timeout=timeout, check=False)
     finally:
-        husk("token", "rm", "compat-daytona", code=None)
+        husk("token", "rm", name, code=None)
 
 
-def run_suite(column, command, cwd, env):
+def run_suite(huskd, column, command, cwd, env):
     results = os.path.join(HOME, f"compat-daytona-{column}.json")
-    with server() as huskd:
-        done = run_client(huskd, command, cwd, {**env, "HUSK_COMPAT_RESULTS": results})
-        print(done.stdout, end="")
-        log = huskd.log()
+    done = run_client(huskd, f"compat-daytona-{column}", command, cwd, {**env, "HUSK_COMPAT_RESULTS": results})
+    print(done.stdout, end="")
     assert os.path.exists(results), f"it did not get to its end: {done.stderr[-2000:]} {done.stdout[-500:]}"
     with open(results, encoding="utf-8") as file:
         _results.setdefault(column, []).extend(json.load(file))
     os.unlink(results)
     assert_equal(done.returncode, 0)
+
+
+def python_suites(needs=None):
+    """The blocking client and the one for asyncio."""
+    env = {"HUSK_COMPAT_NEEDS": needs} if needs else {}
+    return [(mode, [python(), "suite.py"], PYTHON, {"HUSK_COMPAT_MODE": mode, **env}) for mode in ("sync", "async")]
+
+
+def node_suites(needs=None):
+    installed("daytona/node")
+    env = {"HUSK_COMPAT_NEEDS": needs} if needs else {}
+    versions = (("newest", "@daytonaio/sdk"), ("oldest", "daytona-oldest"))
+    return [(label, [node(), "suite.mjs"], NODE, {"HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": label, **env}) for label, package in versions]
+
+
+def run_suites(suites):
+    """At the same time, each with a token of its own; much of a suite is waiting."""
+    with server() as huskd, concurrent.futures.ThreadPoolExecutor() as pool:
+        running = [pool.submit(run_suite, huskd, *suite) for suite in suites]
+        concurrent.futures.wait(running)
+        log = huskd.log()
+    for done in running:
+        done.result()
     for word in ("the-secret-value", "DAYTONA_API_KEY", "some input"):
         assert word not in log, f"the log has {word!r}"
 
@@ -63,32 +85,20 @@ def the_lines_of_the_seeds_run_word_for_word():
     interpreter = python()
     with server() as huskd:
         before = husk("ls", "-q").text.split()
-        done = run_client(huskd, [interpreter, "-c", program], HOME)
+        done = run_client(huskd, "compat-daytona", [interpreter, "-c", program], HOME)
         assert_equal((done.returncode, done.stdout), (0, "hello from the sandbox\n\n"))
         left = set(husk("ls", "-q").text.split()) - set(before)
         assert not left, f"sandboxes are left: {left}"
 
 
 @test
-def the_client_for_python():
-    run_suite("sync", [python(), "suite.py"], PYTHON, {"HUSK_COMPAT_MODE": "sync"})
+def the_clients_for_python():
+    run_suites(python_suites())
 
 
 @test
-def the_client_for_asyncio():
-    run_suite("async", [python(), "suite.py"], PYTHON, {"HUSK_COMPAT_MODE": "async"})
-
-
-@test
-def the_newest_client_for_node():
-    installed("daytona/node")
-    run_suite("newest", [node(), "suite.mjs"], NODE, {"HUSK_COMPAT_PACKAGE": "@daytonaio/sdk", "HUSK_COMPAT_LABEL": "newest"})
-
-
-@test
-def the_oldest_client_for_node():
-    installed("daytona/node")
-    run_suite("oldest", [node(), "suite.mjs"], NODE, {"HUSK_COMPAT_PACKAGE": "daytona-oldest", "HUSK_COMPAT_LABEL": "oldest"})
+def the_clients_for_node():
+    run_suites(node_suites())
 
 
 def build_code_interpreter():
@@ -173,18 +183,16 @@ def a_hostile_language_server_is_held_to_the_protocol():
 
 
 @test
-def language_servers_for_python_clients():
+def language_servers():
     build_code_interpreter()
-    for mode in ("sync", "async"):
-        run_suite(mode, [python(), "suite.py"], PYTHON, {"HUSK_COMPAT_MODE": mode, "HUSK_COMPAT_FULL": "1"})
+    run_suites(python_suites("code") + node_suites("code"))
 
 
 @test
-def language_servers_for_node_clients():
-    installed("daytona/node")
-    build_code_interpreter()
-    for label, package in (("newest", "@daytonaio/sdk"), ("oldest", "daytona-oldest")):
-        run_suite(label, [node(), "suite.mjs"], NODE, {"HUSK_COMPAT_PACKAGE": package, "HUSK_COMPAT_LABEL": label, "HUSK_COMPAT_FULL": "1"})
+def computer_use():
+    husk("template", "build", "desktop", "--json", timeout=BUILD_SECONDS)
+    run_suites(python_suites("desktop"))
+    run_suites(node_suites("desktop"))
 
 
 @test
@@ -250,7 +258,8 @@ def errors_have_the_shape_and_status_of_theirs():
                 ("GET", "/daytona/no/such/path", None, 404, secret),
                 ("GET", "/daytona/object-storage/push-access", None, 501, secret),
                 ("GET", "/daytona/toolbox/sb-aaaaaaaaaa/files/info?path=x", None, 404, secret),
-                ("POST", "/daytona/toolbox/sb-aaaaaaaaaa/computeruse/start", None, 501, secret),
+                ("POST", "/daytona/toolbox/sb-aaaaaaaaaa/computeruse/start", None, 404, secret),
+                ("GET", "/daytona/toolbox/sb-aaaaaaaaaa/computeruse/a11y/tree", None, 501, secret),
             ):
                 answer = huskd.call(method, path, body, status=status, token=token).json()
                 assert_equal(answer["statusCode"], status)

@@ -5,7 +5,6 @@ tests/compat/ai/suite.mjs prints a line for each thing it tries. Our shape is co
 
 import json
 import pathlib
-import shutil
 import subprocess
 
 from lib import npm
@@ -34,15 +33,9 @@ def run(*command, cwd, env=None, timeout=300):
 def installed():
     """The folder of the suite, with the package and our SDK, compiled, beside it."""
     try:
-        place, node = npm.installed("ai"), npm.node()
+        place, node = npm.with_sdk("ai"), npm.node()
     except (AssertionError, subprocess.TimeoutExpired) as error:
         raise Skip(f"npm cannot be reached: {str(error)[-200:]}") from error
-    sdk = place / "node_modules/@husk/sdk"
-    if sdk.exists():
-        shutil.rmtree(sdk)
-    shutil.copytree(TOP / "sdk/typescript", sdk, ignore=shutil.ignore_patterns("node_modules", "dist", "dist-test"))
-    run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=sdk)
-    run(node, "node_modules/typescript/bin/tsc", cwd=sdk)
     return place, node
 
 

@@ -1,8 +1,9 @@
 /*
  * An HTTP request and what follows it, from a hostile guest: the head, then its body, in pieces whose size the input says.
- * However the body is cut, it must end at the same byte. The input is read as an answer too.
+ * However the body is cut, it must end at the same byte. A chunked body that is held is taken apart. The input is read as an
+ * answer too.
  */
-#include "net/leash_http.h"
+#include "net/leash_web.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -41,6 +42,15 @@ static void follow_answer(const char *text, size_t size, size_t piece)
 		got = http_body_feed(&body, text + at, MIN(piece, size - at));
 }
 
+/* A whole chunked body, as leash_hold.c keeps it. */
+static void take_apart(const char *text, size_t size)
+{
+	cleanup_buf struct buf body = { 0 };
+
+	if (buf_append(&body, text, size) == 0 && hold_unchunk(body.data, body.size) > size)
+		abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static struct http_request request;
@@ -58,8 +68,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	if ((size_t)head > size || memcmp(text + head - 4, "\r\n\r\n", 4) != 0 || !*request.host)
 		abort();
-	if (body_end(&request, text + head, size - (size_t)head, piece) !=
-	    body_end(&request, text + head, size - (size_t)head, size + 1))
+	ssize_t end = body_end(&request, text + head, size - (size_t)head, size + 1);
+	if (body_end(&request, text + head, size - (size_t)head, piece) != end)
 		abort();
+	hold_changes(&request);
+	if (end > 0 && request.framing == BODY_CHUNKED)
+		take_apart(text + head, (size_t)end);
 	return 0;
 }

@@ -311,6 +311,30 @@ static void oldest_output_is_dropped_and_counted(void **state)
 	assert_memory_equal(call->out.data + call->out.size - 4, "tail", 4);
 }
 
+/* The newest 2 MiB: one in memory, one in a file that was written round. */
+static void more_output_is_kept_in_a_file(void **state)
+{
+	with_int(*state, TAG_KEEP, 2 * 1024 * 1024);
+	struct call *start = shell_open(*state, "seq 1 700000", EXEC_DETACH);
+
+	call_wait(*state, start);
+	int64_t pid = end_int(start, TAG_PID), written = 0;
+	while (written < 4788895) {
+		struct call *list = call_run(*state, METHOD_PROCESS_LIST);
+		written = message_int(list, 0, TAG_OFFSET_OUT);
+		usleep(20000);
+	}
+	with_int(*state, TAG_PID, pid);
+	struct call *call = call_run(*state, METHOD_ATTACH);
+	assert_int_equal(call->out.size, 2 * 1024 * 1024);
+	assert_int_equal(message_int(call, 0, TAG_DROPPED_OUT), 4788895 - 2 * 1024 * 1024);
+	for (size_t i = 0; i < call->out.size - 14; i += 7) { /* lines of 7 bytes; the first may be a part of one */
+		const char *line = memchr(call->out.data + i, '\n', 7);
+		assert_non_null(line);
+		assert_int_equal(atoi(line + 8), atoi(line + 1) + 1);
+	}
+}
+
 static void listed_and_forgotten(void **state)
 {
 	with_string(*state, TAG_NAME, "sleeper");
@@ -390,6 +414,15 @@ static void stopped_before_stays_stopped(void **state)
 	assert_call(call_run(*state, METHOD_PROCESS_SIGNAL));
 	call_wait(*state, call);
 	assert_output(call, "continued\n");
+}
+
+static void limits_are_required(void **state)
+{
+	with_int(*state, TAG_MEMORY, 256 << 20);
+	with_int(*state, TAG_CPU_MILLI, 1000);
+	assert_call(call_run(*state, METHOD_LIMITS));
+	with_int(*state, TAG_MEMORY, 256 << 20);
+	assert_refused(call_run(*state, METHOD_LIMITS), HUSK_INVALID, "cpu");
 }
 
 static void identity_drops_channels_and_thaws(void **state)
@@ -606,10 +639,12 @@ int main(void)
 		agent_test(detached_lives_on_and_is_replayed),
 		agent_test(cancel_detaches),
 		agent_test(oldest_output_is_dropped_and_counted),
+		agent_test(more_output_is_kept_in_a_file),
 		agent_test(listed_and_forgotten),
 		agent_test(slow_reader_stalls_only_itself),
 		agent_test(frozen_says_nothing),
 		agent_test(stopped_before_stays_stopped),
+		agent_test(limits_are_required),
 		agent_test(identity_drops_channels_and_thaws),
 		agent_test(short_memory_kills_the_largest),
 		agent_test(stats_make_sense),

@@ -138,6 +138,56 @@ static void write_keeps_what_it_replaces(void **state)
 	assert_int_equal(status.st_size, 0);
 }
 
+/* One field of a plan after the other, each with its NUL. */
+static void make_plan(struct world *world, const char *const *fields, size_t count)
+{
+	FILE *file = fopen(path_in(world, "stage/plan"), "w");
+
+	assert_non_null(file);
+	for (size_t i = 0; i < count; i++)
+		assert_int_equal(fwrite(fields[i], strlen(fields[i]) + 1, 1, file), 1);
+	assert_int_equal(fclose(file), 0);
+}
+
+static void replaces_all_or_nothing(void **state)
+{
+	struct world *world = *state;
+	cleanup_free char *a = strdup(path_in(world, "a")), *b = strdup(path_in(world, "b"));
+	cleanup_free char *link = strdup(path_in(world, "l")), *deep = strdup(path_in(world, "new/dir/f"));
+	cleanup_free char *below = strdup(path_in(world, "a/below"));
+	struct stat status;
+	char target[16] = "";
+
+	assert_int_equal(mkdir(path_in(world, "stage"), 0700), 0);
+	make_file(a, "old");
+	make_file(b, "b");
+	make_file(path_in(world, "stage/0"), "new");
+	make_file(path_in(world, "stage/1"), "deep");
+	/* The last step cannot be done: its parent is a file. */
+	make_plan(world, (const char *const[]){ "P", a, "0", "R", b, "", "L", link, "/nowhere", "P", below, "1" }, 12);
+	assert_refused(path_call(world, METHOD_REPLACE, path_in(world, "stage")), HUSK_INVALID, "below");
+	assert_content(a, "old");
+	assert_content(b, "b");
+	assert_int_equal(lstat(link, &status), -1);
+
+	make_plan(
+		world,
+		(const char *const[]){ "P", a, "0", "R", b, "", "L", link, "/nowhere", "P", deep, "1", "M", a, "751" },
+		15);
+	assert_call(path_call(world, METHOD_REPLACE, path_in(world, "stage")));
+	assert_content(a, "new");
+	assert_content(deep, "deep");
+	assert_int_equal(lstat(b, &status), -1);
+	assert_int_equal(readlink(link, target, sizeof(target) - 1), 8);
+	assert_int_equal(stat(a, &status), 0);
+	assert_int_equal(status.st_mode & 07777, 0751);
+
+	make_plan(world, (const char *const[]){ "X", a, "0" }, 3);
+	assert_refused(path_call(world, METHOD_REPLACE, path_in(world, "stage")), HUSK_INVALID, "malformed");
+	make_plan(world, (const char *const[]){ "P", "relative", "0" }, 3);
+	assert_refused(path_call(world, METHOD_REPLACE, path_in(world, "stage")), HUSK_INVALID, "malformed");
+}
+
 static void small_methods(void **state)
 {
 	struct world *world = *state;
@@ -497,6 +547,7 @@ int main(void)
 		agent_test(unfinished_write_changes_nothing),
 		agent_test(write_keeps_what_it_replaces),
 		agent_test(write_in_place),
+		agent_test(replaces_all_or_nothing),
 		agent_test(small_methods),
 		agent_test(stat_and_list),
 		agent_test(tar_round_trip),

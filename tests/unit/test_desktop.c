@@ -12,6 +12,7 @@
 
 #include "../../guest/desktop/fields.c"
 #include "../../guest/desktop/keys.c"
+#include "../../guest/desktop/tree.c"
 
 /* ---- keys ---- */
 
@@ -160,11 +161,62 @@ static void answers(void **state)
 	assert_int_equal(err.code, HUSK_INTERNAL);
 }
 
+/* Programs of the sandbox say where their elements are. */
+static void places_of_elements(void **state)
+{
+	static const struct {
+		const char *element;
+		int x, y; /* -1: none */
+	} cases[] = {
+		{ "{\"x\":334,\"y\":154,\"width\":48,\"height\":22}", 358, 165 },
+		{ "{\"x\":-100,\"y\":790,\"width\":200,\"height\":50}", 50, 795 },
+		{ "{\"x\":1280,\"y\":0,\"width\":10,\"height\":10}", -1, -1 },
+		{ "{\"x\":-2147483648,\"y\":0,\"width\":1,\"height\":1}", -1, -1 },
+		{ "{\"x\":1e300,\"y\":0,\"width\":1,\"height\":1}", -1, -1 },
+		{ "{\"x\":5,\"y\":5,\"width\":-3,\"height\":1}", -1, -1 },
+		{ "{\"x\":5}", -1, -1 },
+		{ "{}", -1, -1 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		cleanup_json json_t *element = json_loads(cases[i].element, 0, NULL);
+		struct point at = { -1, -1 };
+		assert_int_equal(middle(element, screen, &at), cases[i].x < 0 ? -1 : 0);
+		assert_int_equal(at.x, cases[i].x);
+		assert_int_equal(at.y, cases[i].y);
+	}
+}
+
+static void answers_about_elements(void **state)
+{
+	struct husk_error err = { 0 };
+	const json_t *found = NULL;
+	cleanup_json json_t *two = json_loads("{\"elements\":[{\"id\":\"1.2:3\"},{\"id\":\"1.2:4\"}]}", 0, NULL);
+	cleanup_json json_t *odd = json_loads("{\"elements\":7,\"error\":[]}", 0, NULL);
+	cleanup_json json_t *wrong = json_loads("{\"nam\":\"x\"}", 0, NULL);
+	struct buf none = { 0 };
+
+	(void)state;
+	assert_int_equal(only_one(two, &found, &err), -1);
+	assert_non_null(strstr(err.message, "1.2:3, 1.2:4"));
+	assert_int_equal(only_one(odd, &found, &err), -1);
+	assert_null(question_of(wrong, &err));
+	assert_string_equal(err.field, "element");
+	assert_null(parse(&none, &err));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(chords),  cmocka_unit_test(chords_that_are_none), cmocka_unit_test(points),
-		cmocka_unit_test(regions), cmocka_unit_test(unknown_fields),       cmocka_unit_test(answers),
+		cmocka_unit_test(chords),
+		cmocka_unit_test(chords_that_are_none),
+		cmocka_unit_test(points),
+		cmocka_unit_test(regions),
+		cmocka_unit_test(unknown_fields),
+		cmocka_unit_test(answers),
+		cmocka_unit_test(places_of_elements),
+		cmocka_unit_test(answers_about_elements),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

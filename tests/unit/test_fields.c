@@ -217,6 +217,8 @@ NO_ROUTES(wire_routes);
 NO_ROUTES(owner_routes);
 NO_ROUTES(desktop_view_routes);
 NO_ROUTES(recording_routes);
+NO_ROUTES(effect_routes);
+NO_ROUTES(portable_routes);
 NO_ROUTES(browser_routes);
 
 static const struct route spoken_routes[] = { { "POST", "/sandboxes", nothing, 0 }, { 0 } };

@@ -165,7 +165,7 @@ static void subject_boot(struct world *world, struct subject *subject)
 	struct husk_error err = { 0 };
 
 	subject_prepare(world, subject, DISK_SIZE, NULL);
-	if (engine_gvisor.boot(subject->machine, &err) < 0)
+	if (engine_gvisor.boot(subject->machine, NULL, &err) < 0)
 		fail_msg("%s", err.message);
 }
 
@@ -518,7 +518,7 @@ static void test_cgroup_holds_everything(void **state)
 	if (cgroup_create("test-gvisor", "one", &group, &err) < 0 || cgroup_set_limits(group, &limits, &err) < 0)
 		fail_msg("%s", err.message);
 	subject_prepare(world, &one, DISK_SIZE, group);
-	assert_int_equal(engine_gvisor.boot(one.machine, NULL), 0);
+	assert_int_equal(engine_gvisor.boot(one.machine, NULL, NULL), 0);
 	expect_answer(&one, "x", "1 x");
 	assert_int_equal(cgroup_read(group, &before, NULL), 0);
 	expect_answer(&one, "memory 100", "2 ok");

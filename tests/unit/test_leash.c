@@ -15,7 +15,9 @@
 
 #include "net/gateway.h"
 #include "net/leash.h"
+#include "net/leash_parcel.h"
 #include "net/leash_record.h"
+#include "net/leash_web.h"
 #include "net/resolvers.h"
 #include "net/secrets.h"
 #include "scratch.h"
@@ -50,6 +52,78 @@ static void keeps_the_newest_events(void **state)
 	assert_null(strstr(last, "\"n1008.io\""));
 	assert_non_null(strstr(last, "\"n1009.io\""));
 	leash_record_free(record);
+}
+
+/* ---- parcels ---- */
+
+static void receive(int fd, struct parcels *parcels, struct parcel **whole)
+{
+	char packet[65536];
+	ssize_t got = recv(fd, packet, sizeof(packet), MSG_DONTWAIT);
+
+	assert_true(got > 0);
+	*whole = NULL;
+	if (packet[0] == '\0') {
+		*whole = parcels_part(parcels, packet, (size_t)got);
+		return;
+	}
+	json_t *root = json_loadb(packet, (size_t)got, 0, NULL);
+	assert_int_equal(parcels_begin(parcels, json_object_get(root, "hold")), 0);
+	json_decref(root);
+}
+
+static void carries_parcels(void **state)
+{
+	struct parcels parcels = { 0 };
+	struct parcel *whole = NULL;
+	cleanup_free char *data = malloc(100000);
+	json_t *head = json_pack("{s:s}", "method", "POST");
+	int ends[2];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+	memset(data, 'x', 100000);
+	assert_int_equal(parcel_send(ends[0], "hold", head, 7, data, 100000), 0);
+	while (!whole)
+		receive(ends[1], &parcels, &whole);
+	assert_int_equal(whole->key, 7);
+	assert_int_equal(whole->data.size, 100000);
+	assert_string_equal(json_string_value(json_object_get(whole->head, "method")), "POST");
+	parcel_drop(whole);
+	/* What a hostile sender may say: a key twice, no size, too much, more than announced, an unknown key. */
+	assert_int_equal(parcels_begin(&parcels, head), 0);
+	assert_int_equal(parcels_begin(&parcels, head), -1);
+	json_object_set_new(head, "key", json_integer(8));
+	json_object_set_new(head, "size", json_integer(0));
+	assert_int_equal(parcels_begin(&parcels, head), -1);
+	json_object_set_new(head, "size", json_integer(PARCEL_MAX + 1));
+	assert_int_equal(parcels_begin(&parcels, head), -1);
+	json_object_set_new(head, "size", json_integer(1));
+	assert_int_equal(parcels_begin(&parcels, head), 0);
+	assert_null(parcels_part(&parcels, "\0\x08\0\0\0\0\0\0\0ab", 11));
+	assert_null(parcels_part(&parcels, "\0\x08\0\0\0\0\0\0\0a", 10)); /* it was dropped */
+	assert_null(parcels_part(&parcels, "\0\x08", 2));
+	for (int i = 1; i < PARCELS_MAX; i++) {
+		json_object_set_new(head, "key", json_integer(100 + i));
+		assert_int_equal(parcels_begin(&parcels, head), 0);
+	}
+	json_object_set_new(head, "key", json_integer(200));
+	assert_int_equal(parcels_begin(&parcels, head), -1);
+	parcels_drop(&parcels);
+	json_decref(head);
+	close(ends[0]);
+	close(ends[1]);
+}
+
+static void takes_chunks_apart(void **state)
+{
+	char body[] = "3\r\nabc\r\n0a\r\n0123456789\r\n0\r\n\r\n";
+
+	(void)state;
+	assert_int_equal(hold_unchunk(body, sizeof(body) - 1), 13);
+	assert_memory_equal(body, "abc0123456789", 13);
+	char none[] = "0\r\n\r\n";
+	assert_int_equal(hold_unchunk(none, sizeof(none) - 1), 0);
 }
 
 static json_t *line(json_int_t at, const char *host)
@@ -302,6 +376,8 @@ int main(void)
 		cmocka_unit_test(keeps_the_newest_events),
 		cmocka_unit_test(keeps_each_line_once_and_in_order),
 		cmocka_unit_test(adds_up_traffic),
+		cmocka_unit_test(carries_parcels),
+		cmocka_unit_test(takes_chunks_apart),
 		cmocka_unit_test(finds_resolvers),
 		TEST(takes_policies),
 		TEST(takes_long_policies_with_secrets),

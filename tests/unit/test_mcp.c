@@ -78,7 +78,8 @@ static void check_keywords(const json_t *schema)
 	const char *name;
 	json_t *value;
 
-	assert_true(json_is_string(json_object_get(schema, "type")));
+	const json_t *type = json_object_get(schema, "type");
+	assert_true(!type || json_is_string(type));
 	json_object_foreach((json_t *)schema, name, value)
 	{
 		bool is_known = false;

@@ -89,7 +89,7 @@ static void boot(struct subject *subject)
 	struct husk_error err = { 0 };
 
 	prepare(subject, "parent");
-	succeed(engine_microvm.boot(subject->machine, &err), &err);
+	succeed(engine_microvm.boot(subject->machine, NULL, &err), &err);
 	open_link(subject, true);
 }
 

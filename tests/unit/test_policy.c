@@ -140,6 +140,10 @@ static void refuses_bad_policies(void **state)
 	assert_refused("{\"allow\":[\"a.io\"],\"secrets\":[{\"name\":\"1T\",\"hosts\":[\"a.io\"]}]}",
 		       "letters, digits");
 	assert_refused("{\"allow\":[\"a.io\"],\"secrets\":[{\"name\":\"T\",\"hosts\":[]}]}", "has no host");
+	assert_refused("{\"allow\":[\"a.io\"],\"hold\":[\"b.io\"]}", "no rule allows b.io");
+	assert_refused("{\"allow\":[\"1.2.3.4\"],\"hold\":[\"1.2.3.4\"]}", "is an address");
+	assert_refused("{\"mode\":\"open\",\"hold\":[\"a.io\"]}", "mode allow");
+	assert_refused("{\"hold\":[\"a.io\"]}", "mode allow");
 	assert_refused("{\"allow\":[\"a.io\"],\"secrets\":[{\"name\":\"T\",\"hosts\":[\"a.io\"]},"
 		       "{\"name\":\"T\",\"hosts\":[\"a.io\"]}]}",
 		       "given twice");
@@ -283,6 +287,23 @@ static void keeps_special_ranges_shut(void **state)
 	policy_free(open);
 	policy_free(all);
 	policy_free(listed);
+}
+
+static void finds_held_hosts(void **state)
+{
+	struct policy *policy = parse("{\"allow\":[\"*.a.io\",\"b.io:8080\"],\"hold\":[\"*.a.io\",\"b.io:8080\"]}");
+
+	(void)state;
+	assert_true(policy_holds(policy, "x.a.io", 443));
+	assert_true(policy_holds(policy, "x.a.io", 80));
+	assert_false(policy_holds(policy, "x.a.io", 8080));
+	assert_false(policy_holds(policy, "a.io", 443));
+	assert_true(policy_holds(policy, "b.io", 8080));
+	assert_false(policy_holds(policy, "b.io", 80));
+	assert_true(policy_opens_tls(policy));
+	cleanup_free char *text = policy_text(policy);
+	assert_non_null(strstr(text, "\"hold\":[\"*.a.io\",\"b.io:8080\"]"));
+	policy_free(policy);
 }
 
 static void finds_secrets_of_a_host(void **state)
@@ -431,6 +452,7 @@ int main(void)
 		cmocka_unit_test(matches_names),
 		cmocka_unit_test(matches_addresses),
 		cmocka_unit_test(keeps_special_ranges_shut),
+		cmocka_unit_test(finds_held_hosts),
 		cmocka_unit_test(finds_secrets_of_a_host),
 		cmocka_unit_test(keeps_secrets),
 		cmocka_unit_test(refuses_bad_secrets),

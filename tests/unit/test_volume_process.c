@@ -54,6 +54,7 @@ static struct volume_process launch(bool read_only, const char *table)
 	static char directory[256];
 	const struct volume_spec spec = { .program = "/proc/self/exe",
 					  .directory = directory,
+					  .root = -1,
 					  .limit = LIMIT,
 					  .read_only = read_only,
 					  .uid = OWN_UID,
@@ -406,7 +407,7 @@ static void attempt(void *data)
 	const struct attempt *attempt = data;
 	struct husk_error err = { 0 };
 
-	if (volume_jail_enter(at("volume/data"), attempt->read_only, LIMIT, OWN_UID, &err) < 0) {
+	if (volume_jail_enter(at("volume/data"), -1, attempt->read_only, LIMIT, OWN_UID, &err) < 0) {
 		log_line(LOG_ERROR, "%s", err.message);
 		_exit(101);
 	}

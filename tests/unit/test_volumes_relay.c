@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include "engine/engine.h"
 #include "supervisor/volumes.h"
 #include "volume/nodes.h"
 #include "volume/process.h"
@@ -97,6 +98,8 @@ static void assert_answers(struct stage *stage)
 
 /* ---- the host ---- */
 
+static const struct engine no_shares = { .name = "test" };
+
 static int set_up(void **state)
 {
 	struct stage *stage = calloc(1, sizeof(*stage));
@@ -119,6 +122,7 @@ static int set_up(void **state)
 	stage->from_agent = up[0];
 	stage->to_host = up[1];
 	stage->s.slot = 0x3ffe;
+	stage->s.engine = &no_shares;
 	return link_start(stage->to_agent, stage->from_agent, false, &stage->s.link, NULL);
 }
 

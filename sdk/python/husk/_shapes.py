@@ -18,6 +18,9 @@ class SandboxInfo(Model):
     tenant: str | None = None  # whose it is; None: the instance's own
     template: str | None = None
     parent: str | None = None  # the sandbox or snapshot it came from
+    # the state it began with, which diff compares with unless told otherwise: a snapshot, or SANDBOX@NUMBER; None:
+    # the template, or not known
+    origin: str | None = None
     isolation: str = ""
     boundary: str | None = None  # what stands between it and the host
     state: str = ""  # creating, running, paused, hibernated, ended
@@ -28,6 +31,9 @@ class SandboxInfo(Model):
     idle_seconds: int = 0  # hibernates after so long without a call; 0: never
     persistent: bool = False
     on_expiry: str = ""  # kill, hibernate
+    # off, each-call; each-call: a checkpoint before each call that starts a program or gives one input; the newest
+    # 32, and at most 4 GiB, are kept besides those that were asked for
+    checkpoints: str = ""
     memory_bytes: int = 0
     disk_bytes: int = 0
     cpus: float = 0.0
@@ -77,6 +83,9 @@ class Egress(Model):
     # mode open: address ranges that are not reached, unless allow has them
     deny: list[str] = field(default_factory=list)
     secrets: list[dict[str, Any]] = field(default_factory=list)  # names and hosts; values are never given back
+    # hosts whose changing requests (all but GET, HEAD, OPTIONS and TRACE) are answered 202 and wait as effects;
+    # mode allow only
+    hold: list[str] = field(default_factory=list)
     limits: dict[str, int] = field(default_factory=dict)
     # certificates (PEM, at most 64 KiB) that its programs trust besides those of the template; absent: none
     trust: str = ""
@@ -88,7 +97,7 @@ class EgressEvent(Model):
     """Something a sandbox tried to reach."""
 
     at: datetime | None = None
-    verdict: str = ""  # allowed, denied, failed
+    verdict: str = ""  # allowed, denied, failed, held
     kind: str = ""  # the protocol: dns, http, tls, tcp, udp
     host: str = ""
     port: int = 0
@@ -139,6 +148,10 @@ class Checkpoint(Model):
     created_at: datetime | None = None
     bytes: int = 0  # on the host's disk
     current: bool = False  # the one that the sandbox took or went back to last
+    automatic: bool = False  # taken before a call, and removed when there are many
+    ran: str | None = None  # the call that it was taken before, shortened
+    sent: int = 0  # bytes that left between its parent and it
+    requests: int = 0  # requests that were read on their way out between its parent and it
 
 
 @dataclass(frozen=True)
@@ -152,6 +165,13 @@ class Rewound(Model):
     traffic: list[dict[str, Any]] = field(default_factory=list)
     # names of those that it can write to: their files are not part of a checkpoint
     volumes: list[str] = field(default_factory=list)
+    effects: list[dict[str, Any]] = field(default_factory=list)  # held after the checkpoint, and dropped
+    # requests since the checkpoint that were read on their way out (HTTP, and TLS that is opened for secrets or
+    # held hosts): the newest 500
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    requests_more: int = 0  # older requests, of which only the number is known
+    # connections from outside to ports of the sandbox since the checkpoint
+    visits: list[dict[str, int]] = field(default_factory=list)
     # the same in words: one sentence for each thing that stays done
     not_undone: list[str] = field(default_factory=list)
 
@@ -163,6 +183,24 @@ class Promoted(Model):
     sandbox: str  # the parent, which continues as the fork was
     checkpoint: int = 0  # of the parent: the state that it took over
     ended: list[str] = field(default_factory=list)  # ids of the fork, and of the other forks of the parent
+    # of the fork, and of the parent until the fork: what became of those that were held
+    effects: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Effect(Model):
+    """A request to a held host."""
+
+    number: int
+    # held, sending, sent, uncertain, dropped; uncertain: it was cut off while it was being sent, may have been, and
+    # is never sent again
+    state: str = ""
+    method: str = ""
+    url: str = ""
+    bytes: int = 0  # of its body
+    status: int | None = None  # of the host's answer
+    detail: str | None = None  # why it is in this state
+    at: datetime | None = None  # when the sandbox sent it
 
 
 @dataclass(frozen=True)
@@ -179,7 +217,7 @@ class Merged(Model):
 
 @dataclass(frozen=True)
 class Change(Model):
-    """A file that differs from the template's, or from another sandbox's."""
+    """A file that differs between two states."""
 
     path: str
     change: str = ""  # added, removed, changed; removed: the other fields are as the file was
@@ -193,6 +231,23 @@ class Change(Model):
     group: str | None = None
     target: str | None = None  # of a symlink
     modified_at: datetime | None = None
+    old_type: str | None = None  # changed: as it was before; None: not known
+    old_size: int | None = None
+    old_mode: str | None = None
+    old_uid: int | None = None
+    old_gid: int | None = None
+    old_target: str | None = None
+
+
+@dataclass(frozen=True)
+class Difference(Model):
+    """What differs between two states besides files."""
+
+    kind: str  # deb, pip, npm, process, port; deb, pip, npm: a package
+    change: str = ""  # added, removed, changed
+    name: str = ""  # of the package; the command line; the address and port
+    before: str | None = None  # the version of a package
+    after: str | None = None  # the version of a package
 
 
 @dataclass(frozen=True)
@@ -304,3 +359,17 @@ class Window(Model):
     height: int = 0  # with the frame
     active: bool = False  # it has the keyboard
     minimized: bool = False  # it is hidden
+
+
+@dataclass(frozen=True)
+class Element(Model):
+    id: str  # for the field element of an action
+    depth: int = 0  # how many elements of the list hold it
+    role: str = ""  # such as push button, entry, link
+    name: str = ""  # what is written on it, at most 200 characters
+    x: int = 0  # of its left edge on the screen
+    y: int = 0  # of its upper edge
+    width: int = 0
+    height: int = 0
+    states: list[str] = field(default_factory=list)  # such as focused, checked, selected, editable, disabled
+    text: str = ""  # of a field to type into, at most 200 characters; absent for others

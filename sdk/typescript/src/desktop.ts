@@ -1,6 +1,6 @@
 /** The screen of a sandbox (template "desktop"): look at it, click and type. Coordinates are pixels from the upper left. */
 import { DesktopView } from "./desktop_view.js";
-import { type Signal, type Window } from "./models.js";
+import { type Element, type Signal, type Window } from "./models.js";
 import { bytes, type Query } from "./transport.js";
 
 /** One of the actions of docs/desktop.md, such as `{ action: "left_click", coordinate: [640, 400] }`. */
@@ -50,6 +50,8 @@ export interface DesktopAnswer {
 export interface ClickOptions {
   x?: number;
   y?: number;
+  /** The id of an element of `tree`, or its role and name, which only one may have. */
+  element?: string | { role?: string; name?: string };
   button?: "left" | "middle" | "right";
   /** 2 and 3 with the left button. */
   count?: 1 | 2 | 3;
@@ -106,7 +108,7 @@ export class Desktop extends DesktopView {
     };
     const action = names[`${button}${count}`];
     if (!action) throw new TypeError("count is 1, and 2 or 3 with the left button");
-    await this.one({ action, coordinate: place(options.x, options.y), text: options.keys });
+    await this.one({ action, coordinate: place(options.x, options.y), element: options.element, text: options.keys });
   }
 
   async move(x: number, y: number): Promise<void> {
@@ -160,6 +162,15 @@ export class Desktop extends DesktopView {
   /** From the bottom to the top. */
   async windows(): Promise<Window[]> {
     return (await this.transport.json<{ windows: Window[] }>("GET", `${this.path}/windows`)).windows;
+  }
+
+  /**
+   * The elements on the screen, as programs describe them to assistive technology: roles, names, boxes, states. `window`: only windows
+   * whose title contains this. `all`: with elements that only hold others.
+   */
+  async tree(options: { window?: string; maxElements?: number; all?: boolean } = {}): Promise<Element[]> {
+    const query: Query = { window: options.window, max_elements: options.maxElements, all: options.all };
+    return (await this.transport.json<{ elements: Element[] }>("GET", `${this.path}/tree`, { query })).elements;
   }
 
   async focusWindow(window: number): Promise<void> {

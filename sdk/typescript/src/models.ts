@@ -18,6 +18,8 @@ export interface EgressPolicy {
   deny?: string[];
   /** Values that never enter the sandbox: inside, the variable holds a placeholder, or the header is set on the way out. */
   secrets?: { name: string; value?: string; hosts: string[]; header?: string }[];
+  /** Hosts whose changing requests are answered 202 and wait as `effects`; mode allow only. */
+  hold?: string[];
   limits?: { bytes?: number | string; rate?: number | string; connections?: number };
   /** Certificates (PEM) that its programs trust besides those of the template. Unset: the machine's setting network.trust; "": none. */
   trust?: string;

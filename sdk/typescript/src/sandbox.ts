@@ -1,6 +1,9 @@
 /// <reference lib="esnext.disposable" preserve="true" />
 /** A throwaway computer. */
 import { randomUUID } from "node:crypto";
+import { createReadStream, createWriteStream } from "node:fs";
+import { rename, rm } from "node:fs/promises";
+import { pipeline } from "node:stream/promises";
 
 import { ExecError } from "./errors.js";
 import { Browser } from "./browser.js";
@@ -11,10 +14,12 @@ import {
   fromWire,
   toWire,
   type Change,
+  type Difference,
   type Checkpoint,
   type CodeContext,
   type CodeError,
   type CodeOutput,
+  type Effect,
   type Egress,
   type EgressEvent,
   type EgressMode,
@@ -49,6 +54,8 @@ export interface LimitOptions {
   persistent?: boolean;
   /** What happens when its time is over: "kill" unless told. One that hibernates has no end while it sleeps. */
   onExpiry?: "kill" | "hibernate";
+  /** "each-call": a checkpoint before every exec and code call. */
+  checkpoints?: "off" | "each-call";
   /** Hibernate after this long without a call. */
   idleSeconds?: number;
   /** Bytes, or "512M", "2G". */
@@ -106,6 +113,8 @@ export interface StreamOptions extends Omit<ExecOptions, "onStdout" | "onStderr"
 export interface StartOptions extends Pick<ExecOptions, "timeoutSeconds" | "env" | "cwd" | "user"> {
   /** Shown in the process list. */
   label?: string;
+  /** Bytes of each output stream that can be read later, on the sandbox's disk; 1 MiB unless told. */
+  keepOutput?: number;
   /** Keep its stdin open for Process.write. */
   stdin?: boolean;
 }
@@ -245,6 +254,11 @@ export class Sandbox {
     return (await this.transport.json<{ expires_at: string | null }>("POST", `${this.path}/ttl`, { json: { ttl_seconds: ttlSeconds } })).expires_at;
   }
 
+  /** Other limits: at once if it runs, else when it wakes. */
+  resize(limits: Pick<LimitOptions, "memory" | "cpus">): Promise<this> {
+    return this.change("PATCH", "", { memory: limits.memory, cpus: limits.cpus });
+  }
+
   pause(): Promise<this> {
     return this.change("POST", "/pause");
   }
@@ -259,6 +273,11 @@ export class Sandbox {
 
   wake(): Promise<this> {
     return this.change("POST", "/wake");
+  }
+
+  /** Starts it anew with its files, also if it is hibernated; processes and memory are gone. */
+  reboot(): Promise<this> {
+    return this.change("POST", "/reboot");
   }
 
   setMetadata(metadata: Record<string, string>): Promise<this> {
@@ -311,6 +330,29 @@ export class Sandbox {
     return fromWire(await this.transport.json<object>("POST", `${this.path}/promote`, { json: toWire(options) }));
   }
 
+  /** Its requests to held hosts (`egress.hold`): those that wait, and the newest of those that are done. */
+  async effects(): Promise<Effect[]> {
+    const document = await this.transport.json<{ effects: object[] }>("GET", `${this.path}/effects`);
+    return document.effects.map((each) => fromWire<Effect>(each));
+  }
+
+  /** Sends held effects in order, each at most once; all of them unless told. Ends at the first one that could not be sent: the
+   *  state of each tells what became of it. */
+  async sendEffects(numbers: number[] = []): Promise<Effect[]> {
+    return this.actOnEffects("send", numbers);
+  }
+
+  /** Drops held effects; all of them unless told. */
+  async dropEffects(numbers: number[] = []): Promise<Effect[]> {
+    return this.actOnEffects("drop", numbers);
+  }
+
+  private async actOnEffects(action: "send" | "drop", numbers: number[]): Promise<Effect[]> {
+    const json = { effects: numbers };
+    const document = await this.transport.json<{ effects: object[] }>("POST", `${this.path}/effects/${action}`, { json });
+    return document.effects.map((each) => fromWire<Effect>(each));
+  }
+
   /** Merges the files that another sandbox changed into this one, three-way against `base`: the sandbox that both were forked from, or
    *  else the template. With a conflict nothing is written, unless `conflicts` says how: "ours" is this sandbox's version. */
   async merge(
@@ -332,13 +374,25 @@ export class Sandbox {
     return explore(this, plans, score, options);
   }
 
-  /** The files that differ from those of another sandbox of the same template, or from the template's own: added, removed and
-   *  changed ones, by path. `path`: only this path, and what is below. */
+  /** The files that differ since its fork or snapshot, or else from its template: added, removed and changed ones, by path.
+   * `against`: another sandbox, a checkpoint ("ID@NUMBER"), a snapshot or a template. `path`: only this path, and what is below. */
   async diff(options: { against?: string | Sandbox; path?: string } = {}): Promise<Change[]> {
     const against = options.against instanceof Sandbox ? options.against.id : options.against;
     const query = { ...(against ? { against } : {}), ...(options.path ? { path: options.path } : {}) };
     const answer = await this.transport.json<{ changes: object[] }>("GET", `${this.path}/diff`, { query });
     return answer.changes.map((document) => fromWire<Change>(document));
+  }
+
+  /** The packages (Debian, pip, npm), processes and listening ports that differ, as `diff` compares files. */
+  async diffSystem(options: { against?: string | Sandbox; packages?: boolean; processes?: boolean } = {}): Promise<Difference[]> {
+    const against = options.against instanceof Sandbox ? options.against.id : options.against;
+    const query = {
+      ...(against ? { against } : {}),
+      packages: String(options.packages ?? true),
+      processes: String(options.processes ?? true),
+    };
+    const answer = await this.transport.json<{ differences: object[] }>("GET", `${this.path}/diff/system`, { query });
+    return answer.differences.map((document) => fromWire<Difference>(document));
   }
 
   /** Its family from the first one on: what each came from, and what came from it. */
@@ -525,7 +579,33 @@ export const snapshots = {
   async remove(id: string, options: ConnectionOptions = {}): Promise<void> {
     await new Transport(options).json("DELETE", `/v1/snapshots/${encodeURIComponent(id)}`);
   },
+  /** Writes it into a file, for another host. `files`: also its files alone, for hosts that cannot continue its memory. */
+  async export(id: string, file: string, options: ConnectionOptions & { files?: boolean } = {}): Promise<void> {
+    const { files, ...connection } = options;
+    await download(connection, `/v1/snapshots/${encodeURIComponent(id)}/export${files ? "?files=true" : ""}`, file);
+  },
+  /** Takes a snapshot that `export` wrote. The server must trust the key that signed it; for its owner only. */
+  async import(file: string, options: ConnectionOptions & { name?: string } = {}): Promise<SnapshotInfo> {
+    return fromWire(await upload("/v1/snapshots/import", file, options));
+  },
 };
+
+async function download(options: ConnectionOptions, path: string, file: string): Promise<void> {
+  const partial = `${file}.partial`;
+  try {
+    await pipeline(await new Transport(options).open("GET", path), createWriteStream(partial));
+    await rename(partial, file);
+  } finally {
+    await rm(partial, { force: true });
+  }
+}
+
+async function upload(path: string, file: string, options: ConnectionOptions & { name?: string }): Promise<object> {
+  const { name, ...connection } = options;
+  const query = name === undefined ? "" : `?name=${encodeURIComponent(name)}`;
+  const headers = { "Content-Type": "application/x-tar" };
+  return new Transport(connection).json<object>("POST", path + query, { body: createReadStream(file), headers });
+}
 
 /** Directories that outlive sandboxes. */
 export const volumes = {
@@ -549,5 +629,13 @@ export const templates = {
   async list(options: ConnectionOptions = {}): Promise<TemplateInfo[]> {
     const answer = await new Transport(options).json<{ templates: object[] }>("GET", "/v1/templates");
     return answer.templates.map((document) => fromWire<TemplateInfo>(document));
+  },
+  /** Writes it into a file, for another host. */
+  async export(name: string, file: string, options: ConnectionOptions = {}): Promise<void> {
+    await download(options, `/v1/templates/${encodeURIComponent(name)}/export`, file);
+  },
+  /** Takes a template that `export` wrote, or the files of a snapshot that was exported with them; for the owner only. */
+  async import(file: string, options: ConnectionOptions & { name?: string } = {}): Promise<TemplateInfo> {
+    return fromWire(await upload("/v1/templates/import", file, options));
   },
 };

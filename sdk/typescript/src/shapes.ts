@@ -7,6 +7,8 @@ export interface Mount {
   /** Absolute, in the guest. */
   path: string;
   read_only?: boolean;
+  /** This directory of the volume alone, made if it is missing; all of it unless told. */
+  subpath?: string;
 }
 
 /** A sandbox or snapshot, and what came from it; removed: all that is known is that something came from it. */
@@ -37,6 +39,8 @@ export interface SandboxInfo {
   template: string | null;
   /** The sandbox or snapshot it came from. */
   parent: string | null;
+  /** The state it began with, which diff compares with unless told otherwise: a snapshot, or SANDBOX@NUMBER; null: the template, or not known. */
+  origin: string | null;
   isolation: string;
   /** What stands between it and the host. */
   boundary: string | null;
@@ -51,6 +55,8 @@ export interface SandboxInfo {
   idleSeconds: number;
   persistent: boolean;
   onExpiry: "kill" | "hibernate";
+  /** Each-call: a checkpoint before each call that starts a program or gives one input; the newest 32, and at most 4 GiB, are kept besides those that were asked for. */
+  checkpoints: "off" | "each-call";
   memoryBytes: number;
   diskBytes: number;
   cpus: number;
@@ -99,6 +105,8 @@ export interface Egress {
   deny: string[];
   /** Names and hosts; values are never given back. */
   secrets: { name: string; hosts: string[]; header?: string }[];
+  /** Hosts whose changing requests (all but GET, HEAD, OPTIONS and TRACE) are answered 202 and wait as effects; mode allow only. */
+  hold: string[];
   limits: { bytes: number; rate: number; connections: number };
   /** Certificates (PEM, at most 64 KiB) that its programs trust besides those of the template; absent: none. */
   trust?: string;
@@ -108,7 +116,7 @@ export interface Egress {
 /** Something a sandbox tried to reach. */
 export interface EgressEvent {
   at: string;
-  verdict: "allowed" | "denied" | "failed";
+  verdict: "allowed" | "denied" | "failed" | "held";
   /** The protocol: dns, http, tls, tcp, udp. */
   kind: string;
   host: string;
@@ -166,6 +174,14 @@ export interface Checkpoint {
   bytes: number;
   /** The one that the sandbox took or went back to last. */
   current: boolean;
+  /** Taken before a call, and removed when there are many. */
+  automatic: boolean;
+  /** The call that it was taken before, shortened. */
+  ran: string | null;
+  /** Bytes that left between its parent and it. */
+  sent: number;
+  /** Requests that were read on their way out between its parent and it. */
+  requests: number;
 }
 
 /** What a rewind did, and what it could not take back. */
@@ -179,6 +195,14 @@ export interface Rewound {
   traffic: { host: string; port: number; sent: number; received: number; connections: number; denied: number }[];
   /** Names of those that it can write to: their files are not part of a checkpoint. */
   volumes: string[];
+  /** Held after the checkpoint, and dropped. */
+  effects: Effect[];
+  /** Requests since the checkpoint that were read on their way out (HTTP, and TLS that is opened for secrets or held hosts): the newest 500. */
+  requests: { method: string; url: string; count: number }[];
+  /** Older requests, of which only the number is known. */
+  requestsMore: number;
+  /** Connections from outside to ports of the sandbox since the checkpoint. */
+  visits: { port: number; connections: number }[];
   /** The same in words: one sentence for each thing that stays done. */
   notUndone: string[];
 }
@@ -191,6 +215,25 @@ export interface Promoted {
   checkpoint: number;
   /** Ids of the fork, and of the other forks of the parent. */
   ended: string[];
+  /** Of the fork, and of the parent until the fork: what became of those that were held. */
+  effects: Effect[];
+}
+
+/** A request to a held host. */
+export interface Effect {
+  number: number;
+  /** Uncertain: it was cut off while it was being sent, may have been, and is never sent again. */
+  state: "held" | "sending" | "sent" | "uncertain" | "dropped";
+  method: string;
+  url: string;
+  /** Of its body. */
+  bytes: number;
+  /** Of the host's answer. */
+  status: number | null;
+  /** Why it is in this state. */
+  detail: string | null;
+  /** When the sandbox sent it. */
+  at: string;
 }
 
 /** What a merge did, or would do. */
@@ -209,7 +252,7 @@ export interface Merged {
   ignored: number;
 }
 
-/** A file that differs from the template's, or from another sandbox's. */
+/** A file that differs between two states. */
 export interface Change {
   path: string;
   /** Removed: the other fields are as the file was. */
@@ -226,6 +269,26 @@ export interface Change {
   /** Of a symlink. */
   target: string | null;
   modifiedAt: string;
+  /** Changed: as it was before; null: not known. */
+  oldType: string | null;
+  oldSize: number | null;
+  oldMode: string | null;
+  oldUid: number | null;
+  oldGid: number | null;
+  oldTarget: string | null;
+}
+
+/** What differs between two states besides files. */
+export interface Difference {
+  /** Deb, pip, npm: a package. */
+  kind: "deb" | "pip" | "npm" | "process" | "port";
+  change: "added" | "removed" | "changed";
+  /** Of the package; the command line; the address and port. */
+  name: string;
+  /** The version of a package. */
+  before: string | null;
+  /** The version of a package. */
+  after: string | null;
 }
 
 /** What sandboxes are created from. */
@@ -346,4 +409,25 @@ export interface Window {
   active: boolean;
   /** It is hidden. */
   minimized: boolean;
+}
+
+export interface Element {
+  /** For the field element of an action. */
+  id: string;
+  /** How many elements of the list hold it. */
+  depth: number;
+  /** Such as push button, entry, link. */
+  role: string;
+  /** What is written on it, at most 200 characters. */
+  name: string;
+  /** Of its left edge on the screen. */
+  x: number;
+  /** Of its upper edge. */
+  y: number;
+  width: number;
+  height: number;
+  /** Such as focused, checked, selected, editable, disabled. */
+  states: string[];
+  /** Of a field to type into, at most 200 characters; absent for others. */
+  text?: string;
 }

@@ -1,5 +1,7 @@
 // The SDK against a real server, started by tests/e2e/86_sdk_typescript.py. One line per test, as tests/run counts them.
 import assert from "node:assert/strict";
+import { rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
 import { createServer, request } from "node:http";
 import type { AddressInfo } from "node:net";
 import {
@@ -183,6 +185,13 @@ test("fork, snapshot, hibernate, wake", async () => {
     await using again = await Sandbox.create({ snapshot: "ts-snapshot", ttlSeconds: 120 });
     assert.equal((await again.exec("cat /root/state")).stdout, "before\n");
     assert.ok((await snapshots.list()).some((each) => each.id === snapshot.id));
+    const file = `${tmpdir()}/husk-ts-${process.pid}.tar`;
+    try {
+      await snapshots.export("ts-snapshot", file);
+      await assert.rejects(snapshots.import(file, { name: "ts-copy" })); // the instance's owner alone may
+    } finally {
+      await rm(file, { force: true });
+    }
   } finally {
     await snapshots.remove(snapshot.id);
   }
@@ -212,6 +221,8 @@ test("what changed", async () => {
   assert.deepEqual((await child!.diff({ path: "/root/diff-me" })).map((each) => each.type), ["file"]);
   assert.deepEqual((await child!.promote({ keep: true })).ended, [child!.id]);
   assert.equal((await box.exec("cat /root/diff-me")).stdout, "x\n");
+  assert.deepEqual([await box.effects(), await box.sendEffects(), await box.dropEffects()], [[], [], []]);
+  await assert.rejects(box.sendEffects([1]), /no effect 1/);
 });
 
 test("merge and explore", async () => {
@@ -232,6 +243,8 @@ test("merge and explore", async () => {
 
 test("extend, metadata, stats, events, logs, list, connect", async () => {
   assert.ok(Date.parse((await box.extend(900))!) > Date.now());
+  await box.resize({ memory: "640M" });
+  assert.match((await box.exec("head -1 /proc/meminfo")).stdout, /655360 kB/);
   await box.setMetadata({ suite: "typescript", step: "2" });
   assert.equal((await box.refresh()).metadata.step, "2");
   assert.ok((await box.stats()).memoryBytes > 0);

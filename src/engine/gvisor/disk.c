@@ -7,7 +7,9 @@
  *     <disks>/m-x7k2mqab/        what the guest has mounted: private to the machine, owned by DISK_UID
  *     <disks>/m-x7k2mqab/data/   the subvolume: upper/ and work/ of the guest's overlay
  *     <disks>/i-b5qonr3d/        the snapshot of one, read-only
- *     <machine>/disk.name        "m-x7k2mqab", <image>/disk.name "i-b5qonr3d": written before there is such a subvolume
+ *     <disks>/volumes/v-5zr7sqm2/    the files of a volume; an earlier Husk, which knows no such files, cannot remove them there
+ *     <machine>/disk.name        "m-x7k2mqab", <image>/disk.name "i-b5qonr3d", <volume>/disk.name "v-5zr7sqm2": written
+ *                                before there is such a subvolume
  *
  * So a subvolume that no such file names has no owner, and disk_collect removes it. On disk every file belongs to the
  * DISK_UID range. The mount of each machine shows that range as the machine's own. So a clone needs no change of
@@ -30,14 +32,24 @@
 
 #define DISK_UID 0x0fff0000u /* below every range of a machine */
 #define UIDS 65536
+/* Processes that serve volumes have uids of their own (volume/process.h). What they make has such an owner on disk, until
+ * they give it to the guest's. */
+#define SERVER_UID_DISK 0x0ffe0000u
+#define SERVER_UID 0x0fff4000u
+#define SERVER_UIDS 16384
 #define DATA "data"
-#define NAME_FILE "disk.name"
+#define VOLUMES "volumes"
+#define PATH_SIZE 32 /* of a disk, at the top */
+#define NAME_FILE ENGINE_IMAGE_OUTSIDE
 #define NAME_LETTERS 8
 #define NAME_MAX_SIZE 16
 #define NAME_DEPTH 3         /* of such files below a removed directory: a template's version has baked/<image>/ */
 #define SPARE (4ull << 20)   /* a restored guest can write this much in any case, first of all its name */
 #define OUTSIDE (1ull << 20) /* limit for writes beside data/, where the guest should not write */
-#define YOUNG_S 600          /* newer subvolumes are not collected */
+#define EMPTY (16ull << 10)  /* the size of a subvolume without a file */
+#define ARRIVAL_MAX (1ull << 50)
+#define RECEIVE_TIMEOUT_MS (30 * 60 * 1000)
+#define YOUNG_S 600 /* newer subvolumes are not collected */
 
 /* ---- names ---- */
 
@@ -93,6 +105,26 @@ static uint64_t used_bytes(int fd)
 	return text ? strtoull(text, NULL, 10) : 0;
 }
 
+/* The path of a disk, relative to the top. */
+static void disk_path(const char *name, char out[static PATH_SIZE])
+{
+	snprintf(out, PATH_SIZE, "%s%s", name[0] == 'v' ? VOLUMES "/" : "", name);
+}
+
+static int open_disk(int disks, const char *name)
+{
+	char path[PATH_SIZE];
+
+	disk_path(name, path);
+	return open_directory(disks, path);
+}
+
+/* The directory that has the disk in it. */
+static int open_above(int disks, const char *name)
+{
+	return open_directory(disks, name[0] == 'v' ? VOLUMES : ".");
+}
+
 /* A new, empty subvolume, for its machine only. */
 static int subvolume_make(int parent, const char *name, uint64_t bytes, struct husk_error *err)
 {
@@ -129,10 +161,11 @@ static int subvolume_remove(int parent, const char *name)
 static int disk_remove(int disks, const char *name)
 {
 	cleanup_close int outer = name[0] == 'm' ? open_directory(disks, name) : -1;
+	cleanup_close int above = open_above(disks, name);
 
 	if (outer >= 0 && subvolume_remove(outer, DATA) < 0)
 		return -1;
-	return subvolume_remove(disks, name);
+	return above < 0 ? -1 : subvolume_remove(above, name);
 }
 
 /* ---- the disk of a machine, and of an image ---- */
@@ -144,10 +177,27 @@ int disk_make(int disks, const char *machine, struct husk_error *err)
 	return name_new(machine, "m-", name, err) < 0 ? -1 : subvolume_make(disks, name, OUTSIDE, err);
 }
 
+int disk_make_volume(int disks, const char *directory, uint64_t bytes, struct husk_error *err)
+{
+	cleanup_close int above = -1, fd = -1;
+	char name[NAME_MAX_SIZE];
+
+	if (mkdirat(disks, VOLUMES, 0700) < 0 && errno != EEXIST)
+		return husk_fail_errno(err, "cannot make the place of volumes");
+	if ((above = open_directory(disks, VOLUMES)) < 0)
+		return husk_fail_errno(err, "cannot open the place of volumes");
+	if (name_new(directory, "v-", name, err) < 0 || subvolume_make(above, name, bytes, err) < 0)
+		return -1;
+	fd = open_directory(above, name);
+	return fd < 0 || fchmod(fd, 0777) < 0 || fsync(fd) < 0
+		       ? husk_fail_errno(err, "cannot open the volume '%s'", name)
+		       : 0;
+}
+
 static int open_outer(int disks, const char *machine, struct husk_error *err)
 {
 	char name[NAME_MAX_SIZE] = "";
-	int fd = name_read(machine, name) < 0 ? -1 : open_directory(disks, name);
+	int fd = name_read(machine, name) < 0 ? -1 : open_disk(disks, name);
 
 	return fd < 0 ? husk_fail_errno(err, "cannot open the disk '%s' of '%s'", name, machine) : fd;
 }
@@ -203,6 +253,19 @@ int disk_used(int disks, const char *machine, uint64_t *bytes)
 	return data < 0 ? -1 : 0;
 }
 
+int disk_volume_used(int disks, const char *directory, bool now, uint64_t *bytes, struct husk_error *err)
+{
+	cleanup_close int fd = open_outer(disks, directory, err);
+
+	if (fd < 0)
+		return -1;
+	if (now && ioctl(fd, BTRFS_IOC_SYNC) < 0) /* the kernel counts at a commit */
+		return husk_fail_errno(err, "cannot flush the disks");
+	uint64_t used = used_bytes(fd);
+	*bytes = used > EMPTY ? used - EMPTY : 0;
+	return 0;
+}
+
 bool disk_in_image(const char *image)
 {
 	char name[NAME_MAX_SIZE];
@@ -218,11 +281,119 @@ int disk_check(const char *image, struct husk_error *err)
 	return saved < 0 ? -1 : 0;
 }
 
+/* ---- to another host and back ---- */
+
+int disk_send(const char *image, int fd, struct husk_error *err)
+{
+	struct btrfs_ioctl_send_args order = { .send_fd = fd };
+
+	if (!disk_in_image(image))
+		return 0;
+	cleanup_close int disks = disks_open(image, err);
+	cleanup_close int saved = disks < 0 ? -1 : open_saved(disks, image, err);
+	if (saved < 0)
+		return -1;
+	if (ioctl(saved, BTRFS_IOC_SEND, &order) < 0)
+		return husk_fail_errno(err, "cannot read the disk of '%s'", image);
+	return 1;
+}
+
+/* The mount of the carrier, and where `btrfs receive` finds it, in a mount namespace of its own. */
+struct arrival {
+	int tree;
+	const char *place;
+};
+
+static int mount_arrival(void *data)
+{
+	const struct arrival *arrival = data;
+
+	if (unshare(CLONE_NEWNS) < 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+	    move_mount(arrival->tree, "", AT_FDCWD, arrival->place, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+		return 124;
+	return 0;
+}
+
+/* The stream becomes a subvolume in the carrier. The program is confined to it (-C): names in a stream lead nowhere else. */
+static int run_receive(const char *image, int disks, const char *carrier, int fd, struct husk_error *err)
+{
+	cleanup_free char *place = str_format("%s/arrival", image);
+	cleanup_close int tree = place ? disks_mount(image, disks, carrier, err) : -1;
+	struct arrival arrival = { tree, place };
+	const char *const argv[] = { "btrfs", "receive", "-C", place, NULL };
+	const struct command command = { .argv = argv,
+					 .stdin_fd = fd,
+					 .stdout_fd = -1,
+					 .stderr_fd = -1,
+					 .before_exec = mount_arrival,
+					 .data = &arrival,
+					 .timeout_ms = RECEIVE_TIMEOUT_MS };
+
+	if (tree < 0)
+		return place ? -1 : husk_fail_memory(err);
+	if (lseek(fd, 0, SEEK_SET) < 0 || mkdir(place, 0700) < 0)
+		return husk_fail_errno(err, "cannot make '%s'", place);
+	int result = command_run(&command, err);
+	rmdir(place);
+	return result;
+}
+
+/* The name of the one subvolume that arrived. */
+static int find_arrived(int outer, char out[static NAME_MAX_SIZE], struct husk_error *err)
+{
+	int own = open_directory(outer, ".");
+	cleanup_dir DIR *dir = own < 0 ? NULL : fdopendir(own);
+
+	if (!dir)
+		fd_close(&own);
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		if (str_starts(entry->d_name, "i-") && strlen(entry->d_name) == 2 + NAME_LETTERS) {
+			snprintf(out, NAME_MAX_SIZE, "%.*s", 2 + NAME_LETTERS, entry->d_name);
+			return 0;
+		}
+	return husk_fail(err, HUSK_INVALID, "the disk of the portable machine is damaged");
+}
+
+static int keep_arrived(const char *image, int disks, const char *carrier, struct husk_error *err)
+{
+	char arrived[NAME_MAX_SIZE], name[NAME_MAX_SIZE];
+	cleanup_close int outer = open_directory(disks, carrier), source = -1;
+
+	if (outer < 0 || find_arrived(outer, arrived, err) < 0)
+		return outer < 0 ? husk_fail_errno(err, "cannot open the disk '%s'", carrier) : -1;
+	source = open_directory(outer, arrived);
+	int result = source < 0 ? husk_fail_errno(err, "cannot open the disk '%s'", arrived)
+				: name_new(image, "i-", name, err);
+	if (result == 0)
+		result = subvolume_clone(source, disks, name, true, err);
+	subvolume_remove(outer, arrived);
+	return result;
+}
+
+int disk_receive(const char *image, int fd, struct husk_error *err)
+{
+	cleanup_close int disks = disks_open(image, err);
+	char carrier[NAME_MAX_SIZE];
+
+	if (disks < 0)
+		return -1;
+	if (random_id("m-", NAME_LETTERS, carrier) < 0)
+		return husk_fail_errno(err, "cannot name a disk");
+	if (subvolume_make(disks, carrier, ARRIVAL_MAX, err) < 0)
+		return -1;
+	int result = run_receive(image, disks, carrier, fd, err);
+	if (result == 0)
+		result = keep_arrived(image, disks, carrier, err);
+	subvolume_remove(disks, carrier);
+	return result;
+}
+
 /* ---- removal ---- */
 
 typedef void visit_fn(void *data, const char *name);
 
-/* Visits every name in `directory` and below; these are Husk's own directories, not a guest's. */
+/* Visits every name in `directory` and below; these are Husk's own directories. The one with files of guests is left
+ * out: a volume that is no disk has its files in "data". */
 static void visit_names(const char *directory, unsigned depth, visit_fn *visit, void *data)
 {
 	char name[NAME_MAX_SIZE];
@@ -231,9 +402,10 @@ static void visit_names(const char *directory, unsigned depth, visit_fn *visit, 
 		visit(data, name);
 	cleanup_dir DIR *dir = depth > 0 ? opendir(directory) : NULL;
 	for (struct dirent *entry; dir && (entry = readdir(dir));) {
-		cleanup_free char *below = entry->d_type == DT_DIR && entry->d_name[0] != '.'
-						   ? str_format("%s/%s", directory, entry->d_name)
-						   : NULL;
+		cleanup_free char *below =
+			entry->d_type == DT_DIR && entry->d_name[0] != '.' && !str_equal(entry->d_name, DATA)
+				? str_format("%s/%s", directory, entry->d_name)
+				: NULL;
 		if (below)
 			visit_names(below, depth - 1, visit, data);
 	}
@@ -266,7 +438,7 @@ void disk_drop(const char *directory)
 static bool is_young(int disks, const char *name)
 {
 	struct btrfs_ioctl_get_subvol_info_args info = { 0 };
-	cleanup_close int fd = open_directory(disks, name);
+	cleanup_close int fd = open_disk(disks, name);
 
 	return fd < 0 || ioctl(fd, BTRFS_IOC_GET_SUBVOL_INFO, &info) < 0 ||
 	       (uint64_t)time(NULL) < info.otime.sec + YOUNG_S;
@@ -280,27 +452,36 @@ static bool is_listed(char *const *names, const char *name)
 	return false;
 }
 
-void disk_collect(const char *home, const char *const *directories)
+/* Removes the disks in one directory that nobody names. */
+static void collect_unnamed(int disks, const char *below, char *const *names)
 {
-	cleanup_strv char **names = NULL;
-	cleanup_close int disks = disks_open(home, NULL);
-	int own = disks < 0 ? -1 : open_directory(disks, ".");
+	int own = open_directory(disks, below);
 	cleanup_dir DIR *dir = own < 0 ? NULL : fdopendir(own);
 
 	if (!dir)
 		fd_close(&own);
-	for (size_t i = 0; dir && directories[i]; i++) {
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		if (entry->d_name[0] && entry->d_name[1] == '-' && !is_listed(names, entry->d_name) &&
+		    !is_young(disks, entry->d_name) && disk_remove(disks, entry->d_name) == 0)
+			log_line(LOG_INFO, "removed the disk %s, which was nobody's", entry->d_name);
+}
+
+void disk_collect(const char *home, const char *const *directories)
+{
+	cleanup_strv char **names = NULL;
+	cleanup_close int disks = disks_open(home, NULL);
+
+	if (disks < 0)
+		return;
+	for (size_t i = 0; directories[i]; i++) {
 		cleanup_free char *path = str_format("%s/%s", home, directories[i]);
 		if (!path)
 			return;
 		visit_names(path, NAME_DEPTH + 1, add_name, &names);
 	}
-	for (struct dirent *entry; dir && (entry = readdir(dir));)
-		if (entry->d_name[0] != '.' && !is_listed(names, entry->d_name) && !is_young(disks, entry->d_name) &&
-		    disk_remove(disks, entry->d_name) == 0)
-			log_line(LOG_INFO, "removed the disk %s, which was nobody's", entry->d_name);
-	if (disks >= 0)
-		disks_trim(disks);
+	collect_unnamed(disks, ".", names);
+	collect_unnamed(disks, VOLUMES, names);
+	disks_trim(disks);
 }
 
 /* ---- the mount ---- */
@@ -314,9 +495,11 @@ static void wait_to_be_killed(void *data)
 
 static int write_map(pid_t pid, const char *name, uint32_t uid_base)
 {
-	char path[64], map[64];
+	char path[64], map[128];
 	cleanup_close int fd = -1;
-	int length = snprintf(map, sizeof(map), "%u %u %d\n", DISK_UID, uid_base, UIDS);
+	int length = uid_base ? snprintf(map, sizeof(map), "%u %u %d\n", DISK_UID, uid_base, UIDS)
+			      : snprintf(map, sizeof(map), "%u 0 %d\n%u %u %d\n", DISK_UID, UIDS, SERVER_UID_DISK,
+					 SERVER_UID, SERVER_UIDS);
 
 	snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
 	fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -343,22 +526,24 @@ static int open_mapping(uint32_t uid_base, struct husk_error *err)
 	return steal_fd(&mapping);
 }
 
-int disk_mount(int disks, const char *machine, uint32_t uid_base, struct husk_error *err)
+int disk_mount(int disks, const char *directory, uint32_t uid_base, bool read_only, struct husk_error *err)
 {
 	cleanup_close int mapping = open_mapping(uid_base, err), tree = -1;
-	char name[NAME_MAX_SIZE];
+	char name[NAME_MAX_SIZE], path[PATH_SIZE];
 
 	if (mapping < 0)
 		return -1;
-	if (name_read(machine, name) < 0)
-		return husk_fail(err, HUSK_INTERNAL, "'%s' has no disk", machine);
-	tree = disks_mount(machine, disks, name, err);
+	if (name_read(directory, name) < 0)
+		return husk_fail(err, HUSK_INTERNAL, "'%s' has no disk", directory);
+	disk_path(name, path);
+	tree = disks_mount(directory, disks, path, err);
 	if (tree < 0)
 		return -1;
-	struct mount_attr attributes = { .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV,
+	struct mount_attr attributes = { .attr_set = MOUNT_ATTR_IDMAP | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+						     (read_only ? MOUNT_ATTR_RDONLY : 0u),
 					 .userns_fd = (uint64_t)mapping };
 	if (mount_setattr(tree, "", AT_EMPTY_PATH, &attributes, sizeof(attributes)) < 0)
 		return husk_fail_errno(
-			err, "cannot map the owners of '%s' (Linux 5.15 or newer; or set HUSK_DISK=memory)", machine);
+			err, "cannot map the owners of '%s' (Linux 5.15 or newer; or set HUSK_DISK=memory)", directory);
 	return steal_fd(&tree);
 }

@@ -11,6 +11,7 @@
  *
  * Called by disk.c, which knows the content. Nothing here may run `mkfs` on a file that has a name.
  */
+#include <endian.h>
 #include <fcntl.h>
 #include <linux/btrfs.h>
 #include <linux/btrfs_tree.h>
@@ -43,6 +44,8 @@
 #define SIZE_MIN (512ull << 20)
 #define SIZE_MAX_FILE (8ull << 40)
 #define HOST_SPARE (1ull << 30) /* free space of the host that disks never use */
+#define RESERVE_MAX (4ull << 30)
+#define METADATA_STEP "268435456" /* the smallest that the kernel accepts */
 
 /* ---- what there is ---- */
 
@@ -222,6 +225,12 @@ static int mount_patiently(const struct loop *loop, const char *name, struct hus
 			break;
 		usleep(RETRY_MS * 1000);
 	}
+	/* So says btrfs if an error has made it read-only, while it is still mounted. */
+	if (errno == EINVAL || errno == EROFS)
+		return husk_fail(
+			err, HUSK_UNAVAILABLE,
+			"they became read-only when a write failed on the host's disk; free space there, then end "
+			"the sandboxes that still run (husk ls, husk rm), and they are mounted again");
 	return husk_fail_errno(err, "cannot mount the disks on %s", loop->path);
 }
 
@@ -284,6 +293,65 @@ static void fit(const struct loop *loop, int file, int mount)
 			 (unsigned long long)has, (unsigned long long)wanted, strerror(errno));
 }
 
+/* ---- blocks that a full host cannot take ---- */
+
+/* If a write of metadata fails, btrfs becomes read-only for all machines until the last of them is gone. A write of data
+ * that fails is an error for its file only. So the parts of the file that hold metadata get their blocks before. */
+static void reserve_chunk(int file, const struct btrfs_chunk *chunk, uint64_t *left)
+{
+	uint64_t length = le64toh(chunk->length), start = le64toh(chunk->stripe.offset);
+
+	if (!(le64toh(chunk->type) & (BTRFS_BLOCK_GROUP_METADATA | BTRFS_BLOCK_GROUP_SYSTEM)) || length > *left)
+		return;
+	*left -= length;
+	if (fallocate(file, FALLOC_FL_KEEP_SIZE, (off_t)start, (off_t)length) < 0)
+		log_line(LOG_DEBUG, "disks: cannot reserve blocks for metadata: %s", strerror(errno));
+}
+
+static void reserve(int file, int mount)
+{
+	struct btrfs_ioctl_search_args search = { .key = { .tree_id = BTRFS_CHUNK_TREE_OBJECTID,
+							   .min_objectid = BTRFS_FIRST_CHUNK_TREE_OBJECTID,
+							   .max_objectid = BTRFS_FIRST_CHUNK_TREE_OBJECTID,
+							   .min_type = BTRFS_CHUNK_ITEM_KEY,
+							   .max_type = BTRFS_CHUNK_ITEM_KEY,
+							   .max_offset = UINT64_MAX,
+							   .max_transid = UINT64_MAX } };
+	uint64_t left = RESERVE_MAX;
+
+	for (;;) {
+		struct btrfs_ioctl_search_header header;
+		struct btrfs_chunk chunk;
+		size_t at = 0;
+
+		search.key.nr_items = 4096;
+		if (ioctl(mount, BTRFS_IOC_TREE_SEARCH, &search) < 0 || search.key.nr_items == 0)
+			return;
+		for (uint32_t i = 0; i < search.key.nr_items && at + sizeof(header) <= sizeof(search.buf); i++) {
+			memcpy(&header, search.buf + at, sizeof(header));
+			at += sizeof(header);
+			if (header.len >= sizeof(chunk) && at + header.len <= sizeof(search.buf)) {
+				memcpy(&chunk, search.buf + at, sizeof(chunk));
+				reserve_chunk(file, &chunk, &left);
+			}
+			at += header.len;
+			search.key.min_offset = header.offset + 1;
+		}
+	}
+}
+
+/* Metadata grows in steps of this size; otherwise a large btrfs takes 1 GiB at a time. Kernels before 6.0 cannot. */
+static void set_step(int mount)
+{
+	char path[DISKS_QUOTAS_MAX], file[DISKS_QUOTAS_MAX + 64];
+
+	if (disks_quotas(mount, path, sizeof(path)) < 0)
+		return;
+	snprintf(file, sizeof(file), "%s/../allocation/metadata/chunk_size", path);
+	cleanup_close int fd = open(file, O_WRONLY | O_CLOEXEC);
+	(void)!write(fd, METADATA_STEP, strlen(METADATA_STEP));
+}
+
 /* ---- opening ---- */
 
 /* With the lock held: one device for one file. */
@@ -307,8 +375,11 @@ static int open_file(const char *home, const char *name, struct husk_error *err)
 	if (lock < 0 || attach(home, FILE_NAME, &loop, &file, err) < 0)
 		return lock < 0 ? -1 : husk_wrap(err, "the disks in '%s' (HUSK_DISK=memory does without)", home);
 	int mount = name ? mount_patiently(&loop, name, err) : mount_top(&loop, err);
-	if (mount >= 0 && !name)
+	if (mount >= 0 && !name) {
 		fit(&loop, file, mount);
+		set_step(mount);
+		reserve(file, mount);
+	}
 	loop_close(&loop);
 	return mount < 0 ? husk_wrap(err, "the disks in '%s' (HUSK_DISK=memory does without)", home) : mount;
 }

@@ -25,6 +25,8 @@ struct engine_machine {
 	struct gvisor_identity identity;
 	struct gvisor_process process;
 	char *root, *socket, *disk;
+	char *places;                           /* where shares are added (shares.c); NULL: none */
+	struct share shares[ENGINE_SHARES_MAX]; /* by number */
 	bool cloned; /* the writable layer is mounted at `disk`, and an image holds a clone of it (disk.c) */
 	int disks;   /* the place of cloned disks; -1: not cloned */
 	int to_agent, from_agent;
@@ -65,6 +67,10 @@ static int make_files(struct engine_machine *machine, const char *bundle, struct
 	cleanup_free char *rootfs = str_format("%s/rootfs", bundle);
 	cleanup_free char *empty = str_format("%s/empty", bundle);
 	const char *disk = machine->disk;
+	const struct gvisor_mounts mounts = { .disk = disk,
+					      .cloned = machine->cloned,
+					      .empty = machine->date >= GVISOR_VERSION_NEW ? empty : NULL,
+					      .shares = machine->places };
 
 	if (!rootfs || !empty)
 		return husk_fail_memory(err);
@@ -73,8 +79,9 @@ static int make_files(struct engine_machine *machine, const char *bundle, struct
 	if (dir_make(disk, 0700, err) < 0 ||
 	    (machine->cloned && disk_make(machine->disks, machine->spec.directory, err) < 0))
 		return -1;
-	return gvisor_spec_write(&machine->spec, bundle, disk, machine->cloned,
-				 machine->date >= GVISOR_VERSION_NEW ? empty : NULL, err);
+	if (machine->places && dir_make(machine->places, 0755, err) < 0)
+		return -1;
+	return gvisor_spec_write(&machine->spec, bundle, &mounts, err);
 }
 
 /* runsc's own message about a failed create: the end of its output, on one line. */
@@ -129,9 +136,11 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 				 "--host-uds=none" };
 	const char *const action[] = { "create", "--bundle", bundle, "--pid-file", pid_file, machine->spec.id, NULL };
 	size_t count = 9;
-	struct gvisor_init init = {
-		.argv = argv, .pid_file = pid_file, .cgroup = machine->spec.cgroup, .disk_path = machine->disk
-	};
+	struct gvisor_init init = { .argv = argv,
+				    .pid_file = pid_file,
+				    .cgroup = machine->spec.cgroup,
+				    .disk_path = machine->disk,
+				    .shares_path = machine->places };
 
 	if (!log || !panic || !root || !console || !pid_file)
 		return husk_fail_memory(err);
@@ -140,7 +149,7 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 		 * machines. The marker of an image lists what must be the same. */
 		argv[count++] = "--gofer-network-namespace=new";
 		argv[count++] = "--restore-spec-validation=ignore";
-		argv[count++] = "--file-access-mounts=exclusive"; /* nobody else writes there */
+		argv[count++] = "--file-access-mounts=exclusive"; /* nobody else writes there, except to shares */
 		argv[count++] =
 			"--in-sandbox-cgroup=v2"; /* with version 1, gVisor checks one group of seven at a fork */
 	}
@@ -148,7 +157,7 @@ static int start_process(struct engine_machine *machine, const struct gvisor_pro
 	console_fd = open(console, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
 	if (console_fd < 0)
 		return husk_fail_errno(err, "cannot write %s", console);
-	if (machine->cloned && (disk = disk_mount(machine->disks, directory, machine->spec.uid_base, err)) < 0)
+	if (machine->cloned && (disk = disk_mount(machine->disks, directory, machine->spec.uid_base, false, err)) < 0)
 		return -1;
 	if (link_pipe(&input, &machine->to_agent, err) < 0 || link_pipe(&machine->from_agent, &output, err) < 0)
 		return -1;
@@ -204,6 +213,9 @@ static void gvisor_free(struct engine_machine *machine)
 	free(machine->root);
 	free(machine->socket);
 	free(machine->disk);
+	free(machine->places);
+	for (size_t i = 0; i < ENGINE_SHARES_MAX; i++)
+		free(machine->shares[i].directory);
 	free(machine);
 }
 
@@ -212,11 +224,31 @@ static int choose_program(const struct engine_spec *spec, struct gvisor_program 
 {
 	char version[sizeof(out->version)];
 
-	if (!spec->image || image_version(spec->image, version, sizeof(version)) < 0)
+	if (!spec->image || spec->disk_only || image_version(spec->image, version, sizeof(version)) < 0)
 		return gvisor_program_find(spec->runtime, NULL, out, err);
 	if (gvisor_program_find(spec->runtime, version, out, err) < 0)
-		return husk_wrap(err, "the image in '%s' was made by runsc %s and cannot be continued", spec->image,
-				 version);
+		return husk_wrap(err, "the image in '%s' was made by runsc %s and cannot be continued%s", spec->image,
+				 version, image_way_out(spec->image));
+	return 0;
+}
+
+/* Where the writable layer of the machine is: in the engine's memory, or a directory of the host. */
+static int choose_disk(struct engine_machine *machine, const struct gvisor_program *program, struct husk_error *err)
+{
+	const struct engine_spec *spec = &machine->spec;
+	bool possible = spec->uid_base && disks_belong(spec->directory, program);
+
+	machine->cloned = spec->image ? spec->uid_base && disk_in_image(spec->image) : possible;
+	machine->identity.cloned = machine->cloned;
+	if (spec->disk_only && !machine->cloned)
+		return husk_fail(err, HUSK_CONFLICT,
+				 "its disk is a part of its memory (see `husk doctor`), and only the runsc that made "
+				 "it can read it");
+	if (spec->disk_only && !possible)
+		return husk_fail(err, HUSK_CONFLICT,
+				 "its disk is beside its memory, which runsc %s cannot use; "
+				 "a current one can (make runsc)",
+				 program->version);
 	return 0;
 }
 
@@ -238,9 +270,10 @@ static int prepare_all(struct engine_machine *machine, struct husk_error *err)
 	    image_identify(spec, program.version, &machine->identity, err) < 0)
 		return -1;
 	machine->date = program.date;
-	machine->cloned =
-		spec->uid_base && (spec->image ? disk_in_image(spec->image) : disks_belong(spec->directory, &program));
-	machine->identity.cloned = machine->cloned;
+	if (choose_disk(machine, &program, err) < 0)
+		return -1;
+	if (machine->cloned && !(machine->places = str_format("%s/shares", spec->directory)))
+		return husk_fail_memory(err);
 	if (machine->cloned && (machine->disks = disks_open(spec->directory, err)) < 0)
 		return -1;
 	if (make_files(machine, bundle, err) < 0)
@@ -296,15 +329,24 @@ static int make_links(struct engine_machine *machine, json_t *past, struct husk_
 	return result;
 }
 
-static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
+static int begin_disk(struct engine_machine *machine, const char *disk, struct husk_error *err)
+{
+	const struct engine_spec *spec = &machine->spec;
+
+	if (!machine->cloned)
+		return 0;
+	return disk ? disk_restore(machine->disks, disk, spec->directory, spec->disk_bytes, err)
+		    : disk_begin(machine->disks, spec->directory, spec->disk_bytes, err);
+}
+
+static int gvisor_boot(struct engine_machine *machine, const char *disk, struct husk_error *err)
 {
 	cleanup_free char *console = str_format("%s/console.log", machine->spec.directory);
 
 	if (!console)
 		return husk_fail_memory(err);
-	if (check_fresh(machine, err) < 0 || make_links(machine, NULL, err) < 0)
-		return -1;
-	if (machine->cloned && disk_begin(machine->disks, machine->spec.directory, machine->spec.disk_bytes, err) < 0)
+	machine->identity.shares = machine->places;
+	if (check_fresh(machine, err) < 0 || make_links(machine, NULL, err) < 0 || begin_disk(machine, disk, err) < 0)
 		return -1;
 	if (machine_call(machine, "containerManager.StartRoot", json_string(machine->spec.id), NULL, 0, CALL_TIMEOUT_MS,
 			 NULL, err) < 0) {
@@ -319,19 +361,24 @@ static int gvisor_boot(struct engine_machine *machine, struct husk_error *err)
 
 static int gvisor_restore(struct engine_machine *machine, const char *image, struct husk_error *err)
 {
+	struct share_names *names = NULL;
 	json_t *past = NULL;
 	int fds[IMAGE_FILES], result;
 
 	if (check_fresh(machine, err) < 0 || image_open(image, &machine->identity, fds, &past, err) < 0)
 		return -1;
+	machine->identity.shares = machine->places && image_has_shares(image);
 	result = make_links(machine, past, err);
 	json_decref(past);
 	if (result == 0 && machine->cloned)
 		result = disk_restore(machine->disks, image, machine->spec.directory, machine->spec.disk_bytes, err);
 	if (result == 0)
+		result = shares_recall(machine->shares, image, &names, err);
+	if (result == 0)
 		result = machine_call(machine, "containerManager.Restore",
 				      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds,
 				      IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
+	shares_forget(names);
 	image_close(fds);
 	/* After a failed restore the guest's kernel cannot try again. */
 	machine->started = true;
@@ -473,6 +520,8 @@ static int save_both(struct engine_machine *machine, const char *image, const in
 		return -1;
 	int result = save_memory(machine, fds, err);
 	if (result == 0)
+		result = shares_save(&machine->process, machine->spec.directory, machine->shares, image, err);
+	if (result == 0)
 		result = disk_save(machine->disks, machine->spec.directory, image, err);
 	return gvisor_resume(machine, result < 0 ? NULL : err) < 0 ? -1 : result;
 }
@@ -487,6 +536,7 @@ static int gvisor_checkpoint(struct engine_machine *machine, const char *image, 
 	if (result == 0)
 		result = image_finish(image, fds, &machine->identity, machine->addresses, err);
 	if (result < 0) {
+		shares_explain(err);
 		if (image_out_of_space(fds[IMAGE_PAGES]))
 			husk_fail(err, HUSK_LIMIT, "no space left on the disk of the image");
 		image_abandon(image, fds);
@@ -501,6 +551,37 @@ static int gvisor_disk_use(struct engine_machine *machine, uint64_t *used, uint6
 	*limit = machine->spec.disk_bytes;
 	return machine->cloned ? disk_used(machine->disks, machine->spec.directory, used) : -1;
 }
+
+static bool gvisor_shares_ready(struct engine_machine *machine)
+{
+	return machine->identity.shares;
+}
+
+static int gvisor_share_add(struct engine_machine *machine, unsigned number, const char *directory, bool read_only,
+			    struct husk_error *err)
+{
+	if (!machine->places || number >= ENGINE_SHARES_MAX || machine->shares[number].directory)
+		return husk_fail(err, HUSK_INTERNAL, "machine %s has no place for volume %u", machine->spec.id, number);
+	struct share share = { strdup(directory), read_only };
+	if (!share.directory)
+		return husk_fail_memory(err);
+	if (shares_add(&machine->process, machine->places, number, &share, machine->spec.uid_base, err) < 0) {
+		free(share.directory);
+		return -1;
+	}
+	machine->shares[number] = share;
+	return 0;
+}
+
+static const struct engine_shares shares = {
+	.make = shares_make,
+	.has = disk_in_image,
+	.open = shares_open,
+	.used = shares_used,
+	.ready = gvisor_shares_ready,
+	.in_image = shares_in_image,
+	.add = gvisor_share_add,
+};
 
 static void gvisor_kill(struct engine_machine *machine)
 {
@@ -530,11 +611,14 @@ const struct engine engine_gvisor = {
 	.check = image_check,
 	.kill_processes = gvisor_kill_processes,
 	.disk_use = gvisor_disk_use,
+	.shares = &shares,
 	.expire = gvisor_expire,
 	.kill = gvisor_kill,
 	.stop = gvisor_stop,
 	.free = gvisor_free,
 	.sweep = gvisor_sweep,
+	.send = disk_send,
+	.receive = disk_receive,
 	.drop = disk_drop,
 	.collect = disk_collect,
 };

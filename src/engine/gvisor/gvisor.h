@@ -34,10 +34,16 @@ int gvisor_probe(const char *runtime, struct husk_error *err);
 
 /* ---- spec.c ---- */
 
-/* Writes bundle/config.json for a machine whose writable layer is the directory `disk` (`cloned`), or a file in it.
- * `empty` is an empty directory, for a runsc that needs one; otherwise NULL. */
-int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, bool cloned,
-		      const char *empty, struct husk_error *err);
+/* The directories of the host that a machine has mounted. */
+struct gvisor_mounts {
+	const char *disk; /* the writable layer (`cloned`), or where the file behind it is */
+	bool cloned;
+	const char *empty;  /* an empty directory, for a runsc that needs one; otherwise NULL */
+	const char *shares; /* in its place: the directory of shares.c; NULL: none */
+};
+/* Writes bundle/config.json. */
+int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const struct gvisor_mounts *mounts,
+		      struct husk_error *err);
 
 /* ---- disks.c: the place of an instance's cloned disks; described there ---- */
 
@@ -68,19 +74,27 @@ void disks_trim(int disks);
 
 /* Makes the empty directory that the guest will have mounted. `machine` is the machine's directory. */
 int disk_make(int disks, const char *machine, struct husk_error *err);
-/* A detached mount of it for a machine with these host uids; returns a descriptor. */
-int disk_mount(int disks, const char *machine, uint32_t uid_base, struct husk_error *err);
+/* A detached mount of the disk of a machine or a volume, for a machine with these host uids; returns a descriptor. 0: for
+ * a process of Husk, with the owners that guests see. */
+int disk_mount(int disks, const char *directory, uint32_t uid_base, bool read_only, struct husk_error *err);
+/* Makes the disk of a volume, which every user of a guest may use. */
+int disk_make_volume(int disks, const char *directory, uint64_t bytes, struct husk_error *err);
+/* Its used bytes: now, or as of the last commit. */
+int disk_volume_used(int disks, const char *directory, bool now, uint64_t *bytes, struct husk_error *err);
 /* Fills it before the guest starts: empty, or with the content of an image. Its size is limited to `bytes`. */
 int disk_begin(int disks, const char *machine, uint64_t bytes, struct husk_error *err);
 int disk_restore(int disks, const char *image, const char *machine, uint64_t bytes, struct husk_error *err);
 /* Saves it into an image while the guest is paused. On return the image is on disk. */
 int disk_save(int disks, const char *machine, const char *image, struct husk_error *err);
+/* Does this directory, of an image or a volume, name a disk? */
 bool disk_in_image(const char *image);
 /* Its used bytes, as of the last commit of the filesystem: at most half a minute ago. */
 int disk_used(int disks, const char *machine, uint64_t *bytes);
 /* Does the disk that the image names exist? Opens the disks. */
 int disk_check(const char *image, struct husk_error *err);
-/* The engine's `drop` and `collect` (engine.h). */
+/* The engine's `send`, `receive`, `drop` and `collect` (engine.h). */
+int disk_send(const char *image, int fd, struct husk_error *err);
+int disk_receive(const char *image, int fd, struct husk_error *err);
 void disk_drop(const char *directory);
 void disk_collect(const char *home, const char *const *directories);
 
@@ -101,10 +115,12 @@ struct gvisor_init {
 	int console;             /* file for its stderr, up to a limit */
 	int disk;                /* a mount for disk_path; -1: none */
 	const char *disk_path;
-	struct cgroup *cgroup; /* NULL: stay where we are */
+	const char *shares_path; /* where mounts can be added later (shares.c); NULL: none */
+	struct cgroup *cgroup;   /* NULL: stay where we are */
 };
 struct gvisor_process {
 	int pidfd;    /* readable when the machine is over; -1: never started */
+	pid_t pid;    /* of the init, valid while pidfd is open */
 	int lifeline; /* the machine ends when the last copy of this is closed */
 	_Atomic int64_t
 		*expires; /* shared with the init: when the machine ends by itself, on the boot clock in ms; 0: never */
@@ -128,6 +144,34 @@ void gvisor_init_free(struct gvisor_process *process);
 
 /* The mounts of a machine's host side, in its new namespace; async-signal-safe. */
 int gvisor_own_mounts(void);
+
+/* ---- shares.c: volumes as directories of the host ---- */
+
+#define SHARES_MOUNT "/.husk/root" /* in the guest, when it starts */
+struct share {                     /* of a machine */
+	char *directory;           /* of the volume; NULL: none */
+	bool read_only;
+};
+int shares_make(const char *home, const char *runtime, const char *directory, uint64_t bytes, struct husk_error *err);
+int shares_open(const char *directory, struct husk_error *err);
+int shares_used(const char *directory, bool now, uint64_t *bytes, struct husk_error *err);
+bool shares_in_image(const char *image, unsigned number);
+/* The place where mounts can be added later, in the machine's own mount namespace; async-signal-safe. */
+int shares_place(const char *path);
+/* Adds a mount there, at any time. */
+int shares_add(const struct gvisor_process *process, const char *place, unsigned number, const struct share *share,
+	       uint32_t uid_base, struct husk_error *err);
+/* Writes which names the guest has open into the image; the guest is paused. `machine` is the machine's directory. */
+int shares_save(const struct gvisor_process *process, const char *machine,
+		const struct share shares[static ENGINE_SHARES_MAX], const char *image, struct husk_error *err);
+/* Rewrites gVisor's message about a file that cannot be saved; other errors stay. */
+void shares_explain(struct husk_error *err);
+/* Around a restore: gVisor cannot continue an open file whose name is gone. Makes such names, empty; then removes
+ * them. */
+struct share_names;
+int shares_recall(const struct share shares[static ENGINE_SHARES_MAX], const char *image, struct share_names **out,
+		  struct husk_error *err);
+void shares_forget(struct share_names *names);
 
 /* ---- quiet.c: an idle machine that costs nothing ---- */
 
@@ -164,9 +208,12 @@ struct gvisor_identity {
 	struct marker_identity common;
 	char version[64]; /* of runsc */
 	bool cloned;      /* the disk is a directory in the image, not part of its files */
+	bool shares;      /* the guest was started with a place for shares */
 };
 int image_identify(const struct engine_spec *spec, const char *version, struct gvisor_identity *out,
 		   struct husk_error *err);
+/* For messages: what is possible when the memory of an image cannot be continued; "" if nothing is. */
+const char *image_way_out(const char *image);
 /* Opens the files to write, under names that restore ignores; only image_finish makes them an image. */
 int image_begin(const char *image, int fds[static IMAGE_FILES], struct husk_error *err);
 int image_finish(const char *image, const int fds[static IMAGE_FILES], const struct gvisor_identity *identity,
@@ -178,6 +225,8 @@ bool image_out_of_space(int fd);
 /* Opens an image for restore after all cheap checks. `addresses` gets the addresses of the guest, for json_decref. */
 int image_open(const char *image, const struct gvisor_identity *identity, int fds[static IMAGE_FILES],
 	       json_t **addresses, struct husk_error *err);
+/* Can the guest in the image mount shares? */
+bool image_has_shares(const char *image);
 /* The version of runsc that made the image; -1: unknown. */
 int image_version(const char *image, char *out, size_t size);
 /* The engine's `check` (engine.h). */

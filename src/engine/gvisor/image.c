@@ -146,12 +146,18 @@ int image_finish(const char *image, const int fds[static IMAGE_FILES], const str
 		}
 	}
 	return marker_write(image, &identity->common,
-			    json_pack("{s:s, s:b, s:o, s:O}", "version", identity->version, "cloned", identity->cloned,
-				      "files", files, "addresses", addresses),
+			    json_pack("{s:s, s:b, s:b, s:o, s:O}", "version", identity->version, "cloned",
+				      identity->cloned, "shares", identity->shares, "files", files, "addresses",
+				      addresses),
 			    err);
 }
 
 /* ---- reading ---- */
+
+const char *image_way_out(const char *image)
+{
+	return disk_in_image(image) ? " (husk reboot starts a sandbox anew with its files)" : "";
+}
 
 static int check_version(const char *image, json_t *marker, const struct gvisor_identity *identity,
 			 struct husk_error *err)
@@ -160,8 +166,8 @@ static int check_version(const char *image, json_t *marker, const struct gvisor_
 		return husk_fail(
 			err, HUSK_CONFLICT,
 			"the image in '%s' was made by runsc %s and cannot be continued by %s; make it again, or "
-			"set HUSK_RUNSC to that version",
-			image, marker_text(marker, "version"), identity->version);
+			"set HUSK_RUNSC to that version%s",
+			image, marker_text(marker, "version"), identity->version, image_way_out(image));
 	return 0;
 }
 
@@ -238,6 +244,15 @@ int image_open(const char *image, const struct gvisor_identity *identity, int fd
 	return result;
 }
 
+bool image_has_shares(const char *image)
+{
+	json_t *marker = marker_load(image, NULL);
+	bool shares = json_is_true(json_object_get(marker, "shares"));
+
+	json_decref(marker);
+	return shares;
+}
+
 int image_version(const char *image, char *out, size_t size)
 {
 	json_t *marker = marker_load(image, NULL);
@@ -280,7 +295,8 @@ int image_check(const char *image, const char *rootfs, uint64_t disk_bytes, stru
 	if (image_version(image, version, sizeof(version)) < 0)
 		return husk_fail(err, HUSK_NOT_FOUND, "'%s' holds no complete image", image);
 	if (gvisor_program_find(NULL, version, &program, err) < 0)
-		return husk_wrap(err, "the image in '%s' was made by runsc %s and cannot be continued", image, version);
+		return husk_wrap(err, "the image in '%s' was made by runsc %s and cannot be continued%s", image,
+				 version, image_way_out(image));
 	if (image_identify(&spec, program.version, &identity, err) < 0)
 		return -1;
 	identity.cloned = disk_in_image(image);

@@ -98,6 +98,11 @@ static int mount_disk(struct launch *launch)
 	return result < 0 ? -1 : 0;
 }
 
+static int place_shares(const struct launch *launch)
+{
+	return launch->init->shares_path ? shares_place(launch->init->shares_path) : 0;
+}
+
 static _Noreturn void exec_create(const struct launch *launch)
 {
 	static const char *const environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", NULL };
@@ -287,7 +292,7 @@ static _Noreturn void init_run(void *data)
 	setsid();
 	prctl(PR_SET_NAME, "husk-machine");
 	if (keep_only(launch) < 0 || (launch->init->cgroup && cgroup_enter(launch->init->cgroup) < 0) ||
-	    gvisor_own_mounts() < 0 || mount_disk(launch) < 0)
+	    gvisor_own_mounts() < 0 || mount_disk(launch) < 0 || place_shares(launch) < 0)
 		give_up(launch, REPORT_SETUP, errno);
 	sigemptyset(&children);
 	sigaddset(&children, SIGCHLD);
@@ -370,7 +375,8 @@ int gvisor_init_start(const struct gvisor_init *init, struct gvisor_process *out
 	launch.lifeline = life_in;
 	launch.console_in = console_in;
 	launch.console_out = console_out;
-	if (jail_clone(CLONE_NEWPID | CLONE_NEWNS, init_run, &launch, &out->pidfd) < 0)
+	out->pid = jail_clone(CLONE_NEWPID | CLONE_NEWNS, init_run, &launch, &out->pidfd);
+	if (out->pid < 0)
 		return husk_fail_errno(err, "cannot start the machine's first process (are we root?)");
 	out->lifeline = steal_fd(&life_out);
 	fd_set_nonblocking(out->lifeline, true);

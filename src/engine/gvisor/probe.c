@@ -153,7 +153,8 @@ static int run_machine(const struct engine_spec *spec, const char *image, bool r
 	int result = engine_gvisor.prepare(spec, &machine, err);
 
 	if (result == 0)
-		result = restoring ? engine_gvisor.restore(machine, image, err) : engine_gvisor.boot(machine, err);
+		result =
+			restoring ? engine_gvisor.restore(machine, image, err) : engine_gvisor.boot(machine, NULL, err);
 	if (result == 0)
 		result = check_echo(machine, restoring ? 'b' : 'a', err);
 	if (result == 0 && !restoring)

@@ -177,7 +177,7 @@ int gvisor_variant(const char *home, const char *runtime, char *out, size_t size
 
 	if (disks_check_wish(err) < 0 || gvisor_program_find(runtime, NULL, &program, err) < 0)
 		return -1;
-	snprintf(out, size, "%s%s", program.version, disks_ready(home, runtime, &program) ? "-disk" : "");
+	snprintf(out, size, "%s%s", program.version, disks_ready(home, runtime, &program) ? "-shares" : "");
 	return 0;
 }
 

@@ -4,13 +4,14 @@
  * The root is the template's EROFS image, which the guest's kernel itself reads. Only one directory of the host is
  * mounted. Usually it holds the file behind the writable layer: the annotations turn that bind mount into a tmpfs
  * inside the guest's kernel, with a fixed size. On a host that can clone disks, it is the writable layer itself
- * (disk.c). Nothing else of the host may ever be mounted here.
+ * (disk.c), and there is a second one: empty, until volumes are mounted in it (shares.c). Nothing else of the host may
+ * ever be mounted here.
  */
 #include "engine/gvisor/gvisor.h"
 
 #define UIDS 65536
 #define DISK_MOUNT "/.husk/disk"
-#define EMPTY_MOUNT "/.husk/root" /* where the agent mounts its new root */
+#define EMPTY_MOUNT SHARES_MOUNT /* where the agent mounts its new root */
 
 /*
  * Root in a throwaway machine may do everything that root does. The guest's kernel grants these capabilities, inside
@@ -91,25 +92,41 @@ static json_t *disk_mount_entry(const char *disk, const char *size)
 			 "options", "rw", size);
 }
 
-static json_t *mounts_section(const char *disk, const char *empty, const char *size)
+/* Writable for the guest's kernel: each mount that is added has its own setting. */
+static json_t *shares_mount(const char *shares)
+{
+	return json_pack("{s:s, s:s, s:s, s:[s]}", "destination", SHARES_MOUNT, "type", "bind", "source", shares,
+			 "options", "rw");
+}
+
+static json_t *mounts_section(const struct gvisor_mounts *all, const char *size)
 {
 	json_t *mounts = json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}, o]", "destination", "/proc", "type", "proc",
 				   "source", "proc", "destination", "/sys", "type", "sysfs", "source", "sysfs",
-				   disk_mount_entry(disk, size));
+				   disk_mount_entry(all->disk, size));
+	bool more = all->shares || all->empty;
 
-	if (mounts && empty && json_array_append_new(mounts, empty_mount(empty)) < 0) {
+	if (mounts && more &&
+	    json_array_append_new(mounts, all->shares ? shares_mount(all->shares) : empty_mount(all->empty)) < 0) {
 		json_decref(mounts);
 		return NULL;
 	}
 	return mounts;
 }
 
-static json_t *annotations_section(const struct engine_spec *spec, const char *disk, const char *size)
+static json_t *annotations_section(const struct engine_spec *spec, const struct gvisor_mounts *mounts, const char *size)
 {
 	cleanup_free char *options = str_format("%s,mode=755", size ? size : "");
+	const char *disk = mounts->disk;
 
 	if (!options)
 		return NULL;
+	/* Shared: other machines write there too, so the guest's kernel keeps no copy of names, sizes and bytes. */
+	if (mounts->shares)
+		return json_pack("{s:s, s:s, s:s, s:s, s:s}", "dev.gvisor.spec.rootfs.source", spec->rootfs,
+				 "dev.gvisor.spec.rootfs.type", "erofs", "dev.gvisor.spec.mount.shares.source",
+				 mounts->shares, "dev.gvisor.spec.mount.shares.type", "bind",
+				 "dev.gvisor.spec.mount.shares.share", "shared");
 	if (!size)
 		return json_pack("{s:s, s:s}", "dev.gvisor.spec.rootfs.source", spec->rootfs,
 				 "dev.gvisor.spec.rootfs.type", "erofs");
@@ -140,12 +157,12 @@ static json_t *linux_section(const struct engine_spec *spec)
 	return NULL;
 }
 
-int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const char *disk, bool cloned,
-		      const char *empty, struct husk_error *err)
+int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const struct gvisor_mounts *mounts,
+		      struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/config.json", bundle);
 	cleanup_free char *limit = str_format("size=%llu", (unsigned long long)spec->disk_bytes);
-	const char *size = cloned ? NULL : limit;
+	const char *size = mounts->cloned ? NULL : limit;
 	cleanup_free char *text = NULL;
 	json_t *root;
 
@@ -153,8 +170,8 @@ int gvisor_spec_write(const struct engine_spec *spec, const char *bundle, const 
 		return husk_fail_memory(err);
 	root = json_pack("{s:s, s:s, s:{s:s, s:b}, s:o, s:o, s:o, s:o}", "ociVersion", "1.0.0", "hostname", "husk",
 			 "root", "path", "rootfs", "readonly", 1, "process", process_section(spec), "mounts",
-			 mounts_section(disk, empty, size), "annotations", annotations_section(spec, disk, size),
-			 "linux", linux_section(spec));
+			 mounts_section(mounts, size), "annotations", annotations_section(spec, mounts, size), "linux",
+			 linux_section(spec));
 	text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 	json_decref(root);
 	/* A name that is not UTF-8 cannot be written as JSON. */

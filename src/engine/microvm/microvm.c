@@ -236,10 +236,12 @@ static int give_tap(struct engine_machine *machine, struct husk_error *err)
 	return give(machine, CONTROL_TAP, mac, steal_fd(&machine->tap), err);
 }
 
-static int microvm_boot(struct engine_machine *machine, struct husk_error *err)
+static int microvm_boot(struct engine_machine *machine, const char *disk, struct husk_error *err)
 {
 	cleanup_close int kernel = -1, initramfs = -1;
 
+	if (disk) /* what the guest's kernel had not written yet is in the memory alone */
+		return husk_fail(err, HUSK_UNAVAILABLE, "a microvm does not start from its disk alone; wake it");
 	if (check_fresh(machine, err) < 0 || make_disk(machine, err) < 0 || give_disk(machine, err) < 0 ||
 	    give_tap(machine, err) < 0)
 		return -1;

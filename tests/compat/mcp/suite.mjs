@@ -52,9 +52,10 @@ await test("the newest version is spoken, and the server says who it is and how 
 await test("every tool says what it is for, and what it takes and gives", async () => {
 	const names = tools.map((tool) => tool.name);
 	assert.deepEqual(names, [
-		"run_code", "run_command", "read_file", "write_file", "list_files", "create_sandbox", "list_sandboxes",
-		"fork_sandbox", "snapshot_sandbox", "checkpoint_sandbox", "rewind_sandbox", "promote_sandbox", "merge_sandbox", "diff_sandbox", "hibernate_sandbox", "kill_sandbox",
-		"expose_port", "egress_log", "computer", "browser_open",
+		"run_code", "run_command", "read_file", "write_file", "list_files", "create_sandbox", "list_sandboxes", "fork_sandbox",
+		"explore_sandbox", "snapshot_sandbox", "checkpoint_sandbox", "rewind_sandbox", "sandbox_history", "promote_sandbox",
+		"merge_sandbox", "held_effects", "diff_sandbox", "hibernate_sandbox", "kill_sandbox", "expose_port", "egress_log", "computer",
+		"browser_open", "request_human",
 	]);
 	for (const tool of tools) {
 		assert.ok(tool.description.length > 80 && tool.title && tool.annotations, tool.name);

@@ -304,8 +304,11 @@ class World:
                 headers[key.lower()] = value.strip()
             length = int(headers.get("content-length", 0))
             body = stream.read(length).decode("latin-1")
-            self.note(kind="https" if tls else "http", host=headers.get("host"), path=request[1], headers=headers, body=body,
-                      sni=getattr(connection, "asked_name", None))
+            self.note(kind="https" if tls else "http", method=request[0], host=headers.get("host"), path=request[1], headers=headers,
+                      body=body, sni=getattr(connection, "asked_name", None))
+            if request[1].startswith("/stall"):  # takes the request, and never answers
+                stream.read(1)
+                return
             if request[1].startswith("/v1/messages"):
                 self.say(connection, *scripted(request[1], body))
                 continue

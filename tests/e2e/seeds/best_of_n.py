@@ -1,5 +1,6 @@
 """Best of N: set up once, fork at the moment of choice, try another strategy in each copy, keep the one that passes.
-The copies start from the very same machine and never see each other, so one of them may well wreck its own.
+The copies start from the very same machine and never see each other, so one of them may well wreck its own. The winner's
+changes are shown, the notes of the others are merged into it, and it takes the place of the machine that they came from.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ STRATEGIES = {
 def attempt(branch):
     (plan, patch), sandbox = branch
     sandbox.filesystem.write("/workspace/plan.txt", plan)
+    sandbox.filesystem.write(f"/workspace/notes/{plan}.txt", f"tried to {plan}\n")
     sandbox.exec(patch, cwd="/workspace/shop", timeout_seconds=60, check=True)
     return sandbox.exec("npm test", cwd="/workspace/shop", timeout_seconds=180).exit_code == 0
 
@@ -46,13 +48,18 @@ try:
         for ((plan, _), sandbox), passed in zip(branches, pool.map(attempt, branches)):
             print(f"{plan}: {'PASS' if passed else 'fail'}")
             winner = sandbox if passed else winner
+    if winner:
+        for change in winner.diff(path="/workspace/shop"):  # since the fork
+            print(change.change, change.path)
+        for _, sandbox in branches:
+            if sandbox is not winner:
+                winner.merge(sandbox, path="/workspace/notes")
+        winner.promote()  # the base goes on as the winner, and the branches end
+        branches = []
+        print("kept:", base.filesystem.read_text("/workspace/plan.txt"))
+        print("notes:", len(base.filesystem.list("/workspace/notes")))
+        print(base.exec("git diff --stat", cwd="/workspace/shop").stdout, end="")
 finally:
     for _, sandbox in branches:
-        if sandbox is not winner:
-            sandbox.kill()
+        sandbox.kill()
     base.kill()
-
-if winner:
-    with winner:  # where the agent goes on
-        print("kept:", winner.filesystem.read_text("/workspace/plan.txt"))
-        print(winner.exec("git diff --stat", cwd="/workspace/shop").stdout, end="")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, List
 
 from .._http import Request, given
-from ..models import DesktopAnswer, Window
+from ..models import DesktopAnswer, Element, Window
 from .desktop_view import AsyncDesktopView
 
 Point = Sequence[float]
@@ -78,14 +78,23 @@ class AsyncDesktop(AsyncDesktopView):
     # ---- mouse ----
 
     async def click(
-        self, x: float | None = None, y: float | None = None, *, button: str = "left", count: int = 1, keys: str | None = None
+        self,
+        x: float | None = None,
+        y: float | None = None,
+        *,
+        element: str | Mapping[str, str] | None = None,
+        button: str = "left",
+        count: int = 1,
+        keys: str | None = None,
     ) -> None:
-        """There, or where the pointer is. button: "left", "middle", "right". count: 2 and 3 with the left one. keys: held meanwhile."""
+        """There, or where the pointer is. button: "left", "middle", "right". count: 2 and 3 with the left one. keys: held meanwhile.
+        element: the id of an element of `tree`, or {"role": "push button", "name": "Send"}, which only one may have."""
         names = {("left", 1): "left_click", ("left", 2): "double_click", ("left", 3): "triple_click"}
         names.update({("middle", 1): "middle_click", ("right", 1): "right_click"})
         if (button, count) not in names:
             raise ValueError("button is left, middle or right; count is 1, and 2 or 3 with the left button")
-        await self._one(names[button, count], coordinate=None if x is None or y is None else [x, y], text=keys)
+        at = None if x is None or y is None else [x, y]
+        await self._one(names[button, count], coordinate=at, element=element, text=keys)
 
     async def double_click(self, x: float | None = None, y: float | None = None) -> None:
         await self.click(x, y, count=2)
@@ -139,6 +148,13 @@ class AsyncDesktop(AsyncDesktopView):
         """From the bottom to the top."""
         document = await self._client._json(Request.get(self._path("windows")))
         return [Window.from_document(each) for each in document["windows"]]
+
+    async def tree(self, window: str | None = None, *, max_elements: int | None = None, all: bool = False) -> List[Element]:
+        """The elements on the screen, as programs describe them to assistive technology: roles, names, boxes, states. window: only
+        windows whose title contains this. all: with elements that only hold others."""
+        query = given(window=window, max_elements=max_elements, all="true" if all else None)
+        document = await self._client._json(Request.get(self._path("tree"), query))
+        return [Element.from_document(each) for each in document["elements"]]
 
     async def focus_window(self, window: int) -> None:
         await self._client._done(Request.json("PUT", self._path("windows", window), {"focus": True}))

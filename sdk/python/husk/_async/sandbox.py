@@ -23,7 +23,9 @@ from ..models import (
     CodeContext,
     CodeOutput,
     CodeResult,
+    Difference,
     Egress,
+    Effect,
     EgressEvent,
     ExecResult,
     Merged,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
         ttl_seconds: int | None
         persistent: bool | None
         on_expiry: str | None
+        checkpoints: str | None
         idle_seconds: int | None
         memory: int | str | None
         cpus: float | None
@@ -121,6 +124,7 @@ class AsyncSandbox:
         ttl_seconds: int | None = None,
         persistent: bool | None = None,
         on_expiry: str | None = None,
+        checkpoints: str | None = None,
         idle_seconds: int | None = None,
         metadata: Mapping[str, str] | None = None,
         env: Mapping[str, str] | None = None,
@@ -138,10 +142,11 @@ class AsyncSandbox:
         """A new sandbox, from a template ("base" unless told) or a snapshot.
 
         ttl_seconds: how long it lives (an hour unless told); `extend` gives it more. persistent: lives until it is
-        killed. on_expiry: "kill" or "hibernate" when its time is over; asleep it has no end. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
+        killed. on_expiry: "kill" or "hibernate" when its time is over; asleep it has no end. checkpoints: "each-call" takes one
+        before every exec and code call. idle_seconds: hibernates when unused for that long; the next call wakes it. memory, disk: bytes, or
         "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. egress: what it may reach,
         "off" unless told, "open", or {"allow": ["example.com", "10.1.2.0/24:443"], "secrets": [{"name", "value", "hosts"}],
-        "limits": {…}, "trust": PEM}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
+        "limits": {…}, "hold": […], "trust": PEM}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
         {"/data": {"volume": "name", "read_only": True}}. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
         does that by itself.
         """
@@ -152,6 +157,7 @@ class AsyncSandbox:
             ttl_seconds=ttl_seconds,
             persistent=persistent,
             on_expiry=on_expiry,
+            checkpoints=checkpoints,
             idle_seconds=idle_seconds,
             metadata=dict(metadata) if metadata is not None else None,
             env=dict(env) if env is not None else None,
@@ -275,13 +281,15 @@ class AsyncSandbox:
         allow: Sequence[str] | None = None,
         secrets: Sequence[Mapping[str, Any]] | None = None,
         limits: Mapping[str, int | str] | None = None,
+        hold: Sequence[str] | None = None,
         trust: str | None = None,
     ) -> Egress:
         """Replaces what it may reach. When this returns, it holds: connections it does not allow are cut.
 
-        trust: certificates (PEM) that its programs trust besides those of the template.
+        hold: hosts whose changing requests wait as `effects`. trust: certificates (PEM) that its programs trust besides those of
+        the template.
         """
-        body = given(mode=mode, allow=allow, secrets=secrets, limits=limits, trust=trust)
+        body = given(mode=mode, allow=allow, secrets=secrets, limits=limits, hold=hold, trust=trust)
         return Egress.from_document(await self._client._json(Request.json("PUT", self._path("egress"), body)))
 
     async def egress_log(self, *, limit: int | None = None) -> List[EgressEvent]:
@@ -310,6 +318,10 @@ class AsyncSandbox:
         await self.refresh()
         return parse_time(document.get("expires_at"))
 
+    async def resize(self, *, memory: int | str | None = None, cpus: float | None = None) -> None:
+        """Other limits: at once if it runs, else when it wakes. memory: bytes, or as in "2G"."""
+        await self._changed(Request.json("PATCH", self._path(), given(memory=memory, cpus=cpus), repeatable=True))
+
     async def set_metadata(self, metadata: Mapping[str, str]) -> None:
         """Replaces its metadata."""
         await self._changed(Request.json("PUT", self._path("metadata"), dict(metadata), repeatable=True))
@@ -327,6 +339,10 @@ class AsyncSandbox:
 
     async def wake(self) -> None:
         await self._changed(Request("POST", self._path("wake"), timeout=MOVE_SECONDS))
+
+    async def reboot(self) -> None:
+        """Starts it anew with its files, also if it is hibernated; processes and memory are gone."""
+        await self._changed(Request("POST", self._path("reboot"), timeout=MOVE_SECONDS))
 
     async def snapshot(self, name: str | None = None) -> AsyncSnapshot:
         """Keeps its memory and disk as they are now, to make sandboxes from."""
@@ -372,8 +388,8 @@ class AsyncSandbox:
         conflicts: str | None = None,
         dry_run: bool = False,
     ) -> Merged:
-        """Merges the files that another sandbox changed into this one, three-way against `base`: the sandbox that both were forked
-        from, or else the template. With a conflict nothing is written, unless `conflicts` is "markers", "ours" (this sandbox's
+        """Merges the files that another sandbox changed into this one, three-way against `base`: the state at their fork, or else
+        the template. All or nothing: with a conflict nothing is written, unless `conflicts` is "markers", "ours" (this sandbox's
         version) or "theirs"."""
         wanted = {"from": source.id if isinstance(source, AsyncSandbox) else source}
         common = base.id if isinstance(base, AsyncSandbox) else base
@@ -399,12 +415,41 @@ class AsyncSandbox:
         unless promote=False. All branches are returned, the best one first."""
         return await explore(self, plans, score, keep, budget, parallel, promote)
 
+    async def effects(self) -> List[Effect]:
+        """Its requests to held hosts (egress={"hold": [...]}): those that wait, and the newest of those that are done."""
+        return self._effects(await self._client._json(Request.get(self._path("effects"))))
+
+    async def send_effects(self, *numbers: int) -> List[Effect]:
+        """Sends held effects in order, each at most once; all of them unless told. Ends at the first one that could not be sent: the
+        state of each tells what became of it."""
+        request = Request.json("POST", self._path("effects", "send"), given(effects=numbers or None), timeout=MOVE_SECONDS)
+        return self._effects(await self._client._json(request))
+
+    async def drop_effects(self, *numbers: int) -> List[Effect]:
+        """Drops held effects; all of them unless told."""
+        request = Request.json("POST", self._path("effects", "drop"), given(effects=numbers or None))
+        return self._effects(await self._client._json(request))
+
+    @staticmethod
+    def _effects(document: Mapping[str, Any]) -> List[Effect]:
+        return [Effect.from_document(each) for each in document["effects"]]
+
     async def diff(self, against: str | AsyncSandbox | None = None, *, path: str | None = None) -> List[Change]:
-        """The files that differ from those of another sandbox of the same template, or from the template's own: added, removed
-        and changed ones, by path. `path`: only this path, and what is below."""
+        """The files that differ since its fork or snapshot, or else from its template: added, removed and changed ones, by path.
+        `against`: another sandbox, a checkpoint ("ID@NUMBER"), a snapshot or a template. `path`: only this path, and what is
+        below."""
         base = against.id if isinstance(against, AsyncSandbox) else against
         request = Request.get(self._path("diff"), given(against=base, path=path))
         return [Change.from_document(each) for each in (await self._client._json(request))["changes"]]
+
+    async def diff_system(
+        self, against: str | AsyncSandbox | None = None, *, packages: bool = True, processes: bool = True
+    ) -> List[Difference]:
+        """The packages (Debian, pip, npm), processes and listening ports that differ, as `diff` compares files."""
+        base = against.id if isinstance(against, AsyncSandbox) else against
+        wanted = {"packages": "true" if packages else "false", "processes": "true" if processes else "false"}
+        request = Request.get(self._path("diff/system"), {**given(against=base), **wanted})
+        return [Difference.from_document(each) for each in (await self._client._json(request))["differences"]]
 
     async def tree(self) -> dict[str, Any]:
         """Its family from the first one on, as nested documents: each has "id", "kind", "state" … and "children"."""
@@ -421,7 +466,7 @@ class AsyncSandbox:
         self, count: int | None = None, **options: Unpack[ForkOptions]
     ) -> AsyncSandbox | List[AsyncSandbox]:
         """A copy of it as it is now, memory, processes and files: one, or a list of `count`. Options as in `create`:
-        name, ttl_seconds, persistent, on_expiry, idle_seconds, memory, cpus, pids, metadata, env, egress; the rest is as in the
+        name, ttl_seconds, persistent, on_expiry, checkpoints, idle_seconds, memory, cpus, pids, metadata, env, egress; the rest is as in the
         parent."""
         body = given(count=1 if count is None else count, **options)
         request = Request.json("POST", self._path("fork"), body, timeout=MOVE_SECONDS)
@@ -488,8 +533,10 @@ class AsyncSandbox:
         user: str | None = None,
         stdin: bool = False,
         label: str | None = None,
+        keep_output: int | None = None,
     ) -> AsyncProcess:
-        """Starts a command in the background. stdin: keep its standard input open, for `write`."""
+        """Starts a command in the background. stdin: keep its standard input open, for `write`.
+        keep_output: bytes of each output stream that can be read later, on the sandbox's disk; 1 MiB unless told."""
         body = exec_body(
             command,
             timeout_seconds=timeout_seconds,
@@ -497,6 +544,7 @@ class AsyncSandbox:
             cwd=cwd,
             user=user,
             label=label,
+            keep_output=keep_output,
             detach=True,
             keep_stdin=True if stdin else None,
         )

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import Any, Callable
 
-from .._http import Event, Request, path
+from .._http import Event, Request, given, path
 from ..errors import ConnectionFailedError, InvalidError
 from ..models import SnapshotInfo, TemplateInfo
-from ._io import deliver
+from ._io import deliver, local
 from .client import AsyncClient
 from .streams import AsyncStream
 
@@ -44,9 +44,45 @@ class AsyncSnapshot:
         used = AsyncClient._or_default(client)
         return cls(used, SnapshotInfo.from_document(await used._json(Request.get(path("snapshots", id_or_name)))))
 
+    async def export(self, target: str | os.PathLike[str], *, files: bool = False) -> None:
+        """Writes it into a file, for another host. files: also its files alone, for hosts that cannot continue its
+        memory. The server signs it with its key."""
+        await _download(self._client, path("snapshots", self.id, "export"), given(files=files or None), Path(target))
+
+    @classmethod
+    async def import_file(
+        cls, source: str | os.PathLike[str], *, name: str | None = None, client: AsyncClient | None = None
+    ) -> AsyncSnapshot:
+        """Takes a snapshot that `export` wrote. The server must trust the key that signed it; for its owner only."""
+        used = AsyncClient._or_default(client)
+        return cls(used, SnapshotInfo.from_document(await _upload(used, path("snapshots", "import"), name, source)))
+
     async def remove(self) -> None:
         """Removes it. Sandboxes made from it are not affected."""
         await self._client._done(Request("DELETE", path("snapshots", self.id)))
+
+
+async def _download(client: AsyncClient, target: str, query: dict[str, Any], file: Path) -> None:
+    partial = file.with_name(file.name + ".partial")
+    request = Request("GET", target, query)
+    request.timeout = None  # packing takes its time
+    try:
+        with partial.open("wb") as opened:
+            async with await client._open(request) as response:
+                while (piece := await response.next(None)) is not None:
+                    await local(opened.write, piece)
+        partial.rename(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+async def _upload(client: AsyncClient, target: str, name: str | None, source: str | os.PathLike[str]) -> Any:
+    size = Path(source).stat().st_size
+    with Path(source).open("rb") as opened:
+        headers = {"Content-Type": "application/x-tar"}
+        request = Request("POST", target, given(name=name), headers, opened, size)
+        request.timeout = None
+        return await client._json(request)
 
 
 class AsyncTemplate:
@@ -109,6 +145,19 @@ class AsyncTemplate:
         if stream.template is None:
             raise ConnectionFailedError("the server ended the build's log before the build was done", sent=True)
         return cls(client, stream.template)
+
+    async def export(self, target: str | os.PathLike[str]) -> None:
+        """Writes it into a file, for another host. The server signs it with its key."""
+        await _download(self._client, path("templates", self.name, "export"), {}, Path(target))
+
+    @classmethod
+    async def import_file(
+        cls, source: str | os.PathLike[str], *, name: str | None = None, client: AsyncClient | None = None
+    ) -> AsyncTemplate:
+        """Takes a template that `export` wrote, or the files of a snapshot that was exported with them. The server must
+        trust the key that signed it; for its owner only."""
+        used = AsyncClient._or_default(client)
+        return cls(used, TemplateInfo.from_document(await _upload(used, path("templates", "import"), name, source)))
 
     async def remove(self) -> None:
         """Removes it. Sandboxes made from it are not affected."""

@@ -132,11 +132,6 @@ static int handle_telemetry(struct request *request, struct husk_error *err)
 	return dialect_unsupported(request, "recorded telemetry (system/metrics tells how it is now)", err);
 }
 
-static int handle_computer(struct request *request, struct husk_error *err)
-{
-	return dialect_unsupported(request, "computer use", err);
-}
-
 static int handle_unknown(struct request *request, struct husk_error *err)
 {
 	return husk_fail(err, HUSK_NOT_FOUND, "Cannot %s %.200s", request_method(request),
@@ -152,7 +147,6 @@ const struct route daytona_other_routes[] = {
 	{ "*", "/daytona/warm-pools", handle_warm_pool, 0 },
 	{ "*", "/daytona/warm-pools/{pool}", handle_warm_pool, 0 },
 	{ "GET", "/daytona/sandbox/{id}/telemetry/{rest*}", handle_telemetry, 0 },
-	{ "*", DAYTONA_TOOLBOX "/computeruse/{rest*}", handle_computer, 0 },
 	{ "*", "/daytona/{rest*}", handle_unknown, 0 },
 	{ 0 },
 };
@@ -178,6 +172,9 @@ static const struct route *const tables[] = { daytona_sandbox_routes,
 					      daytona_snapshot_routes,
 					      daytona_volume_routes,
 					      daytona_secret_routes,
+					      daytona_computer_routes,
+					      daytona_desktop_routes,
+					      daytona_recording_routes,
 					      daytona_other_routes, /* the last one: it matches everything else */
 					      NULL };
 

@@ -30,6 +30,7 @@ extern const struct route daytona_transfer_routes[], daytona_search_routes[], da
 	daytona_git_view_routes[], daytona_lsp_routes[];
 extern const struct route daytona_system_routes[], daytona_port_routes[], daytona_snapshot_routes[];
 extern const struct route daytona_volume_routes[], daytona_secret_routes[], daytona_other_routes[];
+extern const struct route daytona_computer_routes[], daytona_desktop_routes[], daytona_recording_routes[];
 
 /* ---- daytona.c: errors, and bodies ---- */
 

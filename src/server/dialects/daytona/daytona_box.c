@@ -238,8 +238,9 @@ static json_t *mounts_document(struct request *request, const struct daytona_box
 		const struct husk_mount *mount = &box->sandbox->mounts[i];
 		cleanup_volume struct husk_volume *volume = NULL;
 		bool known = husk_volume_inspect(request_husk(request), mount->volume, &volume, NULL) == 0;
-		json_array_append_new(array, json_pack("{s:s, s:s}", "volumeId", known ? volume->id : mount->volume,
-						       "mountPath", mount->path));
+		json_array_append_new(array,
+				      json_pack("{s:s, s:s, s:s*}", "volumeId", known ? volume->id : mount->volume,
+						"mountPath", mount->path, "subpath", mount->subpath));
 	}
 	return array;
 }

@@ -6,6 +6,8 @@
  */
 #include "server/dialects/daytona/daytona.h"
 
+#define GIB (UINT64_C(1) << 30)
+
 /* The TTL from now on, in seconds; 0: none. For a hibernated sandbox: until it is deleted automatically. */
 static int64_t seconds_left(const struct daytona_box *box, bool asleep)
 {
@@ -225,12 +227,63 @@ static int handle_forks(struct request *request, struct husk_error *err)
 
 /* ---- the rest ---- */
 
-/* Memory and processors of a machine are part of its image: they cannot change. */
+struct size {
+	int64_t cpu, memory, disk; /* CPUs, GiB */
+};
+
+static struct size size_of(const struct daytona_box *box)
+{
+	const struct husk_sandbox *sandbox = box->sandbox;
+
+	return (struct size){ MAX(1u, (sandbox->cpu_milli + 999) / 1000),
+			      (int64_t)MAX(1u, (sandbox->memory_bytes + GIB - 1) / GIB),
+			      (int64_t)MAX(1u, (sandbox->disk_bytes + GIB - 1) / GIB) };
+}
+
+/* The rules and words of Daytona's server. `wanted` has the size of the sandbox where nothing is asked for. */
+static int check_resize(struct request *request, const struct daytona_box *box, const struct size *wanted,
+			struct husk_error *err)
+{
+	struct size now = size_of(box);
+	bool running = box->sandbox->state == HUSK_RUNNING;
+
+	if (!running && !str_equal(daytona_state(box), "stopped"))
+		return daytona_fail(request, 400, NULL, "Sandbox must be in started or stopped state to resize");
+	if (wanted->disk != now.disk && running)
+		return daytona_fail(request, 400, NULL, "Disk resize can only be performed on a stopped sandbox");
+	if (running && wanted->cpu < now.cpu)
+		return daytona_fail(request, 400, NULL,
+				    "Sandbox must be in stopped state to decrease the number of CPU cores");
+	if (running && wanted->memory < now.memory)
+		return daytona_fail(request, 400, NULL, "Sandbox must be in stopped state to decrease memory");
+	if (wanted->disk < now.disk)
+		return daytona_fail(request, 400, NULL, "Sandbox disk size cannot be decreased");
+	if (wanted->disk > now.disk)
+		return dialect_unsupported(
+			request, "a larger disk of an existing sandbox (its size is part of the sandbox's image)", err);
+	if (wanted->cpu == now.cpu && wanted->memory == now.memory)
+		return daytona_fail(request, 400, NULL,
+				    "No resource changes specified - sandbox is already at the desired configuration");
+	return 0;
+}
+
 static int handle_resize(struct request *request, struct husk_error *err)
 {
-	return dialect_unsupported(
-		request, "a change of a sandbox's size (create one with these resources, from a snapshot of this one)",
-		err);
+	cleanup_box struct daytona_box box = { 0 };
+	struct fields fields;
+
+	if (fields_begin(&fields, request_json(request, err)) < 0 || daytona_find(request, &box, err) < 0)
+		return -1;
+	struct size now = size_of(&box), wanted = { fields_int(&fields, "cpu", now.cpu, 1, 1024),
+						    fields_int(&fields, "memory", now.memory, 1, 1024),
+						    fields_int(&fields, "disk", now.disk, 1, 16384) };
+	if (fields_done_open(&fields, err) < 0 || check_resize(request, &box, &wanted, err) < 0)
+		return -1;
+	uint32_t cpu_milli = wanted.cpu == now.cpu ? 0 : (uint32_t)(1000 * wanted.cpu);
+	uint64_t memory_bytes = wanted.memory == now.memory ? 0 : (uint64_t)wanted.memory * GIB;
+	if (husk_resize(request_husk(request), box.sandbox->id, cpu_milli, memory_bytes, err) < 0)
+		return -1;
+	return daytona_respond(request, box.sandbox->id, err);
 }
 
 static int handle_labels(struct request *request, struct husk_error *err)

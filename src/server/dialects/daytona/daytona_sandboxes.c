@@ -36,7 +36,7 @@ static void create_cleanup(struct create *create)
 }
 
 /* volumes: [{volumeId, mountPath, subpath?}] */
-static int read_mounts(struct request *request, struct create *create, const json_t *list, struct husk_error *err)
+static int read_mounts(struct create *create, const json_t *list, struct husk_error *err)
 {
 	create->mounts = calloc(json_array_size(list) + 1, sizeof(*create->mounts));
 	if (!create->mounts)
@@ -48,8 +48,7 @@ static int read_mounts(struct request *request, struct create *create, const jso
 		create->mounts[i].path = json_string_value(json_object_get(each, "mountPath"));
 		if (!create->mounts[i].volume || !create->mounts[i].path)
 			return husk_fail_field(err, "volumes", "volumes[%zu] needs volumeId and mountPath", i);
-		if (subpath && *subpath)
-			return dialect_unsupported(request, "a volume's subpath", err);
+		create->mounts[i].subpath = subpath && *subpath ? subpath : NULL;
 	}
 	create->options.mounts = create->mounts;
 	create->options.mount_count = json_array_size(list);
@@ -157,7 +156,7 @@ static int read_create(struct request *request, struct create *create, json_t **
 	if (refuse(request, &fields, err) < 0 || read_labels(&fields, create, err) < 0 ||
 	    read_intervals(&fields, create, err) < 0 || daytona_network_take(&fields, create->settings, err) < 0 ||
 	    fields_done_open(&fields, err) < 0 || daytona_secrets_take(secrets, create->settings, err) < 0 ||
-	    read_mounts(request, create, volumes, err) < 0)
+	    read_mounts(create, volumes, err) < 0)
 		return -1;
 	create->user = user && *user ? user : DAYTONA_USER;
 	create->snapshot = snapshot && *snapshot ? strdup(snapshot) : NULL;

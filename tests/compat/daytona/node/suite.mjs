@@ -7,12 +7,14 @@ const { Daytona, DaytonaError, DaytonaNotFoundError, Image } = await import(proc
 const label = process.env.HUSK_COMPAT_LABEL ?? 'newest'
 const oldest = label === 'oldest'
 const only = process.argv[2]
-const full = Boolean(process.env.HUSK_COMPAT_FULL)
+const needs = process.env.HUSK_COMPAT_NEEDS // 'code', 'desktop': the checks for the template code-interpreter, desktop
 const results = []
 const LIMIT_MS = 180_000
 
+const neededBy = (method) => method.includes('createLspServer') ? 'code' : method.startsWith('computerUse') ? 'desktop' : undefined
+
 async function check(method, run, result = 'yes') {
-  if ((only && !method.includes(only)) || method.includes('createLspServer') !== full) return
+  if ((only && !method.includes(only)) || neededBy(method) !== needs) return
   let timer
   const limit = new Promise((_, reject) => { timer = setTimeout(() => reject(new Error('it did not end in time')), LIMIT_MS) })
   try {
@@ -47,7 +49,8 @@ async function listed(client, labels) {
 }
 
 const daytona = new Daytona()
-const sandbox = await daytona.create({ language: 'python', labels: { suite: 'compat' }, envVars: { MOOD: 'calm' } })
+const snapshot = needs === 'desktop' ? 'desktop' : undefined
+const sandbox = await daytona.create({ snapshot, language: 'python', labels: { suite: 'compat' }, envVars: { MOOD: 'calm' } })
 
 await check('daytona.create', async () => {
   assert.equal(sandbox.state, 'started')
@@ -227,6 +230,72 @@ for (const [language, file, text, position] of [
     await fails(server.documentSymbols(path))
   })
 }
+// What needs the template desktop.
+const computer = sandbox.computerUse
+await check('computerUse.start, getStatus, getProcessStatus, getProcessLogs', async () => {
+  const started = await computer.start()
+  assert.deepEqual(Object.keys(started.status).sort(), ['novnc', 'x11vnc', 'xfce4', 'xvfb'])
+  assert.equal((await computer.getStatus()).status, 'active')
+  assert.equal((await computer.getProcessStatus('xfce4')).running, true)
+  assert.equal((await computer.getProcessLogs('xvfb')).processName, 'xvfb')
+  await fails(computer.getProcessErrors('none'), oldest ? undefined : 400)
+})
+await check('computerUse.mouse.move, getPosition, click, drag, scroll; display.getInfo, getWindows', async () => {
+  const [shown] = (await computer.display.getInfo()).displays
+  assert.deepEqual([shown.width, shown.height, shown.isActive], [1280, 800, true])
+  await computer.mouse.move(321, 432)
+  assert.deepEqual(await computer.mouse.getPosition(), { x: 321, y: 432 })
+  assert.deepEqual(await computer.mouse.click(640, 400, 'left', true), { x: 640, y: 400 })
+  assert.deepEqual(await computer.mouse.drag(600, 400, 700, 500, 'right'), { x: 700, y: 500 })
+  assert.equal(await computer.mouse.scroll(640, 400, 'up', 2), true)
+  await computer.keyboard.press('escape')
+  assert.ok(Array.isArray((await computer.display.getWindows()).windows))
+  await fails(computer.mouse.click(9999, 1), oldest ? undefined : 400)
+})
+await check('computerUse.screenshot.takeFullScreen, takeRegion, takeCompressed, takeCompressedRegion', async () => {
+  const size = (picture) => { const data = Buffer.from(picture.screenshot, 'base64'); return [data.readUInt32BE(16), data.readUInt32BE(20)] }
+  assert.deepEqual(size(await computer.screenshot.takeFullScreen(true)), [1280, 800])
+  // takeRegion of this SDK sends (height, width, y, x) as (x, y, width, height): a region that is the same both ways.
+  const region = { x: 200, y: 300, width: 300, height: 200 }
+  assert.deepEqual(size(await computer.screenshot.takeRegion(region)), [300, 200])
+  const jpeg = await computer.screenshot.takeCompressed({ format: 'jpeg', quality: 60, scale: 0.5 })
+  assert.equal(Buffer.from(jpeg.screenshot, 'base64').subarray(0, 2).toString('hex'), 'ffd8')
+  assert.deepEqual(size(await computer.screenshot.takeCompressedRegion(region, { format: 'png', scale: 0.5 })), [150, 100])
+})
+await check('computerUse.keyboard.type, press, hotkey', async () => {
+  await sandbox.process.executeCommand('DISPLAY=:0 setsid mousepad --disable-server js.txt >/dev/null 2>&1 </dev/null &')
+  let place
+  for (let i = 0; i < 300 && !place; i++) place = (await computer.display.getWindows()).windows.find((each) => each.title.includes('js.txt'))
+  await computer.mouse.click(place.x + 100, place.y + 150)
+  await computer.keyboard.type('von JavaScript: ü')
+  await computer.keyboard.press('a', ['shift'])
+  await computer.keyboard.hotkey('ctrl+s')
+  let text = ''
+  for (let i = 0; i < 100 && !text; i++) text = (await sandbox.process.executeCommand('sleep 0.1; cat js.txt 2>/dev/null || true')).result
+  assert.equal(text.trim(), 'von JavaScript: üA')
+  await fails(computer.keyboard.hotkey('ctrl++'), oldest ? undefined : 400)
+})
+await check('computerUse.recording.start, stop, list, get, download, delete', async () => {
+  const made = await computer.recording.start('js')
+  await computer.mouse.move(100, 100)
+  await computer.mouse.move(500, 500)
+  const done = await computer.recording.stop(made.id)
+  assert.equal(done.status, 'completed')
+  assert.deepEqual((await computer.recording.list()).recordings.map((each) => each.id), [made.id])
+  assert.equal((await computer.recording.get(made.id)).fileName, done.fileName)
+  const path = `${process.env.HUSK_COMPAT_RESULTS ?? '/tmp/compat'}.mp4`
+  await computer.recording.download(made.id, path)
+  assert.equal(fs.statSync(path).size, done.sizeBytes)
+  fs.unlinkSync(path)
+  await computer.recording.delete(made.id)
+  await fails(computer.recording.get(made.id), oldest ? undefined : 404)
+})
+await check('computerUse.restartProcess, stop', async () => {
+  await computer.restartProcess('x11vnc')
+  const stopped = await computer.stop()
+  assert.deepEqual(Object.values(stopped.status).map((each) => each.running), [false, false, false, false])
+  await fails(computer.screenshot.takeFullScreen(), oldest ? undefined : 400)
+})
 await sandbox.delete()
 if (process.env.HUSK_COMPAT_RESULTS) fs.writeFileSync(process.env.HUSK_COMPAT_RESULTS, JSON.stringify(results))
 console.log('the program ends')

@@ -2,9 +2,11 @@
 checks run with the blocking client and, through a small adapter, with the one for asyncio."""
 
 import asyncio
+import base64
 import inspect
 import json
 import os
+import struct
 import sys
 import tempfile
 import time
@@ -39,7 +41,7 @@ from daytona.common.pty import PtySize
 MODE = os.environ.get("HUSK_COMPAT_MODE", "sync")
 RESULTS = os.environ.get("HUSK_COMPAT_RESULTS")
 ONLY = sys.argv[1:]
-FULL = "HUSK_COMPAT_FULL" in os.environ
+NEEDS = os.environ.get("HUSK_COMPAT_NEEDS")  # "code", "desktop": the checks for the template code-interpreter, desktop
 _loop = asyncio.new_event_loop()
 _checks, _results = [], []
 
@@ -88,11 +90,11 @@ def client():
     return Blocking(_loop.run_until_complete(make()))
 
 
-def check(name, full=False):
-    """`full`: it needs what only the template code-interpreter has."""
+def check(name, needs=None):
+    """`needs`: "code" or "desktop", if it needs what only the template code-interpreter or desktop has."""
 
     def add(function):
-        if full == FULL:
+        if needs == NEEDS:
             _checks.append((name, function))
         return function
 
@@ -348,18 +350,43 @@ def network():
         sandbox.delete()
 
 
-@check("sandbox.resize: refused by name")
+@check("sandbox.resize")
 def resize():
-    error = raises(DaytonaError, Box.sandbox.resize, Resources(cpu=2))
-    equal(error.status_code, 501)
+    sandbox = fresh()
+    try:
+        cpu, memory, disk = sandbox.cpu, sandbox.memory, sandbox.disk
+        sandbox.resize(Resources(cpu=cpu, memory=memory + 1))  # while it runs
+        equal([sandbox.cpu, sandbox.memory, sandbox.state.value], [cpu, memory + 1, "started"])
+        total = int(sandbox.process.exec("sed -n 's/MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo").result)
+        equal(total, (memory + 1) << 20)
+        for bad, words in (
+            (Resources(cpu=cpu), "No resource changes specified"),
+            (Resources(memory=memory), "must be in stopped state to decrease memory"),
+            (Resources(disk=disk + 1), "can only be performed on a stopped sandbox"),
+        ):
+            error = raises(DaytonaError, sandbox.resize, bad)
+            equal(error.status_code, 400)
+            assert words in str(error), error
+        sandbox.stop()
+        equal(raises(DaytonaError, sandbox.resize, Resources(disk=disk + 1)).status_code, 501)
+        sandbox.resize(Resources(cpu=1, memory=memory))
+        sandbox.start()
+        equal([sandbox.cpu, sandbox.memory, sandbox.process.exec("nproc").result], [1, memory, "1\n"])
+    finally:
+        sandbox.delete()
 
 
-@check("sandbox.create_ssh_access, computer_use: refused by name")
+@check("sandbox.create_ssh_access: refused by name")
 def refused():
     equal(raises(DaytonaError, Box.sandbox.create_ssh_access).status_code, 501)
-    error = raises(DaytonaError, Box.sandbox.computer_use.start)
-    equal(error.status_code, 501)
-    assert "computer use" in str(error)
+
+
+@check("computer_use: a sandbox without a desktop")
+def no_desktop():
+    for call in (Box.sandbox.computer_use.start, Box.sandbox.computer_use.get_status, Box.sandbox.computer_use.screenshot.take_full_screen):
+        error = raises(DaytonaError, call)
+        equal(error.status_code, 503)
+        assert "desktop" in str(error), error
 
 
 @check("sandbox.get_user_home_dir, get_work_dir")
@@ -656,7 +683,7 @@ def git():
 # ---- the rest
 
 
-@check("volume.create, list, get, delete; mounted")
+@check("volume.create, list, get, delete; mounted, with subpath")
 def volumes():
     volume = Box.client.volume.create("compat-volume")
     try:
@@ -671,6 +698,13 @@ def volumes():
                 sandbox.process.exec(f"echo {content} > /tmp/f; sudo cp /tmp/f /home/daytona/data/f || cp /tmp/f /home/daytona/data/f")
             finally:
                 sandbox.delete()
+        sandbox = fresh(volumes=[VolumeMount(volume_id=volume.id, mount_path="/one", subpath="users/one"), VolumeMount(volume_id=volume.id, mount_path="/all")])
+        try:
+            equal([each.subpath for each in sandbox.volumes], ["users/one", None])
+            equal(sandbox.process.exec("echo mine >/one/f; ls /one; cat /all/users/one/f; ls /one/..//all").result, "f\nmine\nf\nusers\n")
+        finally:
+            sandbox.delete()
+        equal(raises(DaytonaError, fresh, volumes=[VolumeMount(volume_id=volume.id, mount_path="/one", subpath="../other")]).status_code, 400)
     finally:
         Box.client.volume.delete(volume)
     raises(DaytonaNotFoundError, Box.client.volume.get, "compat-volume")
@@ -731,7 +765,7 @@ PROGRAM_PY = "import os\n\n\nclass Greeter:\n    def greet(self, name):\n       
 PROGRAM_TS = "export class Greeter {\n  greet(name: string): string {\n    return 'hello ' + name\n  }\n}\n\nconst text = new Greeter().gr\n"
 
 
-@check("process.code_run: typescript, javascript", full=True)
+@check("process.code_run: typescript, javascript", needs="code")
 def code_run_node():
     for language, code in (("typescript", "enum E { two = 2 }\nconst n: number = 40\nconsole.log(n + E.two)"), ("javascript", "console.log(6 * 7)")):
         sandbox = fresh(language=language)
@@ -765,7 +799,7 @@ def language_server(language, file, program, line):
     return server, f"{project}/{file}"
 
 
-@check("sandbox.create_lsp_server: python", full=True)
+@check("sandbox.create_lsp_server: python", needs="code")
 def lsp_python():
     server, path = language_server("python", "main.py", PROGRAM_PY, 9)
     error = raises(DaytonaError, server.workspace_symbols, "Greeter")  # pylsp has none
@@ -777,7 +811,7 @@ def lsp_python():
     raises(DaytonaLspServerNotInitializedError, server.stop)
 
 
-@check("sandbox.create_lsp_server: typescript", full=True)
+@check("sandbox.create_lsp_server: typescript", needs="code")
 def lsp_typescript():
     server, path = language_server("typescript", "main.ts", PROGRAM_TS, 6)
     equal([symbol.name for symbol in server.workspace_symbols("Greeter")], ["Greeter"])
@@ -786,16 +820,192 @@ def lsp_typescript():
     server.stop()
 
 
-@check("sandbox.create_lsp_server: javascript", full=True)
+@check("sandbox.create_lsp_server: javascript", needs="code")
 def lsp_javascript():
     server, path = language_server("javascript", "main.js", PROGRAM_TS.replace(": string", ""), 6)
     server.did_close(path)
     server.stop()
 
 
+# ---- what needs the template desktop
+
+
+def size_of(image):
+    """Width and height of a picture in base64, by its first bytes."""
+    data = base64.b64decode(image)
+    if data.startswith(b"\x89PNG"):
+        return struct.unpack(">II", data[16:24])
+    at = 2  # JPEG: to the frame header
+    while data[at + 1] not in (0xC0, 0xC2):
+        at += 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
+    return struct.unpack(">HH", data[at + 5 : at + 9])[::-1]
+
+
+def pointer():
+    place = Box.sandbox.process.exec("DISPLAY=:0 xdotool getmouselocation").result
+    return [int(word.split(":")[1]) for word in place.split()[:2]]
+
+
+def window(title):
+    """The window whose title has this text, when it is there."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for each in Box.sandbox.computer_use.display.get_windows().windows:
+            if title in each.title:
+                return each
+        time.sleep(0.1)
+    raise AssertionError(f"no window has the title {title}")
+
+
+@check("computer_use.start, get_status, get_process_status, get_process_logs, get_process_errors", needs="desktop")
+def computer_start():
+    computer = Box.sandbox.computer_use
+    equal(computer.get_status().status, "partial")  # the display is there from the beginning
+    started = computer.start()
+    equal({name: each.running for name, each in started.status.items()}, {"xvfb": True, "xfce4": True, "x11vnc": True, "novnc": True})
+    assert started.status["xvfb"].pid > 1
+    equal(computer.get_status().status, "active")
+    equal(computer.get_process_status("xfce4").running, True)
+    assert "5901" in computer.get_process_logs("x11vnc").logs + computer.get_process_errors("x11vnc").errors
+    raises(DaytonaError, computer.get_process_status, "none")
+    link = Box.sandbox.get_preview_link(6080)
+    equal(fetch(link.url + "/vnc.html", {"X-Daytona-Preview-Token": link.token}), 200)
+
+
+@check("computer_use.display.get_info, get_windows", needs="desktop")
+def computer_display():
+    shown = Box.sandbox.computer_use.display.get_info().displays
+    equal([(each.width, each.height, each.is_active) for each in shown], [(1280, 800, True)])
+    Box.sandbox.process.exec("DISPLAY=:0 setsid mousepad --disable-server note.txt >/dev/null 2>&1 </dev/null &")
+    found = window("note.txt")
+    assert found.width > 100 and found.height > 100 and found.id > 0, found
+
+
+@check("computer_use.screenshot.take_full_screen, take_region, take_compressed, take_compressed_region", needs="desktop")
+def computer_screenshot():
+    from daytona import ScreenshotOptions, ScreenshotRegion
+
+    shot = Box.sandbox.computer_use.screenshot
+    whole = shot.take_full_screen()
+    equal(size_of(whole.screenshot), (1280, 800))
+    Box.sandbox.computer_use.mouse.move(300, 200)
+    seen = shot.take_full_screen(show_cursor=True)
+    equal([seen.cursor_position.x, seen.cursor_position.y], [300, 200])
+    assert seen.screenshot != shot.take_full_screen(show_cursor=False).screenshot
+    region = ScreenshotRegion(x=10, y=20, width=200, height=100)
+    equal(size_of(shot.take_region(region).screenshot), (200, 100))
+    small = shot.take_compressed(ScreenshotOptions(fmt="jpeg", quality=50, scale=0.5))
+    equal(size_of(small.screenshot), (640, 400))
+    equal(small.size_bytes, len(base64.b64decode(small.screenshot)))
+    assert small.size_bytes < len(base64.b64decode(whole.screenshot))
+    equal(size_of(shot.take_compressed_region(region, ScreenshotOptions(fmt="png", scale=0.5)).screenshot), (100, 50))
+    raises(DaytonaError, shot.take_region, ScreenshotRegion(x=0, y=0, width=0, height=0))
+
+
+@check("computer_use.mouse.move, get_position, click, drag, down, up, scroll", needs="desktop")
+def computer_mouse():
+    mouse = Box.sandbox.computer_use.mouse
+    moved = mouse.move(123, 234)
+    equal([moved.x, moved.y], [123, 234])
+    equal(pointer(), [123, 234])
+    place = mouse.get_position()
+    equal([place.x, place.y], [123, 234])
+    before = window("note.txt")
+    at = (before.x + before.width // 2, before.y + 12)  # its title
+    dragged = mouse.drag(at[0], at[1], at[0] + 60, at[1] + 40)
+    equal([dragged.x, dragged.y], [at[0] + 60, at[1] + 40])
+    after = window("note.txt")
+    assert abs(after.x - before.x - 60) <= 10 and abs(after.y - before.y - 40) <= 10, (before, after)
+    clicked = mouse.click(after.x + 100, after.y + 150)
+    equal([clicked.x, clicked.y], [after.x + 100, after.y + 150])
+    equal(mouse.scroll(after.x + 100, after.y + 150, "down", 2), True)
+    equal(mouse.scroll(after.x + 100, after.y + 150, "right", 1, modifiers=["ctrl"]), True)
+    mouse.down(after.x + 50, after.y + 150)
+    up = mouse.up(after.x + 90, after.y + 150)
+    equal([up.x, up.y], [after.x + 90, after.y + 150])
+    for broken in (lambda: mouse.click(5000, 10), lambda: mouse.click(1, 1, "fourth"), lambda: mouse.scroll(1, 1, "inwards"), lambda: mouse.click(1, 1, clicks=0)):
+        equal(raises(DaytonaError, broken).status_code, 400)
+
+
+@check("computer_use.keyboard.type, press, hotkey, down, up", needs="desktop")
+def computer_keyboard():
+    computer, keyboard = Box.sandbox.computer_use, Box.sandbox.computer_use.keyboard
+    place = window("note.txt")
+    computer.mouse.click(place.x + 100, place.y + 150)
+    keyboard.type("hello wörld")
+    keyboard.press("enter")
+    keyboard.type("ab", delay=20)
+    keyboard.press("a", ["shift"])
+    keyboard.press("num_plus")
+    keyboard.press("Return")
+    computer.mouse.click(place.x + 100, place.y + 150, clicks=1)
+    keyboard.down("shift")
+    keyboard.press("b")
+    keyboard.up("shift")
+    keyboard.hotkey("ctrl + s")
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not Box.sandbox.process.exec("cat note.txt 2>/dev/null || true").result:
+        time.sleep(0.1)
+    text = Box.sandbox.process.exec("cat note.txt 2>/dev/null || true").result
+    assert text.startswith("hello wörld\nabA+\n") and "B" in text, text
+    equal(raises(DaytonaError, keyboard.press, "nosuchkey").status_code, 400)
+    equal(raises(DaytonaError, keyboard.press, "!").status_code, 400)
+    equal(raises(DaytonaError, keyboard.press, "a", ["hyper"]).status_code, 400)
+    equal(raises(DaytonaError, keyboard.hotkey, "ctrl+").status_code, 400)
+
+
+@check("computer_use.recording.start, list, get, stop, download, delete", needs="desktop")
+def computer_recording():
+    recording = Box.sandbox.computer_use.recording
+    equal(recording.list().recordings, [])
+    made = recording.start("the first")
+    equal(made.status, "recording")
+    raises(DaytonaError, recording.delete, made.id)
+    for step in range(10):
+        Box.sandbox.computer_use.mouse.move(100 + 20 * step, 300)
+    done = recording.stop(made.id)
+    equal([done.id, done.status], [made.id, "completed"])
+    assert done.duration_seconds > 0 and done.size_bytes > 1000 and "the first" in done.file_name, done
+    equal([each.id for each in recording.list().recordings], [made.id])
+    equal(recording.get(made.id).file_path, done.file_path)
+    with tempfile.TemporaryDirectory() as folder:
+        recording.download(made.id, f"{folder}/out.mp4")
+        with open(f"{folder}/out.mp4", "rb") as file:
+            data = file.read()
+    equal([len(data), data[4:8]], [done.size_bytes, b"ftyp"])
+    probe = f"ffprobe -v error -select_streams v -count_frames -show_entries stream=codec_name,width,height,nb_read_frames -of csv=p=0 '{done.file_path}'"
+    codec, width, height, frames = Box.sandbox.process.exec(probe).result.strip().split(",")
+    equal([codec, width, height], ["h264", "1280", "800"])
+    assert int(frames) >= 2, frames
+    recording.delete(made.id)
+    raises(DaytonaNotFoundError, recording.get, made.id)
+    raises(DaytonaNotFoundError, recording.stop, made.id)
+    equal(raises(DaytonaError, recording.start, "a/b").status_code, 400)
+
+
+@check("computer_use.accessibility: refused by name", needs="desktop")
+def computer_accessibility():
+    error = raises(DaytonaError, Box.sandbox.computer_use.accessibility.get_tree)
+    equal(error.status_code, 501)
+    assert "accessibility" in str(error), error
+
+
+@check("computer_use.restart_process, stop", needs="desktop")
+def computer_stop():
+    computer = Box.sandbox.computer_use
+    computer.restart_process("novnc")
+    equal(computer.get_process_status("novnc").running, True)
+    stopped = computer.stop()
+    equal([each.running for each in stopped.status.values()], [False] * 4)
+    equal(computer.get_status().status, "inactive")
+    raises(DaytonaError, computer.screenshot.take_full_screen)
+    computer.start()
+    equal(size_of(computer.screenshot.take_full_screen().screenshot), (1280, 800))
+
+
 def main():
     Box.client = client()
-    Box.sandbox = Box.client.create()
+    Box.sandbox = fresh(snapshot="desktop") if NEEDS == "desktop" else Box.client.create()
     bad = 0
     for name, function in _checks:
         if ONLY and function.__name__ not in ONLY:

@@ -1,0 +1,307 @@
+/*
+ * `husk snapshot|template export|import|push|pull`: machines that leave this host, in a file or a registry. The two families
+ * differ in the function of libhusk that they call.
+ */
+#include <fcntl.h>
+
+#include "cli/cli.h"
+#include "cli/interrupt.h"
+
+struct portable_arguments {
+	const char *name;
+	bool files, disk_only;
+};
+
+#define NAME_OPTION(meaning) OPTION(0, "name", OPTION_STRING, struct portable_arguments, name, "NAME", meaning)
+#define FILES_OPTION                                                                                                   \
+	OPTION(0, "files", OPTION_FLAG, struct portable_arguments, files, NULL,                                        \
+	       "also its files alone, for hosts that cannot continue its memory")
+#define DISK_ONLY_OPTION                                                                                               \
+	OPTION(0, "disk-only", OPTION_FLAG, struct portable_arguments, disk_only, NULL,                                \
+	       "take its files as a template; needs an export with --files")
+
+static const struct option_spec out_options[] = { FILES_OPTION, { 0 } };
+static const struct option_spec snapshot_in_options[] = {
+	NAME_OPTION("what it is called here (as it was)"),
+	DISK_ONLY_OPTION,
+	{ 0 },
+};
+static const struct option_spec template_in_options[] = {
+	NAME_OPTION("what it is called here (as it was)"),
+	{ 0 },
+};
+
+/* ---- progress ---- */
+
+struct showing {
+	const char *verb;
+	struct progress *progress; /* NULL: no terminal */
+};
+
+static int show_progress(void *data, uint64_t done, uint64_t all)
+{
+	const struct showing *showing = data;
+	char text[128], first[32], second[32];
+
+	output_size(done, first, sizeof(first));
+	output_size(all, second, sizeof(second));
+	snprintf(text, sizeof(text), "%s: %s of %s", showing->verb, first, second);
+	progress_text(showing->progress, text);
+	return interrupt_seen() != 0;
+}
+
+/* ---- export ---- */
+
+typedef int (*export_fn)(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,
+			 void *data, struct husk_error *err);
+
+struct target {
+	int fd;
+	uint64_t bytes;
+	bool failed; /* errno says why */
+};
+
+static int write_target(void *data, const void *bytes, size_t size)
+{
+	struct target *target = data;
+
+	target->bytes += size;
+	target->failed = write_full(target->fd, bytes, size) < 0;
+	return target->failed || interrupt_seen() ? -1 : 0;
+}
+
+static int export_to(struct cli *cli, const struct portable_arguments *arguments, export_fn export, const char *name,
+		     const char *where, int fd, struct husk_error *err)
+{
+	struct showing showing = { .verb = "packing" };
+	const struct husk_export_options options = { .files = arguments->files,
+						     .progress = show_progress,
+						     .data = &showing };
+	struct target target = { .fd = fd };
+	int64_t started = time_monotonic_ms();
+	char took[32], size[32];
+
+	showing.progress = progress_begin("packing %s", name);
+	int result = export(cli->husk, name, &options, write_target, &target, err);
+	int why = errno;
+	progress_end(&showing.progress);
+	if (result < 0 && target.failed) {
+		errno = why;
+		return husk_fail_errno(err, "cannot write '%s'", where);
+	}
+	if (result < 0)
+		return -1;
+	output_duration(time_monotonic_ms() - started, took, sizeof(took));
+	output_size(target.bytes, size, sizeof(size));
+	output_note("exported %s: %s, in %s", name, size, took);
+	return 0;
+}
+
+/* The file has its name when it is complete. */
+static int export_run(struct cli *cli, const struct portable_arguments *arguments, export_fn export, char **argv,
+		      struct husk_error *err)
+{
+	if (interrupt_hold(err) < 0)
+		return -1;
+	if (str_equal(argv[1], "-"))
+		return isatty(STDOUT_FILENO)
+			       ? husk_fail(err, HUSK_INVALID, "not to a terminal: give a file, or redirect the output")
+			       : export_to(cli, arguments, export, argv[0], "stdout", STDOUT_FILENO, err);
+	cleanup_free char *partial = str_format("%s.partial", argv[1]);
+	cleanup_close int fd = partial ? open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot write '%s'", argv[1]);
+	int result = export_to(cli, arguments, export, argv[0], argv[1], fd, err);
+	if (result == 0 && rename(partial, argv[1]) < 0)
+		result = husk_fail_errno(err, "cannot write '%s'", argv[1]);
+	if (result < 0)
+		unlink(partial);
+	return result;
+}
+
+static int snapshot_export_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return export_run(cli, data, husk_snapshot_export, argv, err);
+}
+
+static int template_export_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return export_run(cli, data, husk_template_export, argv, err);
+}
+
+/* ---- import and pull ---- */
+
+static ssize_t read_stdin(void *data, void *bytes, size_t size)
+{
+	(void)data;
+	return read_full(STDIN_FILENO, bytes, size);
+}
+
+static int take_snapshot(struct cli *cli, const struct husk_import_options *options, struct husk_error *err)
+{
+	cleanup_snapshot struct husk_snapshot *snapshot = NULL;
+
+	if (husk_snapshot_import(cli->husk, options, &snapshot, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_snapshot(snapshot), err);
+	puts(snapshot->id);
+	return 0;
+}
+
+static int take_template(struct cli *cli, const struct husk_import_options *options, struct husk_error *err)
+{
+	cleanup_husk_template struct husk_template *template = NULL;
+
+	if (husk_template_import(cli->husk, options, &template, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_template(template), err);
+	puts(template->name);
+	return 0;
+}
+
+/* `source` is a file, "-", or a name in a registry. */
+static int take_in(struct cli *cli, const struct portable_arguments *arguments, bool template, bool pulls,
+		   const char *source, struct husk_error *err)
+{
+	struct showing showing = { .verb = pulls ? "pulling" : "importing" };
+	struct husk_import_options options = { .name = arguments->name, .progress = show_progress, .data = &showing };
+
+	if (pulls)
+		options.reference = source;
+	else if (str_equal(source, "-"))
+		options.source = read_stdin;
+	else
+		options.path = source;
+	if (interrupt_hold(err) < 0)
+		return -1;
+	showing.progress = progress_begin("%s %s", showing.verb, source);
+	int result = template || arguments->disk_only ? take_template(cli, &options, err)
+						      : take_snapshot(cli, &options, err);
+	progress_end(&showing.progress);
+	return result;
+}
+
+static int snapshot_import_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return take_in(cli, data, false, false, argv[0], err);
+}
+
+static int template_import_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return take_in(cli, data, true, false, argv[0], err);
+}
+
+static int snapshot_pull_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return take_in(cli, data, false, true, argv[0], err);
+}
+
+static int template_pull_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return take_in(cli, data, true, true, argv[0], err);
+}
+
+/* ---- push ---- */
+
+typedef int (*push_fn)(struct husk *husk, const char *name, const char *reference,
+		       const struct husk_export_options *options, struct husk_pushed **out, struct husk_error *err);
+
+static int show_pushed(struct cli *cli, const struct husk_pushed *pushed, int64_t started, struct husk_error *err)
+{
+	char took[32], sent[32], all[32];
+
+	if (cli->json)
+		return output_json(json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "name", pushed->name, "digest",
+					     pushed->digest, "chunks", (json_int_t)pushed->chunks, "sent_chunks",
+					     (json_int_t)pushed->sent_chunks, "bytes", (json_int_t)pushed->bytes,
+					     "sent_bytes", (json_int_t)pushed->sent_bytes),
+				   err);
+	output_duration(time_monotonic_ms() - started, took, sizeof(took));
+	output_size(pushed->sent_bytes, sent, sizeof(sent));
+	output_size(pushed->bytes, all, sizeof(all));
+	output_note("pushed %s: %zu of %zu chunks, %s of %s, in %s", pushed->name, pushed->sent_chunks, pushed->chunks,
+		    sent, all, took);
+	puts(pushed->digest);
+	return 0;
+}
+
+static int push_run(struct cli *cli, const struct portable_arguments *arguments, push_fn push, char **argv,
+		    struct husk_error *err)
+{
+	struct showing showing = { .verb = "pushing" };
+	const struct husk_export_options options = { .files = arguments->files,
+						     .progress = show_progress,
+						     .data = &showing };
+	struct husk_pushed *pushed = NULL;
+	int64_t started = time_monotonic_ms();
+
+	if (interrupt_hold(err) < 0)
+		return -1;
+	showing.progress = progress_begin("pushing %s", argv[0]);
+	int result = push(cli->husk, argv[0], argv[1], &options, &pushed, err);
+	progress_end(&showing.progress);
+	if (result == 0)
+		result = show_pushed(cli, pushed, started, err);
+	husk_pushed_free(pushed);
+	return result;
+}
+
+static int snapshot_push_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return push_run(cli, data, husk_snapshot_push, argv, err);
+}
+
+static int template_push_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	(void)argc;
+	return push_run(cli, data, husk_template_push, argv, err);
+}
+
+/* ---- the commands ---- */
+
+#define COMMAND(variable, words, names, text, more, specs, count, function)                                            \
+	const struct cli_command variable = {                                                                          \
+		.name = words,                                                                                         \
+		.operands = names,                                                                                     \
+		.summary = text,                                                                                       \
+		.details = more,                                                                                       \
+		.groups = { { specs, 0 } },                                                                            \
+		.arguments_size = sizeof(struct portable_arguments),                                                   \
+		.min = count,                                                                                          \
+		.max = count,                                                                                          \
+		.run = function,                                                                                       \
+	}
+
+#define TRAVELS                                                                                                        \
+	"Memory, processes, disk and the root image of its template travel. Secrets, values of the environment and "   \
+	"volumes do not; what a process has in its memory does. The file is signed with the key of this "              \
+	"instance (husk key show).\n"
+#define TAKES                                                                                                          \
+	"It must be signed by a key that is trusted here (husk key trust). A host that cannot continue it says "       \
+	"what it lacks.\n"
+
+COMMAND(cli_snapshot_export, "snapshot export", "SNAPSHOT FILE|-", "Write a snapshot into a file, for another host",
+	TRAVELS, out_options, 2, snapshot_export_run);
+COMMAND(cli_snapshot_import, "snapshot import", "FILE|-", "Take a snapshot from a file", TAKES, snapshot_in_options, 1,
+	snapshot_import_run);
+COMMAND(cli_snapshot_push, "snapshot push", "SNAPSHOT REGISTRY/NAME:TAG",
+	"Send a snapshot to a registry: what it does not have yet", TRAVELS, out_options, 2, snapshot_push_run);
+COMMAND(cli_snapshot_pull, "snapshot pull", "REGISTRY/NAME:TAG", "Take a snapshot from a registry", TAKES,
+	snapshot_in_options, 1, snapshot_pull_run);
+COMMAND(cli_template_export, "template export", "TEMPLATE FILE|-", "Write a template into a file, for another host",
+	NULL, NULL, 2, template_export_run);
+COMMAND(cli_template_import, "template import", "FILE|-", "Take a template from a file, instead of building it", TAKES,
+	template_in_options, 1, template_import_run);
+COMMAND(cli_template_push, "template push", "TEMPLATE REGISTRY/NAME:TAG", "Send a template to a registry", NULL, NULL,
+	2, template_push_run);
+COMMAND(cli_template_pull, "template pull", "REGISTRY/NAME:TAG",
+	"Take a template from a registry, instead of building it", TAKES, template_in_options, 1, template_pull_run);

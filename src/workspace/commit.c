@@ -1,0 +1,144 @@
+/*
+ * Commits into a sandbox; see commit.h. The stage is below /.husk, which no diff shows, and in the writable layer, so that a rename
+ * leads from it to any path. It has one fixed name, and the lock makes sure that one process at a time uses it.
+ */
+#include "workspace/commit.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include "instance/contact.h"
+#include "wire/wire.h"
+
+#define STAGE "/.husk/merge"
+#define LOCK_TRIES 100 /* of 50 ms */
+
+/* The lock is on the sandbox's directory on the host: it ends with this process. */
+static int take_lock(struct husk *husk, const char *sandbox, struct husk_error *err)
+{
+	cleanup_row struct catalog_sandbox *row = NULL;
+
+	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0)
+		return -1;
+	cleanup_free char *path = path_sandbox(&husk->paths, row->id);
+	if (!path)
+		return husk_fail_memory(err);
+	if (dir_make(path, 0700, err) < 0)
+		return -1;
+	cleanup_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot open '%s'", path);
+	for (int i = 0; i < LOCK_TRIES; i++, usleep(50000))
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return steal_fd(&fd);
+	return husk_fail(err, HUSK_CONFLICT, "another merge into sandbox %s is running; try again", row->id);
+}
+
+static int clear_stage(const struct commit *commit, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+
+	if (husk_file_remove(commit->husk, commit->sandbox, STAGE, &why) == 0 || why.code == HUSK_NOT_FOUND)
+		return 0;
+	return husk_fail(err, why.code, "%s", why.message);
+}
+
+int commit_begin(struct commit *commit, struct husk *husk, const char *sandbox, struct husk_error *err)
+{
+	*commit = (struct commit){ .husk = husk, .sandbox = sandbox, .lock = take_lock(husk, sandbox, err) };
+	if (commit->lock < 0 || clear_stage(commit, err) < 0 ||
+	    husk_file_mkdir(husk, sandbox, STAGE, 0700, NULL, err) < 0)
+		return -1;
+	commit->begun = true;
+	return 0;
+}
+
+static int add_step(struct commit *commit, const char *kind, const char *path, const char *detail,
+		    struct husk_error *err)
+{
+	int bad = buf_append(&commit->plan, kind, strlen(kind) + 1);
+
+	bad |= buf_append(&commit->plan, path, strlen(path) + 1);
+	bad |= buf_append(&commit->plan, detail, strlen(detail) + 1);
+	return bad ? husk_fail_memory(err) : 0;
+}
+
+struct source {
+	const struct buf *content;
+	size_t at;
+};
+
+static ssize_t give_bytes(void *data, void *bytes, size_t size)
+{
+	struct source *source = data;
+	size_t part = MIN(size, source->content->size - source->at);
+
+	if (part)
+		memcpy(bytes, source->content->data + source->at, part);
+	source->at += part;
+	return (ssize_t)part;
+}
+
+int commit_file(struct commit *commit, const char *path, const struct buf *content, uint32_t mode, const char *user,
+		struct husk_error *err)
+{
+	struct source source = { .content = content };
+	char name[32], staged[64];
+
+	snprintf(name, sizeof(name), "%zu", commit->staged++);
+	snprintf(staged, sizeof(staged), STAGE "/%s", name);
+	if (husk_file_write(commit->husk, commit->sandbox, staged, mode, user, give_bytes, &source, err) < 0)
+		return -1;
+	return add_step(commit, "P", path, name, err);
+}
+
+int commit_directory(struct commit *commit, const char *path, uint32_t mode, const char *user, struct husk_error *err)
+{
+	char name[32], staged[64];
+
+	snprintf(name, sizeof(name), "%zu", commit->staged++);
+	snprintf(staged, sizeof(staged), STAGE "/%s", name);
+	if (husk_file_mkdir(commit->husk, commit->sandbox, staged, mode, user, err) < 0)
+		return -1;
+	return add_step(commit, "P", path, name, err);
+}
+
+int commit_link(struct commit *commit, const char *path, const char *target, struct husk_error *err)
+{
+	return add_step(commit, "L", path, target, err);
+}
+
+int commit_remove(struct commit *commit, const char *path, struct husk_error *err)
+{
+	return add_step(commit, "R", path, "", err);
+}
+
+int commit_mode(struct commit *commit, const char *path, uint32_t mode, struct husk_error *err)
+{
+	char octal[16];
+
+	snprintf(octal, sizeof(octal), "%o", mode & 07777);
+	return add_step(commit, "M", path, octal, err);
+}
+
+int commit_finish(struct commit *commit, struct husk_error *err)
+{
+	struct source source = { .content = &commit->plan };
+	cleanup_buf struct buf arguments = { 0 };
+
+	if (commit->plan.size == 0)
+		return 0;
+	if (husk_file_write(commit->husk, commit->sandbox, STAGE "/plan", 0600, NULL, give_bytes, &source, err) < 0)
+		return -1;
+	if (wire_put_string(&arguments, TAG_PATH, STAGE) < 0)
+		return husk_fail_memory(err);
+	return husk_call(commit->husk, commit->sandbox, METHOD_REPLACE, &arguments, NULL, err);
+}
+
+void commit_end(struct commit *commit)
+{
+	if (commit->begun)
+		clear_stage(commit, NULL);
+	fd_close(&commit->lock);
+	buf_free(&commit->plan);
+}
