@@ -186,7 +186,8 @@ int template_ensure(struct cli *cli, const char *name, const char *isolation, st
 	cleanup_husk_template struct husk_template *template = NULL;
 	bool fresh = false;
 
-	if (husk_url(cli->husk)) /* the server has already tried */
+	bool here = !husk_url(cli->husk);
+	if (!here && husk_image_is_name(name)) /* a server pulls only for its own host */
 		return 0;
 	if (husk_template_list(cli->husk, &list, err) < 0)
 		return -1;
@@ -195,11 +196,15 @@ int template_ensure(struct cli *cli, const char *name, const char *isolation, st
 			return 0;
 	if (husk_image_is_name(name))
 		return image_ensure(cli, name, isolation, err);
-	cleanup_free char *definition = definition_find(name, err);
-	if (!definition)
+	cleanup_free char *definition = here ? definition_find(name, err) : NULL;
+	if (here && !definition)
 		return fail_unknown(list, name, err);
-	output_note("template '%s' is used for the first time and is built now", name);
-	struct husk_build_options options = { .name = name, .definition = definition, .isolation = isolation };
+	if (here)
+		output_note("template '%s' is used for the first time and is built now", name);
+	/* A server finds the definition by its name, and builds it for all of its users, behind its own boundary. */
+	struct husk_build_options options = { .name = name,
+					      .definition = definition,
+					      .isolation = here ? isolation : NULL };
 	return build(cli, NULL, &options, &template, &fresh, err) < 0 ? -1 : 1;
 }
 

@@ -119,6 +119,8 @@ static int send_request(struct remote *remote, int fd, const struct exchange *x,
 	bad |= buf_append_string(&out, "Connection: close\r\n");
 	if (x->idempotency_key)
 		bad |= buf_printf(&out, "Idempotency-Key: %s\r\n", x->idempotency_key);
+	if (x->no_build)
+		bad |= buf_printf(&out, "Husk-Build: never\r\n");
 	if (text)
 		bad |= buf_printf(&out, "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s", strlen(text),
 				  text);

@@ -41,7 +41,8 @@ int remote_create(struct remote *remote, const struct husk_create_options *optio
 	struct exchange x = { .method = "POST",
 			      .target = target_make("/v1/sandboxes"),
 			      .body = write_create(options, false, err),
-			      .idempotency_key = options->idempotency_key };
+			      .idempotency_key = options->idempotency_key,
+			      .no_build = true };
 	json_t *document = NULL;
 
 	if (!x.body) {

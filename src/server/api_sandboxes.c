@@ -83,7 +83,8 @@ static int create(struct request *request, const struct husk_create_options *opt
 	const char *template = options->template_name ? options->template_name : "base";
 	int result = husk_create(request_husk(request), options, out, err);
 
-	if (result == 0 || err->code != HUSK_NOT_FOUND || options->snapshot)
+	if (result == 0 || err->code != HUSK_NOT_FOUND || options->snapshot ||
+	    str_equal(request_header(request, "Husk-Build"), "never"))
 		return result;
 	int built = template_ensure(request, template, err);
 	return built > 0 ? husk_create(request_husk(request), options, out, err) : -1;

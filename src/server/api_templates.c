@@ -78,8 +78,9 @@ static void send_line(void *data, const char *line)
 			sse_send(stream->request, "log", NULL, json_pack("{s:o}", "line", json_text0(line)), NULL) < 0;
 }
 
-/* From here on the answer is a stream: a failure is its last event. */
-static int build(struct request *request, const struct husk_build_options *wanted, struct husk_error *err)
+/* From here on the answer is a stream: a failure is its last event. `husk`: whose template it becomes. */
+static int build(struct request *request, struct husk *husk, const struct husk_build_options *wanted,
+		 struct husk_error *err)
 {
 	struct husk_build_options options = *wanted;
 	cleanup_husk_template struct husk_template *template = NULL;
@@ -92,7 +93,7 @@ static int build(struct request *request, const struct husk_build_options *wante
 	if (sse_begin(request, err) < 0)
 		return -1;
 	pthread_mutex_lock(&building);
-	int result = husk_template_build(request_husk(request), &options, &template, &fresh, &failure);
+	int result = husk_template_build(husk, &options, &template, &fresh, &failure);
 	pthread_mutex_unlock(&building);
 	if (result < 0)
 		return sse_error(request, &failure, err);
@@ -174,9 +175,20 @@ static int build_tar(struct request *request, struct husk_error *err)
 	options.tar = path;
 	int result = receive_tar(request, fd, err);
 	if (result == 0)
-		result = build(request, &options, err);
+		result = build(request, request_husk(request), &options, err);
 	unlink(path);
 	return result;
+}
+
+/* The first use of a bundled template builds it for everybody, whoever asks. */
+static int is_first_use(struct request *request, const struct husk_build_options *options, const char *bundled,
+			struct husk_error *err)
+{
+	cleanup_templates struct husk_template **list = NULL;
+
+	if (options->force || options->isolation || !str_equal(options->name, bundled))
+		return 0;
+	return husk_template_list(request_husk(request), &list, err) < 0 ? -1 : !is_built(list, bundled);
 }
 
 static int build_bundled(struct request *request, struct husk_error *err)
@@ -206,7 +218,8 @@ static int build_bundled(struct request *request, struct husk_error *err)
 	struct husk_build_options options = {
 		.name = name ? name : bundled, .definition = definition, .isolation = isolation, .force = force
 	};
-	return build(request, &options, err);
+	int first = is_first_use(request, &options, bundled, err);
+	return first < 0 ? -1 : build(request, first ? request_owner(request) : request_husk(request), &options, err);
 }
 
 static int handle_build(struct request *request, struct husk_error *err)

@@ -442,7 +442,7 @@ char *template_find(const char *name, struct husk_error *err)
 		return found;
 	}
 	near = str_nearest(name, (const char *const *)names, strv_length(names));
-	husk_fail(err, HUSK_NOT_FOUND, "no template definition '%s' comes with husk%s%s%s", name,
+	husk_fail(err, HUSK_NOT_FOUND, "template '%s' not found%s%s%s (husk template ls)", name,
 		  near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 	return NULL;
 }

@@ -278,14 +278,23 @@ def test_manual_page():
 
 @test
 def test_first_use_bakes():
-    # A shipped template that was never built here is built by its first use, with progress on stderr.
+    # A shipped template that was never built here is built by its first use, with progress on stderr, also when a
+    # tenant of a server is the first. (The first use without a server is what every other test begins with.)
     with tempfile.TemporaryDirectory(prefix="husk-new.", dir="/var/tmp") as other:
         os.chmod(other, 0o700)
         env = {"HUSK_HOME": other}
         try:
-            result = husk("run", "--", "echo", "first", timeout=BUILD_SECONDS, env=env)
-            assert_equal(result.out, b"first\n", "stdout is the command's alone")
-            assert_in("base", result.error)
+            secret = husk("token", "create", "tenant", "--json", env=env).json()["token"]
+            with server(env=env) as huskd:
+                far = {"HUSK_HOST": f"http://127.0.0.1:{huskd.port}", "HUSK_TOKEN": secret, "HUSK_HOME": None}
+                assert_fails("run", "-t", "bsae", "--", "true", code=125, says="did you mean 'base'?", env=far)
+                result = husk("run", "--", "echo", "first", timeout=BUILD_SECONDS, env=far)
+                assert_equal(result.out, b"first\n", "stdout is the command's alone")
+                assert_in("baking", result.error)
+                assert_in("'base' is ready", result.error)
+                assert_equal(husk("run", "--", "true", env=far).error, "", "built once")
+            base = [each for each in husk("template", "ls", "--json", env=env).json() if each["name"] == "base"]
+            assert_equal([each.get("tenant") for each in base], [None], "it is everybody's")
         finally:
             husk("rm", "--all", env=env, code=None)
             husk("gc", "--all", env=env, code=None)
