@@ -128,16 +128,15 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 
 /* ---- emptying the pool ---- */
 
-/* Tells the entries to end; true: some are still being prepared. */
+/* Tells the entries to end; true: some are left, because they are still being prepared or could not be reached. */
 static bool sweep_pool(struct husk *husk, size_t *ended)
 {
 	struct catalog_sandbox **list = NULL;
-	bool preparing = false;
+	bool left = false;
 
 	if (catalog_sandbox_list(husk->catalog, 1u << CATALOG_POOL | 1u << CATALOG_PREPARING, &list, NULL) < 0)
 		return false;
 	for (size_t i = 0; list[i]; i++) {
-		preparing |= list[i]->state == CATALOG_PREPARING;
 		struct husk_error err = { 0 };
 		cleanup_close int fd = supervisor_dial(husk, list[i]->id, DRAIN_DIAL_MS, &err);
 		int result = fd < 0 ? -1
@@ -146,9 +145,10 @@ static bool sweep_pool(struct husk *husk, size_t *ended)
 		if (result < 0 && err.code == HUSK_TIMEOUT)
 			result = supervisor_force(husk, list[i]->id, NULL, &err);
 		*ended += result == 0;
+		left |= result < 0 || list[i]->state == CATALOG_PREPARING;
 	}
 	catalog_sandbox_list_free(list);
-	return preparing;
+	return left;
 }
 
 /* An entry that is being prepared cannot be ended yet, and would appear after the pool was reported as empty. */
