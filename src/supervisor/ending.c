@@ -38,8 +38,10 @@ void machine_dismantle(struct supervisor *s)
 			s->link); /* before its descriptors are closed; sessions may still use the link, so it is never freed */
 	relief_stop(s);
 	volumes_end(s);
+	pthread_mutex_lock(&s->looking);
 	if (machine)
 		s->engine->free(machine);
+	pthread_mutex_unlock(&s->looking);
 	network_end(s);
 	if (cgroup) {
 		struct husk_error err = { 0 };

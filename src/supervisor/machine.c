@@ -545,14 +545,18 @@ int machine_egress(struct supervisor *s, const char *policy, const char *secrets
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
 
-/* For guests that would report the filesystem of the host. */
+/* For guests that would report the filesystem of the host. The disk may be slow, so only `looking` is held: the end needs it
+ * last. */
 static void describe_disk(struct supervisor *s, json_t *root)
 {
 	uint64_t used, limit;
 
+	pthread_mutex_lock(&s->looking);
 	pthread_mutex_lock(&s->parts);
-	int known = s->machine && s->engine->disk_use ? s->engine->disk_use(s->machine, &used, &limit) : -1;
+	struct engine_machine *machine = s->machine;
 	pthread_mutex_unlock(&s->parts);
+	int known = machine && s->engine->disk_use ? s->engine->disk_use(machine, &used, &limit) : -1;
+	pthread_mutex_unlock(&s->looking);
 	if (known < 0 || !root)
 		return;
 	json_object_set_new(root, "disk", json_integer((json_int_t)used));
