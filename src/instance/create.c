@@ -215,9 +215,7 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 	if (lock < 0 || !plan->row.id)
 		return plan->row.id ? -1 : husk_fail_memory(err);
 	if (catalog_sandbox_add(husk->catalog, &plan->row, err) < 0) {
-		cleanup_free char *path = path_lock(&husk->paths, id);
-		if (path)
-			unlink(path);
+		supervisor_unname(husk, id);
 		return -1;
 	}
 	if (plan->secrets && egress_secrets_save(husk, id, plan->secrets, err) < 0)

@@ -236,14 +236,11 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 /* From now on this process serves another sandbox: its lock, its socket, its log. */
 static int take_name(struct supervisor *s, const char *id, int lock_fd, struct husk_error *err)
 {
-	cleanup_free char *old_socket = path_socket(&s->husk.paths, life_id(&s->life));
-	cleanup_free char *old_lock = path_lock(&s->husk.paths, life_id(&s->life));
 	cleanup_free char *old_id = strdup(life_id(&s->life));
 
-	if (!old_socket || !old_lock || !old_id)
+	if (!old_id)
 		return husk_fail_memory(err);
-	unlink(old_socket);
-	unlink(old_lock);
+	supervisor_unname(&s->husk, old_id);
 	if (dup3(lock_fd, SUPERVISOR_LOCK_FD, O_CLOEXEC) < 0)
 		return husk_fail_errno(err, "cannot take over the lock of %s", id);
 	if (life_rename(&s->life, id) < 0)
@@ -397,7 +394,7 @@ void machine_fall_asleep(struct supervisor *s, const char *event)
 	if (catalog_sandbox_move(s->husk.catalog, id, awake, CATALOG_HIBERNATED, &err) < 0 ||
 	    (event && catalog_event(s->husk.catalog, id, event, NULL, &err) < 0))
 		log_line(LOG_ERROR, "%s", err.message);
-	machine_give_up_name(s);
+	supervisor_unname(&s->husk, id);
 	life_set_over(&s->life);
 }
 
