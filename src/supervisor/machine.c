@@ -498,21 +498,22 @@ static int tell_limits(struct supervisor *s, const struct catalog_sandbox *row, 
 			 row->id, row->id);
 }
 
-/* The host's limits first. They are what holds, and if the guest cannot be told they go back. */
+/* The host's limits first. They are what holds, and if the guest cannot be told they go back. 0: stays, as it is when this
+ * call has its turn. */
 static int resize(struct supervisor *s, struct catalog_sandbox *row, uint64_t memory_bytes, uint32_t cpu_milli,
 		  struct husk_error *err)
 {
 	struct cgroup_limits before = limits_of(s, row);
 
-	row->memory_bytes = memory_bytes;
-	row->cpu_milli = cpu_milli;
+	row->memory_bytes = memory_bytes ? memory_bytes : row->memory_bytes;
+	row->cpu_milli = cpu_milli ? cpu_milli : row->cpu_milli;
 	struct cgroup_limits after = limits_of(s, row);
 	if (cgroup_set_limits(s->cgroup, &after, err) < 0 || tell_limits(s, row, err) < 0 ||
-	    catalog_sandbox_resize(s->husk.catalog, row->id, cpu_milli, memory_bytes, false, err) < 0) {
+	    catalog_sandbox_resize(s->husk.catalog, row->id, row->cpu_milli, row->memory_bytes, false, err) < 0) {
 		cgroup_set_limits(s->cgroup, &before, NULL);
 		return -1;
 	}
-	s->memory_limit = memory_bytes;
+	s->memory_limit = row->memory_bytes;
 	return 0;
 }
 
