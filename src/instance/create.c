@@ -444,8 +444,8 @@ static char *sign_request(struct husk *husk, const struct husk_create_options *o
 	if (!egress)
 		return NULL;
 	for (size_t i = 0; i < o->mount_count; i++)
-		bad |= buf_printf(&mounts, "\n%s\n%s\n%d", o->mounts[i].volume, o->mounts[i].path,
-				  o->mounts[i].read_only);
+		bad |= buf_printf(&mounts, "\n%s\n%s\n%d\n%s", o->mounts[i].volume, o->mounts[i].path,
+				  o->mounts[i].read_only, o->mounts[i].subpath ? o->mounts[i].subpath : "");
 	cleanup_free char *text =
 		bad ? NULL
 		    : str_format("create\n%s\n%s\n%s\n%s\n%lld %d %s%s %lld %llu %llu %u %u\n%s\n%s\n%s%s",
