@@ -213,7 +213,8 @@ static int pump(struct call *call, short also, int64_t deadline_ms)
 	if (seen < 0)
 		received = husk_fail_errno(&why, "cannot wait for the sandbox");
 	else if (seen & ~POLLOUT)
-		received = wire_receive_until(call->fd, &header, call->payload, time_monotonic_ms() + PATIENCE_MS, &why);
+		received =
+			wire_receive_until(call->fd, &header, call->payload, time_monotonic_ms() + PATIENCE_MS, &why);
 	pthread_mutex_lock(&call->lock);
 	call->pumping = false;
 

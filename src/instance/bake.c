@@ -182,7 +182,7 @@ static int await_run(struct link *link, uint32_t channel, struct run *run, int t
 }
 
 static int run_task(struct link *link, const struct task *task, bool detached, int timeout_ms, struct run *run,
-		       struct husk_error *err)
+		    struct husk_error *err)
 {
 	cleanup_buf struct buf open = { 0 };
 	uint32_t channel = 0;
@@ -198,8 +198,8 @@ static int run_task(struct link *link, const struct task *task, bool detached, i
 		forget_in_guest(link, wire_get_int(run->end.data, run->end.size, TAG_PID, 0));
 	if (result < 0 || code == 0)
 		return result;
-	return husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", task->text,
-			 (long long)code, (int)MIN(run->output.size, 600u), run->output.data ? run->output.data : "");
+	return husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", task->text, (long long)code,
+			 (int)MIN(run->output.size, 600u), run->output.data ? run->output.data : "");
 }
 
 /* Runs a shell command to its end, or, detached, until it has started. */

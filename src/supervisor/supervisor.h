@@ -48,7 +48,7 @@ struct supervisor {
 	struct engine_machine *machine;
 	struct cgroup *cgroup;
 	pthread_cond_t digging;
-	bool dug; /* dismantled */
+	bool dug;                /* dismantled */
 	pthread_mutex_t looking; /* held by a thread that reads the disk of the machine, which is not freed meanwhile */
 
 	_Atomic size_t queued; /* bytes that wait for clients, over all clients */
