@@ -81,13 +81,15 @@ static bool ring_store(const struct ring *ring, uint64_t offset, const char *dat
 	return true;
 }
 
-/* The oldest bytes leave the memory, up to the offset `to`. If the file does not take them, all before `to` are dropped. */
+/* The oldest bytes leave the memory, up to the offset `to`. If the file does not take them, all before `to` are dropped.
+ * Bytes that later ones would overwrite at once are not written: the room may be a single byte. */
 static void ring_leave(struct ring *ring, uint64_t to)
 {
-	size_t size = (size_t)(to - ring->memory), at = ring_at(ring, ring->memory);
+	uint64_t from = MAX(ring->memory, to > ring->room ? to - ring->room : 0);
+	size_t size = (size_t)(to - from), at = ring_at(ring, from);
 	size_t first = MIN(size, ring->capacity - at);
-	bool stored = ring->room && ring_store(ring, ring->memory, ring->data + at, first) &&
-		      ring_store(ring, ring->memory + first, ring->data, size - first);
+	bool stored = ring->room && ring_store(ring, from, ring->data + at, first) &&
+		      ring_store(ring, from + first, ring->data, size - first);
 
 	ring->memory = to;
 	if (!stored)

@@ -32,7 +32,8 @@
  * attack. */
 #define QUEUE_MESSAGES 1024
 
-#define PATIENCE_MS 45000 /* how long a call waits for a silent peer, unless call_be_patient was called */
+#define PATIENCE_MS                                                                                                    \
+	45000 /* how long a call waits for a silent peer, unless call_be_patient was called, and for the rest of a frame */
 
 struct queued {
 	struct queued *next;
@@ -212,7 +213,8 @@ static int pump(struct call *call, short also, int64_t deadline_ms)
 	if (seen < 0)
 		received = husk_fail_errno(&why, "cannot wait for the sandbox");
 	else if (seen & ~POLLOUT)
-		received = wire_receive(call->fd, &header, call->payload, &why);
+		received =
+			wire_receive_until(call->fd, &header, call->payload, time_monotonic_ms() + PATIENCE_MS, &why);
 	pthread_mutex_lock(&call->lock);
 	call->pumping = false;
 

@@ -7,7 +7,7 @@
 #include "base/jansson.h"
 #include "instance/contact.h"
 #include "instance/egress_policy.h"
-#include "instance/spawn.h"
+#include "instance/recover.h"
 #include "wire/wire.h"
 
 #define RECORD_MAX (4u << 20)
@@ -26,21 +26,17 @@ int husk_egress_get(struct husk *husk, const char *sandbox, struct husk_egress *
 	return *out ? 0 : -1;
 }
 
-/* For a hibernated sandbox. Its lock keeps other processes from waking it meanwhile. */
-static int set_asleep(struct husk *husk, const char *id, const char *policy, const char *secrets,
-		      struct husk_error *err)
-{
-	cleanup_free char *lock_path = path_lock(&husk->paths, id);
-	cleanup_close int lock = supervisor_lock(husk, id, err);
+struct change {
+	const char *policy, *secrets;
+};
 
-	if (lock < 0)
+static int set_asleep(struct husk *husk, const struct catalog_sandbox *row, void *data, struct husk_error *err)
+{
+	const struct change *change = data;
+
+	if (egress_secrets_save(husk, row->id, change->secrets, err) < 0)
 		return -1;
-	int result = lock_path ? egress_secrets_save(husk, id, secrets, err) : husk_fail_memory(err);
-	if (result == 0)
-		result = catalog_sandbox_set_egress(husk->catalog, id, policy, err);
-	if (lock_path)
-		unlink(lock_path);
-	return result;
+	return catalog_sandbox_set_egress(husk->catalog, row->id, change->policy, err);
 }
 
 static int set_awake(struct husk *husk, const char *id, const char *policy, const char *secrets, struct husk_error *err)
@@ -84,7 +80,7 @@ int husk_egress_set(struct husk *husk, const char *sandbox, const struct husk_eg
 	if (!text)
 		return husk_fail_memory(err);
 	if (row->state == CATALOG_HIBERNATED)
-		return set_asleep(husk, row->id, text, secrets, err);
+		return recover_asleep(husk, row->id, set_asleep, &(struct change){ text, secrets }, err);
 	return set_awake(husk, row->id, text, secrets, err);
 }
 

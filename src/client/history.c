@@ -218,23 +218,9 @@ int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *p
 
 /* ---- going back ---- */
 
-/* For a hibernated sandbox. Its lock keeps other processes from waking it meanwhile. */
-static int rewind_asleep(struct husk *husk, const char *id, int64_t number, struct husk_error *err)
+static int rewind_asleep(struct husk *husk, const struct catalog_sandbox *row, void *number, struct husk_error *err)
 {
-	cleanup_free char *lock_path = path_lock(&husk->paths, id);
-	cleanup_close int lock = supervisor_lock(husk, id, err);
-	cleanup_row struct catalog_sandbox *row = NULL;
-
-	if (lock < 0)
-		return -1;
-	int result = catalog_sandbox_get(husk->catalog, id, &row, err);
-	if (result == 0 && row->state != CATALOG_HIBERNATED)
-		result = husk_fail(err, HUSK_CONFLICT, "sandbox %s has just been woken", id);
-	if (result == 0)
-		result = point_lend(husk, row, number, err);
-	if (lock_path)
-		unlink(lock_path);
-	return result;
+	return point_lend(husk, row, *(int64_t *)number, err);
 }
 
 static int rewind_awake(struct husk *husk, const char *id, int64_t number, struct husk_error *err)
@@ -263,7 +249,7 @@ static int rewind_once(struct husk *husk, const char *id, int64_t number, unsign
 	if (get_live(husk, id, &row, err) < 0)
 		return -1;
 	if (row->state == CATALOG_HIBERNATED)
-		result = rewind_asleep(husk, id, number, &why);
+		result = recover_asleep(husk, id, rewind_asleep, &number, &why);
 	else if (row->state != CATALOG_CREATING)
 		result = rewind_awake(husk, id, number, &why);
 	else

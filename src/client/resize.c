@@ -7,19 +7,31 @@
 #include "instance/limits.h"
 #include "wire/wire.h"
 
-/* Called with the wanted limits in the row. */
-static int resize_awake(struct husk *husk, const struct catalog_sandbox *row, uint64_t before, struct husk_error *err)
+/* Only what is asked for: the supervisor knows the rest, which another call may be changing. */
+static int ask(struct husk *husk, const char *id, uint32_t cpu_milli, uint64_t memory_bytes, struct husk_error *err)
 {
 	cleanup_buf struct buf arguments = { 0 };
+	int bad = memory_bytes ? wire_put_int(&arguments, TAG_MEMORY, (int64_t)memory_bytes) : 0;
 
-	/* As for a create, more memory must be within the tenant's quota. */
-	if (row->memory_bytes > before && catalog_quota(husk->catalog, 0, row->memory_bytes - before, err) < 0)
+	bad |= cpu_milli ? wire_put_int(&arguments, TAG_CPU_MILLI, cpu_milli) : 0;
+	return bad ? husk_fail_memory(err) : husk_call(husk, id, METHOD_SANDBOX_RESIZE, &arguments, NULL, err);
+}
+
+/* As for a create, more memory must be within the tenant's quota. It is checked again afterwards, because several sandboxes
+ * may be resized at the same time. */
+static int resize_awake(struct husk *husk, const char *id, uint32_t cpu_milli, uint64_t memory_bytes, uint64_t before,
+			struct husk_error *err)
+{
+	bool grows = memory_bytes > before;
+
+	if (grows && catalog_quota(husk->catalog, 0, memory_bytes - before, err) < 0)
 		return -1;
-	int bad = wire_put_int(&arguments, TAG_MEMORY, (int64_t)row->memory_bytes);
-	bad |= wire_put_int(&arguments, TAG_CPU_MILLI, row->cpu_milli);
-	if (bad)
-		return husk_fail_memory(err);
-	return husk_call(husk, row->id, METHOD_SANDBOX_RESIZE, &arguments, NULL, err);
+	if (ask(husk, id, cpu_milli, memory_bytes, err) < 0)
+		return -1;
+	if (!grows || catalog_quota(husk->catalog, 0, 0, err) == 0)
+		return 0;
+	ask(husk, id, 0, before, NULL);
+	return -1;
 }
 
 int husk_resize(struct husk *husk, const char *sandbox, uint32_t cpu_milli, uint64_t memory_bytes,
@@ -40,14 +52,13 @@ int husk_resize(struct husk *husk, const char *sandbox, uint32_t cpu_milli, uint
 	row->memory_bytes = memory_bytes ? memory_bytes : row->memory_bytes;
 	int result = limits_check_engine(row, err);
 	/* The row says whether it sleeps, in the same transaction: one that is just waking is asked itself. */
-	int asleep =
-		result < 0 || row->state != CATALOG_HIBERNATED
-			? 0
-			: catalog_sandbox_resize(husk->catalog, row->id, row->cpu_milli, row->memory_bytes, true, err);
+	int asleep = result < 0 || row->state != CATALOG_HIBERNATED
+			     ? 0
+			     : catalog_sandbox_resize(husk->catalog, row->id, cpu_milli, memory_bytes, true, err);
 	if (asleep < 0)
 		result = -1;
 	else if (result == 0 && !asleep)
-		result = resize_awake(husk, row, before, err);
+		result = resize_awake(husk, row->id, cpu_milli, memory_bytes, before, err);
 	catalog_sandbox_free(row);
 	return result;
 }

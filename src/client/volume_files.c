@@ -9,7 +9,9 @@
 
 #define CHUNK (192u * 1024u)
 #define LIST_MAX 1000000u
+#define LIST_BYTES_MAX (256u << 20)
 #define DEPTH_MAX 256u
+#define REMOVE_MS (20 * 60 * 1000) /* a guest may make new files as fast as they are removed */
 
 static void drop_volume(struct volume *volume)
 {
@@ -127,11 +129,23 @@ int husk_volume_file_stat(struct husk *husk, const char *name, const char *path,
 	return fd < 0 ? fail_at(err, "look at", plain) : describe(fd, plain, out, err);
 }
 
+/* The content is a guest's: names, paths and targets are bounded in number and in bytes. */
 struct listing {
 	const struct volume *volume;
 	struct husk_file *files;
 	size_t count, capacity;
+	size_t names, bytes; /* what was read so far */
 };
+
+static int account(struct listing *listing, size_t names, size_t bytes, struct husk_error *err)
+{
+	listing->names += names;
+	listing->bytes += bytes;
+	if (listing->names <= LIST_MAX && listing->bytes <= LIST_BYTES_MAX)
+		return 0;
+	return husk_fail(err, HUSK_LIMIT, "more than %u entries or %u MiB; list deeper paths one by one", LIST_MAX,
+			 LIST_BYTES_MAX >> 20);
+}
 
 static int add_entry(struct listing *listing, const char *path, struct husk_error *err)
 {
@@ -139,8 +153,6 @@ static int add_entry(struct listing *listing, const char *path, struct husk_erro
 
 	if (fd < 0) /* gone meanwhile */
 		return 0;
-	if (listing->count >= LIST_MAX)
-		return husk_fail(err, HUSK_LIMIT, "more than %u entries; list deeper paths one by one", LIST_MAX);
 	if (listing->count == listing->capacity) {
 		size_t capacity = listing->capacity ? 2 * listing->capacity : 64;
 		struct husk_file *bigger = reallocarray(listing->files, capacity, sizeof(*bigger));
@@ -149,41 +161,102 @@ static int add_entry(struct listing *listing, const char *path, struct husk_erro
 		listing->files = bigger;
 		listing->capacity = capacity;
 	}
-	return describe(fd, path, &listing->files[listing->count], err) < 0 ? -1 : (++listing->count, 1);
+	struct husk_file *file = &listing->files[listing->count];
+	if (describe(fd, path, file, err) < 0)
+		return -1;
+	listing->count++;
+	return account(listing, 0, sizeof(*file) + strlen(path) + (file->target ? strlen(file->target) : 0), err) < 0
+		       ? -1
+		       : 1;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b)
+struct names {
+	char **list;
+	size_t count, capacity;
+};
+
+static void names_free(struct names *names)
 {
-	return strcmp((*a)->d_name, (*b)->d_name);
+	for (size_t i = 0; i < names->count; i++)
+		free(names->list[i]);
+	free(names->list);
+}
+
+static int add_name(struct names *names, const char *name, struct husk_error *err)
+{
+	if (names->count == names->capacity) {
+		size_t capacity = names->capacity ? 2 * names->capacity : 64;
+		char **bigger = reallocarray(names->list, capacity, sizeof(*bigger));
+		if (!bigger)
+			return husk_fail_memory(err);
+		names->list = bigger;
+		names->capacity = capacity;
+	}
+	if (!(names->list[names->count] = strdup(name)))
+		return husk_fail_memory(err);
+	names->count++;
+	return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int read_names(struct listing *listing, const char *path, struct names *out, struct husk_error *err)
+{
+	int fd = volume_at(listing->volume, path, O_RDONLY | O_DIRECTORY, 0);
+	cleanup_dir DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+	if (!dir) {
+		int why = errno;
+		fd_close(&fd);
+		errno = why;
+		return fail_at(err, "list", path);
+	}
+	for (struct dirent *entry; (entry = readdir(dir));) {
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
+			continue;
+		if (account(listing, 1, sizeof(char *) + strlen(entry->d_name), err) < 0 ||
+		    add_name(out, entry->d_name, err) < 0)
+			return -1;
+	}
+	if (out->count)
+		qsort(out->list, out->count, sizeof(*out->list), by_name);
+	return 0;
+}
+
+static int list_directory(struct listing *listing, const char *path, uint32_t depth, struct husk_error *err);
+
+/* A directory that is gone meanwhile is no failure. */
+static int list_below(struct listing *listing, const char *path, uint32_t depth, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+	int result = list_directory(listing, path, depth, &why);
+
+	if (result < 0 && why.code == HUSK_NOT_FOUND)
+		return 0;
+	return result < 0 ? husk_fail(err, why.code, "%s", why.message) : 0;
 }
 
 static int list_directory(struct listing *listing, const char *path, uint32_t depth, struct husk_error *err)
 {
-	cleanup_close int fd = volume_at(listing->volume, path, O_RDONLY | O_DIRECTORY, 0);
-	struct dirent **names = NULL;
+	cleanup(names_free) struct names names = { 0 };
 
-	if (fd < 0)
-		return fail_at(err, "list", path);
-	int count = scandirat(fd, ".", &names, NULL, by_name), result = count < 0 ? fail_at(err, "list", path) : 0;
-	for (int i = 0; i < count; i++) {
-		cleanup_free struct dirent *entry = names[i];
-		if (result < 0 || str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
+	if (read_names(listing, path, &names, err) < 0)
+		return -1;
+	for (size_t i = 0; i < names.count; i++) {
+		cleanup_free char *below = str_format("%s%s%s", path, *path ? "/" : "", names.list[i]);
+		if (!below)
+			return husk_fail_memory(err);
+		if (strlen(below) >= VOLUME_PATH_MAX)
 			continue;
-		cleanup_free char *below = str_format("%s%s%s", path, *path ? "/" : "", entry->d_name);
-		result = !below                             ? husk_fail_memory(err)
-			 : strlen(below) >= VOLUME_PATH_MAX ? 0
-							    : add_entry(listing, below, err);
-		if (result > 0 && depth > 1 && listing->files[listing->count - 1].type == HUSK_DIRECTORY) {
-			struct husk_error gone = { 0 };
-			result = list_directory(listing, below, depth - 1, &gone);
-			if (result < 0 && gone.code == HUSK_NOT_FOUND)
-				result = 0;
-			else if (result < 0 && err)
-				*err = gone;
-		}
+		int added = add_entry(listing, below, err);
+		bool enter = added > 0 && depth > 1 && listing->files[listing->count - 1].type == HUSK_DIRECTORY;
+		if (added < 0 || (enter && list_below(listing, below, depth - 1, err) < 0))
+			return -1;
 	}
-	free(names);
-	return result < 0 ? -1 : 0;
+	return 0;
 }
 
 int husk_volume_file_list(struct husk *husk, const char *name, const char *path, uint32_t depth, struct husk_file **out,
@@ -424,8 +497,13 @@ int husk_volume_file_change(struct husk *husk, const char *name, const char *pat
 }
 
 /* If a tree is deeper than DEPTH_MAX, its deep part is moved up first, and the tree is removed from the top. */
-static int remove_tree(struct volume *volume, int parent, const char *name, int top, unsigned depth)
+static int remove_tree(struct volume *volume, int parent, const char *name, int top, unsigned depth,
+		       int64_t deadline_ms)
 {
+	if (time_monotonic_ms() > deadline_ms) {
+		errno = ENOTEMPTY;
+		return -1;
+	}
 	if (volume_unlink(volume, parent, name) == 0)
 		return 0;
 	if (errno != EISDIR)
@@ -447,7 +525,7 @@ static int remove_tree(struct volume *volume, int parent, const char *name, int 
 			if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
 				continue;
 			met = true;
-			if (remove_tree(volume, fd, entry->d_name, depth == 0 ? fd : top, depth + 1) < 0 &&
+			if (remove_tree(volume, fd, entry->d_name, depth == 0 ? fd : top, depth + 1, deadline_ms) < 0 &&
 			    errno != ENOENT)
 				return -1;
 		}
@@ -468,5 +546,7 @@ int husk_volume_file_remove(struct husk *husk, const char *name, const char *pat
 	if (!*plain)
 		return husk_fail_field(err, "path", "the root of a volume stays; remove what is in it, or the volume");
 	cleanup_close int parent = parent_of(&volume, plain, &last);
-	return parent < 0 || remove_tree(&volume, parent, last, parent, 0) < 0 ? fail_at(err, "remove", plain) : 0;
+	return parent < 0 || remove_tree(&volume, parent, last, parent, 0, time_monotonic_ms() + REMOVE_MS) < 0
+		       ? fail_at(err, "remove", plain)
+		       : 0;
 }

@@ -7,9 +7,9 @@
 
 #include <fcntl.h>
 #include <jansson.h>
-#include <pthread.h>
 #include <sys/file.h>
 
+#include "base/thread.h"
 #include "engine/engine.h"
 #include "instance/instance.h"
 #include "instance/versions.h"
@@ -20,6 +20,7 @@
 #define HELLO_TIMEOUT_MS 180000 /* for a first boot, which is slow on a busy, emulated CPU */
 #define WARM_TIMEOUT_MS 300000
 #define READY_TIMEOUT_MS 60000
+#define ANSWER_MS 20000 /* for the agent to answer, in addition to the time of a command */
 
 /* What has to run in a booted machine before it is saved; kept beside the image for later disk sizes. */
 struct recipe {
@@ -116,55 +117,102 @@ static void forget_in_guest(struct link *link, int64_t pid)
 		link_call(link, METHOD_PROCESS_FORGET, &arguments, NULL, HELLO_TIMEOUT_MS, NULL);
 }
 
-/* Runs a shell command to its end (or, detached, until it has started). Its output goes to a file in the guest, so any
- * amount of output is possible; if the command fails, the end of the output is returned. "@label command" labels the
- * process, and "@label:/directory command" starts it in that directory. */
-static int run_in_guest(struct link *link, const char *command, bool detached, int timeout_ms, struct husk_error *err)
-{
-	struct run run = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
-	cleanup_buf struct buf open = { 0 };
-	cleanup_free char *label = NULL, *shell = NULL, *directory = NULL;
-	uint32_t channel = 0;
-	int bad = 0, result;
+/* A command of a recipe: "@label command" labels the process, and "@label:/directory command" starts it in that
+ * directory. */
+struct task {
+	const char *text;
+	char *label, *directory;
+};
 
-	if (command[0] == '@' && strchr(command, ' ')) {
-		label = strndup(command + 1, strcspn(command + 1, " "));
-		command = strchr(command, ' ') + 1;
-		char *place = label ? strstr(label, ":/") : NULL;
-		if (place) {
-			directory = strdup(place + 1);
-			*place = '\0';
-		}
-		if (!label || (place && !directory))
-			return husk_fail_memory(err);
+static void task_free(struct task *task)
+{
+	free(task->label);
+	free(task->directory);
+}
+
+static int task_parse(const char *text, struct task *out, struct husk_error *err)
+{
+	*out = (struct task){ .text = text };
+	if (text[0] != '@' || !strchr(text, ' '))
+		return 0;
+	out->label = strndup(text + 1, strcspn(text + 1, " "));
+	out->text = strchr(text, ' ') + 1;
+	char *place = out->label ? strstr(out->label, ":/") : NULL;
+	if (place) {
+		out->directory = strdup(place + 1);
+		*place = '\0';
 	}
-	shell = detached ? str_format("exec %s", command)
+	return out->label && (!place || out->directory) ? 0 : husk_fail_memory(err);
+}
+
+/* The output goes to a file in the guest, so any amount of output is possible; if the command fails, the end of the output
+ * is returned. */
+static int put_task(const struct task *task, bool detached, int timeout_ms, struct buf *out)
+{
+	cleanup_free char *shell =
+		detached ? str_format("exec %s", task->text)
 			 : str_format("(%s\n) >/tmp/.husk-bake 2>&1; c=$?; [ $c = 0 ] || tail -c 2000 /tmp/.husk-bake; "
 				      "rm -f /tmp/.husk-bake; exit $c",
-				      command);
-	bad |= wire_put_int(&open, TAG_METHOD, METHOD_EXEC);
-	bad |= shell ? wire_put_string(&open, TAG_SHELL, shell) : -1;
-	bad |= wire_put_string(&open, TAG_NAME, label);
-	bad |= wire_put_string(&open, TAG_CWD, directory);
-	bad |= wire_put_int(&open, TAG_FLAGS, detached ? EXEC_STDIN | EXEC_DETACH : 0);
+				      task->text);
+	int bad = shell ? wire_put_int(out, TAG_METHOD, METHOD_EXEC) : -1;
+
+	bad |= shell ? wire_put_string(out, TAG_SHELL, shell) : -1;
+	bad |= wire_put_string(out, TAG_NAME, task->label);
+	bad |= wire_put_string(out, TAG_CWD, task->directory);
+	bad |= wire_put_int(out, TAG_FLAGS, detached ? EXEC_STDIN | EXEC_DETACH : 0);
 	if (!detached)
-		bad |= wire_put_int(&open, TAG_TIMEOUT_MS, timeout_ms);
-	if (bad)
+		bad |= wire_put_int(out, TAG_TIMEOUT_MS, timeout_ms);
+	return bad;
+}
+
+/* Waits for the end of the command. The agent's own timeout comes first; but the image may have replaced the agent. */
+static int await_run(struct link *link, uint32_t channel, struct run *run, int timeout_ms, struct husk_error *err)
+{
+	int64_t end = time_monotonic_ms() + timeout_ms + ANSWER_MS;
+	int waited = 0;
+
+	pthread_mutex_lock(&run->lock);
+	while (!run->done && waited == 0)
+		waited = cond_wait_until(&run->changed, &run->lock, end);
+	pthread_mutex_unlock(&run->lock);
+	link_abandon(link, channel, run); /* after this, `run` belongs to this thread alone */
+	return run->done ? 0
+			 : husk_fail(err, HUSK_TIMEOUT, "the guest agent did not answer within %d s",
+				     (timeout_ms + ANSWER_MS) / 1000);
+}
+
+static int run_task(struct link *link, const struct task *task, bool detached, int timeout_ms, struct run *run,
+		    struct husk_error *err)
+{
+	cleanup_buf struct buf open = { 0 };
+	uint32_t channel = 0;
+
+	if (put_task(task, detached, timeout_ms, &open) != 0)
 		return husk_fail_memory(err);
-	if (link_open(link, open.data, open.size, watch_run, &run, &channel, err) < 0)
+	if (link_open(link, open.data, open.size, watch_run, run, &channel, err) < 0 ||
+	    await_run(link, channel, run, timeout_ms, err) < 0)
 		return -1;
-	pthread_mutex_lock(&run.lock);
-	while (!run.done) /* the agent's own timeout ends it; a dead machine does too */
-		pthread_cond_wait(&run.changed, &run.lock);
-	pthread_mutex_unlock(&run.lock);
-	result = wire_end_status(run.end.data, run.end.size, err);
-	int64_t code = wire_get_int(run.end.data, run.end.size, TAG_EXIT_CODE, 0);
+	int result = wire_end_status(run->end.data, run->end.size, err);
+	int64_t code = wire_get_int(run->end.data, run->end.size, TAG_EXIT_CODE, 0);
 	if (!detached)
-		forget_in_guest(link, wire_get_int(run.end.data, run.end.size, TAG_PID, 0));
-	if (result == 0 && code != 0)
-		result = husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", command,
-				   (long long)code, (int)MIN(run.output.size, 600u),
-				   run.output.data ? run.output.data : "");
+		forget_in_guest(link, wire_get_int(run->end.data, run->end.size, TAG_PID, 0));
+	if (result < 0 || code == 0)
+		return result;
+	return husk_fail(err, HUSK_INTERNAL, "'%.200s' failed with exit code %lld: %.*s", task->text, (long long)code,
+			 (int)MIN(run->output.size, 600u), run->output.data ? run->output.data : "");
+}
+
+/* Runs a shell command to its end, or, detached, until it has started. */
+static int run_in_guest(struct link *link, const char *text, bool detached, int timeout_ms, struct husk_error *err)
+{
+	struct run run = { .lock = PTHREAD_MUTEX_INITIALIZER };
+	cleanup(task_free) struct task task = { 0 };
+
+	if (task_parse(text, &task, err) < 0)
+		return -1;
+	cond_open(&run.changed);
+	int result = run_task(link, &task, detached, timeout_ms, &run, err);
+	pthread_cond_destroy(&run.changed);
 	buf_free(&run.output);
 	buf_free(&run.end);
 	return result;

@@ -215,9 +215,7 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 	if (lock < 0 || !plan->row.id)
 		return plan->row.id ? -1 : husk_fail_memory(err);
 	if (catalog_sandbox_add(husk->catalog, &plan->row, err) < 0) {
-		cleanup_free char *path = path_lock(&husk->paths, id);
-		if (path)
-			unlink(path);
+		supervisor_unname(husk, id);
 		return -1;
 	}
 	if (plan->secrets && egress_secrets_save(husk, id, plan->secrets, err) < 0)
@@ -446,8 +444,8 @@ static char *sign_request(struct husk *husk, const struct husk_create_options *o
 	if (!egress)
 		return NULL;
 	for (size_t i = 0; i < o->mount_count; i++)
-		bad |= buf_printf(&mounts, "\n%s\n%s\n%d", o->mounts[i].volume, o->mounts[i].path,
-				  o->mounts[i].read_only);
+		bad |= buf_printf(&mounts, "\n%s\n%s\n%d\n%s", o->mounts[i].volume, o->mounts[i].path,
+				  o->mounts[i].read_only, o->mounts[i].subpath ? o->mounts[i].subpath : "");
 	cleanup_free char *text =
 		bad ? NULL
 		    : str_format("create\n%s\n%s\n%s\n%s\n%lld %d %s%s %lld %llu %llu %u %u\n%s\n%s\n%s%s",

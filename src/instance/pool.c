@@ -201,14 +201,13 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	row.expires_ms = row.ended_ms = row.idle_seconds = 0;
 	row.created_ms = time_wall_ms();
 	cleanup_free char *baked = bake_path(husk, row.isolation, row.template_digest, row.disk_bytes, &err);
-	cleanup_free char *lock_path = path_lock(&husk->paths, id);
-	if (!baked || !lock_path)
+	if (!baked)
 		return false;
 	pthread_mutex_lock(&registering);
 	cleanup_close int lock = supervisor_lock(husk, id, &err);
 	bool added = lock >= 0 && catalog_sandbox_add(husk->catalog, &row, &err) == 0;
 	if (lock >= 0 && !added)
-		unlink(lock_path); /* without a row the file would never be found */
+		supervisor_unname(husk, id);
 	pthread_mutex_unlock(&registering);
 	if (added && supervisor_start(husk, id, lock, warm ? baked : NULL, SUPERVISE_POOL, &err) == 0)
 		return true;

@@ -32,17 +32,15 @@ static void clear_machine(struct husk *husk, const struct catalog_sandbox *row)
 {
 	cleanup_free char *name = str_format("%s-%u", husk->paths.scope, row->slot);
 	cleanup_free char *directory = path_machine(&husk->paths, row->slot);
-	cleanup_free char *socket_path = path_socket(&husk->paths, row->id);
 	struct husk_error err = { 0 };
 
-	if (!name || !directory || !socket_path)
+	if (!name || !directory)
 		return;
 	if (cgroup_destroy(husk->paths.scope, name, &err) < 0)
 		log_line(LOG_WARN, "%s", err.message);
 	engine_sweep(husk->paths.runtime, name);
 	console_keep(&husk->paths, row->slot, row->id);
 	engine_remove(directory, NULL);
-	unlink(socket_path);
 }
 
 static void end_row(struct husk *husk, const struct catalog_sandbox *row, const char *reason)
@@ -100,7 +98,6 @@ static struct catalog_sandbox **with_machines(struct husk *husk, bool ended)
 /* With the lock of `id`: reads its row again, because the sandbox may have ended properly in between. */
 static size_t clear_locked(struct husk *husk, const char *id, bool ended, const char *reason)
 {
-	cleanup_free char *path = path_lock(&husk->paths, id);
 	struct catalog_sandbox **rows = with_machines(husk, ended);
 	size_t cleared = 0;
 
@@ -111,9 +108,25 @@ static size_t clear_locked(struct husk *husk, const char *id, bool ended, const 
 		cleared++;
 	}
 	catalog_sandbox_list_free(rows);
-	if (path)
-		unlink(path);
+	supervisor_unname(husk, id);
 	return cleared;
+}
+
+/* Sockets of supervisors that were killed between the last change of their row and their own end. No row leads to such a
+ * socket, but its lock is free. */
+static void clear_sockets(struct husk *husk)
+{
+	cleanup_dir DIR *dir = opendir(husk->paths.run);
+	struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		size_t length = strcspn(entry->d_name, ".");
+		bool ours = str_starts(entry->d_name, "sb-") && str_equal(entry->d_name + length, ".sock");
+		cleanup_free char *id = ours ? strndup(entry->d_name, length) : NULL;
+		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
+		if (lock >= 0)
+			supervisor_unname(husk, id);
+	}
 }
 
 /* ---- a supervisor that does not answer ---- */
@@ -198,6 +211,7 @@ size_t husk_recover(struct husk *husk, const char *only)
 		catalog_sandbox_list_free(rows);
 	}
 	if (!only) {
+		clear_sockets(husk);
 		workshop_sweep(husk);
 		version_sweep(husk, NULL, NULL);
 		cleared += snapshots_recover(husk, NULL);
@@ -208,32 +222,46 @@ size_t husk_recover(struct husk *husk, const char *only)
 
 /* ---- asleep ---- */
 
-int recover_end_asleep(struct husk *husk, const struct catalog_sandbox *row, const char *reason, struct husk_error *err)
+static int fail_awake(const struct catalog_sandbox *row, struct husk_error *err)
 {
-	cleanup_free char *lock_path = path_lock(&husk->paths, row->id);
-	cleanup_free char *detail = str_format("{\"reason\":\"%s\"}", reason);
-	cleanup_close int lock = supervisor_lock(husk, row->id, err);
-	struct catalog_sandbox *now = NULL;
+	if (row->state == CATALOG_ENDED)
+		return husk_fail(err, HUSK_GONE, "sandbox %s has ended (%s)", row->id, row->end_reason);
+	return husk_fail(err, HUSK_CONFLICT, "sandbox %s has just been woken", row->id);
+}
+
+int recover_asleep(struct husk *husk, const char *id, asleep_fn *change, void *data, struct husk_error *err)
+{
+	cleanup_close int lock = supervisor_lock(husk, id, err);
+	struct catalog_sandbox *row = NULL;
 
 	if (lock < 0)
 		return -1;
-	if (!lock_path || !detail)
+	int result = catalog_sandbox_get(husk->catalog, id, &row, err);
+	if (result == 0)
+		result = row->state == CATALOG_HIBERNATED ? change(husk, row, data, err) : fail_awake(row, err);
+	catalog_sandbox_free(row);
+	supervisor_unname(husk, id);
+	return result;
+}
+
+static int end_asleep(struct husk *husk, const struct catalog_sandbox *row, void *data, struct husk_error *err)
+{
+	const char *reason = data;
+	cleanup_free char *detail = str_format("{\"reason\":\"%s\"}", reason);
+
+	if (!detail)
 		return husk_fail_memory(err);
-	if (catalog_sandbox_get(husk->catalog, row->id, &now, err) < 0)
-		return -1;
-	bool asleep = now->state == CATALOG_HIBERNATED;
-	catalog_sandbox_free(now);
-	if (!asleep)
-		return husk_fail(err, HUSK_CONFLICT, "sandbox %s has just been woken", row->id);
 	if (catalog_sandbox_ending(husk->catalog, row->id, reason, err) < 0)
 		return -1;
 	catalog_event(husk->catalog, row->id, "ended", detail, NULL);
 	egress_secrets_drop(husk, row->id);
 	int result = images_discard(husk, row->id, err);
-	if (result == 0)
-		result = catalog_sandbox_end(husk->catalog, row->id, reason, err);
-	unlink(lock_path);
-	return result;
+	return result < 0 ? -1 : catalog_sandbox_end(husk->catalog, row->id, reason, err);
+}
+
+int recover_end_asleep(struct husk *husk, const struct catalog_sandbox *row, const char *reason, struct husk_error *err)
+{
+	return recover_asleep(husk, row->id, end_asleep, (void *)reason, err);
 }
 
 void husk_expire(struct husk *husk, const struct catalog_sandbox *row)

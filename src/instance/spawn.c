@@ -36,6 +36,17 @@ int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 	}
 }
 
+void supervisor_unname(struct husk *husk, const char *id)
+{
+	cleanup_free char *socket_path = path_socket(&husk->paths, id);
+	cleanup_free char *lock_path = path_lock(&husk->paths, id);
+
+	if (socket_path)
+		unlink(socket_path);
+	if (lock_path) /* last: until then nobody else uses the name */
+		unlink(lock_path);
+}
+
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id))
 {
 	cleanup_dir DIR *dir = opendir(husk->paths.run);
@@ -47,12 +58,8 @@ void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_liv
 		bool ours = str_starts(entry->d_name, prefix) && (str_equal(kind, ".lock") || str_equal(kind, ".sock"));
 		cleanup_free char *id = ours ? strndup(entry->d_name, size) : NULL;
 		cleanup_close int lock = id ? supervisor_lock(husk, id, NULL) : -1;
-		cleanup_free char *path = lock >= 0 ? path_lock(&husk->paths, id) : NULL;
-		cleanup_free char *socket_path = path ? path_socket(&husk->paths, id) : NULL;
-		if (!socket_path || (is_live && is_live(husk, id)))
-			continue;
-		unlink(socket_path); /* of a supervisor that was killed after its row had gone */
-		unlink(path);
+		if (lock >= 0 && !(is_live && is_live(husk, id)))
+			supervisor_unname(husk, id);
 	}
 }
 

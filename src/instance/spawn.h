@@ -14,6 +14,9 @@
 char *husk_program(struct husk_error *err);
 /* Takes the lock of a sandbox without waiting: returns a descriptor to pass to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
+/* With the lock of a sandbox: removes its lock file and its socket. Whoever gives a lock up without a supervisor that lives
+ * on calls this: a file without a lock would never be found by its sandbox. */
+void supervisor_unname(struct husk *husk, const char *id);
 /* Removes the locks that nobody holds, and their sockets, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id));
 /* What the supervisor does first: continue the image, boot with the disk of the image, or wait in the pool. */

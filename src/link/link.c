@@ -318,8 +318,11 @@ static int put_frame(struct link *link, const struct wire_header *header, const 
 		if (done == sizeof(bytes) + header->size)
 			return 0;
 	}
-	if (buf_reserve(&link->out, sizeof(bytes) + header->size) < 0)
+	if (buf_reserve(&link->out, sizeof(bytes) + header->size) < 0) {
+		link->shut |= done > 0; /* half a frame was sent: nothing can follow it */
+		nudge(link);
 		return husk_fail_memory(err);
+	}
 	for (size_t i = 0; i < 2; i++) {
 		size_t gone = MIN(done, parts[i].iov_len);
 		buf_append(&link->out, (char *)parts[i].iov_base + gone, parts[i].iov_len - gone);

@@ -118,7 +118,7 @@ int catalog_sandbox_update(struct catalog *catalog, const struct catalog_sandbox
 int catalog_sandbox_set_expiry(struct catalog *catalog, const char *id, int64_t expires_ms, bool persistent,
 			       struct husk_error *err);
 int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t idle_seconds, struct husk_error *err);
-/* `asleep`: only if it is hibernated. 1: changed; 0: it is not hibernated. */
+/* A limit of 0 stays. `asleep`: only if it is hibernated. 1: changed; 0: it is not hibernated. */
 int catalog_sandbox_resize(struct catalog *catalog, const char *id, uint32_t cpu_milli, uint64_t memory_bytes,
 			   bool asleep, struct husk_error *err);
 /* Changes only the metadata, so that a client's change never overwrites a change of the supervisor. GONE: ended. */

@@ -433,10 +433,11 @@ int catalog_sandbox_set_idle(struct catalog *catalog, const char *id, int64_t id
 int catalog_sandbox_resize(struct catalog *catalog, const char *id, uint32_t cpu_milli, uint64_t memory_bytes,
 			   bool asleep, struct husk_error *err)
 {
-	static const char awake_sql[] =
-		"UPDATE sandboxes SET cpu_milli = ?2, memory_bytes = ?3 WHERE id = ?1 AND state <> 'ended'";
-	static const char asleep_sql[] =
-		"UPDATE sandboxes SET cpu_milli = ?2, memory_bytes = ?3 WHERE id = ?1 AND state = 'hibernated'";
+#define RESIZE                                                                                                         \
+	"UPDATE sandboxes SET cpu_milli = coalesce(nullif(?2, 0), cpu_milli), "                                        \
+	"memory_bytes = coalesce(nullif(?3, 0), memory_bytes) WHERE id = ?1 AND state "
+	static const char awake_sql[] = RESIZE "<> 'ended'", asleep_sql[] = RESIZE "= 'hibernated'";
+#undef RESIZE
 
 	if (catalog_begin(catalog, CATALOG_WRITE, err))
 		return -1;

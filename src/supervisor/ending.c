@@ -18,6 +18,7 @@
 #include "instance/egress_policy.h"
 #include "instance/instance.h"
 #include "instance/points.h"
+#include "instance/spawn.h"
 #include "supervisor/relief.h"
 #include "supervisor/supervisor.h"
 #include "supervisor/volumes.h"
@@ -38,8 +39,10 @@ void machine_dismantle(struct supervisor *s)
 			s->link); /* before its descriptors are closed; sessions may still use the link, so it is never freed */
 	relief_stop(s);
 	volumes_end(s);
+	pthread_mutex_lock(&s->looking);
 	if (machine)
 		s->engine->free(machine);
+	pthread_mutex_unlock(&s->looking);
 	network_end(s);
 	if (cgroup) {
 		struct husk_error err = { 0 };
@@ -51,17 +54,6 @@ void machine_dismantle(struct supervisor *s)
 		console_keep(&s->husk.paths, s->slot, life_id(&s->life));
 		engine_remove(s->machine_directory, NULL);
 	}
-}
-
-void machine_give_up_name(struct supervisor *s)
-{
-	cleanup_free char *socket_path = path_socket(&s->husk.paths, life_id(&s->life));
-	cleanup_free char *lock_path = path_lock(&s->husk.paths, life_id(&s->life));
-
-	if (socket_path)
-		unlink(socket_path);
-	if (lock_path)
-		unlink(lock_path);
 }
 
 /* ---- a sandbox ---- */
@@ -153,7 +145,7 @@ static void *bury(void *argument)
 		end_sandbox(s, now.reason);
 	else
 		take_back(s);
-	machine_give_up_name(s);
+	supervisor_unname(&s->husk, life_id(&s->life));
 	life_set_over(&s->life);
 	return NULL;
 }

@@ -17,8 +17,5 @@ int machine_kill(struct supervisor *s, struct husk_error *err);
 /* For the thread that has the turn. Stops the machine and removes everything that the engine and the host kept for
  * it. */
 void machine_dismantle(struct supervisor *s);
-/* Removes the names of the socket and the lock. New callers use the catalog, and the next holder of the lock is another
- * process. */
-void machine_give_up_name(struct supervisor *s);
 
 #endif

@@ -236,14 +236,11 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 /* From now on this process serves another sandbox: its lock, its socket, its log. */
 static int take_name(struct supervisor *s, const char *id, int lock_fd, struct husk_error *err)
 {
-	cleanup_free char *old_socket = path_socket(&s->husk.paths, life_id(&s->life));
-	cleanup_free char *old_lock = path_lock(&s->husk.paths, life_id(&s->life));
 	cleanup_free char *old_id = strdup(life_id(&s->life));
 
-	if (!old_socket || !old_lock || !old_id)
+	if (!old_id)
 		return husk_fail_memory(err);
-	unlink(old_socket);
-	unlink(old_lock);
+	supervisor_unname(&s->husk, old_id);
 	if (dup3(lock_fd, SUPERVISOR_LOCK_FD, O_CLOEXEC) < 0)
 		return husk_fail_errno(err, "cannot take over the lock of %s", id);
 	if (life_rename(&s->life, id) < 0)
@@ -397,7 +394,7 @@ void machine_fall_asleep(struct supervisor *s, const char *event)
 	if (catalog_sandbox_move(s->husk.catalog, id, awake, CATALOG_HIBERNATED, &err) < 0 ||
 	    (event && catalog_event(s->husk.catalog, id, event, NULL, &err) < 0))
 		log_line(LOG_ERROR, "%s", err.message);
-	machine_give_up_name(s);
+	supervisor_unname(&s->husk, id);
 	life_set_over(&s->life);
 }
 
@@ -501,21 +498,22 @@ static int tell_limits(struct supervisor *s, const struct catalog_sandbox *row, 
 			 row->id, row->id);
 }
 
-/* The host's limits first. They are what holds, and if the guest cannot be told they go back. */
+/* The host's limits first. They are what holds, and if the guest cannot be told they go back. 0: stays, as it is when this
+ * call has its turn. */
 static int resize(struct supervisor *s, struct catalog_sandbox *row, uint64_t memory_bytes, uint32_t cpu_milli,
 		  struct husk_error *err)
 {
 	struct cgroup_limits before = limits_of(s, row);
 
-	row->memory_bytes = memory_bytes;
-	row->cpu_milli = cpu_milli;
+	row->memory_bytes = memory_bytes ? memory_bytes : row->memory_bytes;
+	row->cpu_milli = cpu_milli ? cpu_milli : row->cpu_milli;
 	struct cgroup_limits after = limits_of(s, row);
 	if (cgroup_set_limits(s->cgroup, &after, err) < 0 || tell_limits(s, row, err) < 0 ||
-	    catalog_sandbox_resize(s->husk.catalog, row->id, cpu_milli, memory_bytes, false, err) < 0) {
+	    catalog_sandbox_resize(s->husk.catalog, row->id, row->cpu_milli, row->memory_bytes, false, err) < 0) {
 		cgroup_set_limits(s->cgroup, &before, NULL);
 		return -1;
 	}
-	s->memory_limit = memory_bytes;
+	s->memory_limit = row->memory_bytes;
 	return 0;
 }
 
@@ -545,14 +543,18 @@ int machine_egress(struct supervisor *s, const char *policy, const char *secrets
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
 
-/* For guests that would report the filesystem of the host. */
+/* For guests that would report the filesystem of the host. The disk may be slow, so only `looking` is held: the end needs it
+ * last. */
 static void describe_disk(struct supervisor *s, json_t *root)
 {
 	uint64_t used, limit;
 
+	pthread_mutex_lock(&s->looking);
 	pthread_mutex_lock(&s->parts);
-	int known = s->machine && s->engine->disk_use ? s->engine->disk_use(s->machine, &used, &limit) : -1;
+	struct engine_machine *machine = s->machine;
 	pthread_mutex_unlock(&s->parts);
+	int known = machine && s->engine->disk_use ? s->engine->disk_use(machine, &used, &limit) : -1;
+	pthread_mutex_unlock(&s->looking);
 	if (known < 0 || !root)
 		return;
 	json_object_set_new(root, "disk", json_integer((json_int_t)used));

@@ -115,6 +115,7 @@ static int open_supervisor(struct supervisor *s, const struct arguments *argumen
 {
 
 	pthread_mutex_init(&s->parts, NULL);
+	pthread_mutex_init(&s->looking, NULL);
 	cond_open(&s->digging);
 	s->listen_fd = -1;
 	s->network = (struct network)NETWORK_INIT;

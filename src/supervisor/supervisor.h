@@ -3,8 +3,8 @@
  * state, machine.c the operations on the machine, rewind.c the checkpoints, ending.c the end, relief.c the limits,
  * session.c the clients.
  *
- * Locks, in the order in which they may be taken: a turn of life.h (not a lock, but held as long), the link's, `parts`,
- * the network's, life's own. The last three are held for a moment only.
+ * Locks, in the order in which they may be taken: a turn of life.h (not a lock, but held as long), the link's, `looking`,
+ * `parts`, the network's, life's own. The last three are held for a moment only.
  */
 #ifndef HUSK_SUPERVISOR_H
 #define HUSK_SUPERVISOR_H
@@ -48,7 +48,8 @@ struct supervisor {
 	struct engine_machine *machine;
 	struct cgroup *cgroup;
 	pthread_cond_t digging;
-	bool dug; /* dismantled */
+	bool dug;                /* dismantled */
+	pthread_mutex_t looking; /* held by a thread that reads the disk of the machine, which is not freed meanwhile */
 
 	_Atomic size_t queued; /* bytes that wait for clients, over all clients */
 };

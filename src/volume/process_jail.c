@@ -21,17 +21,17 @@ static const struct jail_rule main_rules[] = {
 
 /* volume.c: opens, reads and changes files below the root. */
 static const struct jail_rule file_rules[] = {
-	JAIL_ALLOW(openat2),   JAIL_ALLOW(openat), /* a component of a directory that openat2 opened */
-	JAIL_ALLOW(fstat),     JAIL_ALLOW(newfstatat),
-	JAIL_ALLOW(ftruncate), JAIL_ALLOW(pwrite64),
-	JAIL_ALLOW(flock),     JAIL_ALLOW(mkdirat),
-	JAIL_ALLOW(symlinkat), JAIL_ALLOW(linkat),
-	JAIL_ALLOW(unlinkat),  JAIL_ALLOW(renameat),
-	JAIL_ALLOW(renameat2), JAIL_ALLOW(fchown),
-	JAIL_ALLOW(fchownat),  JAIL_ALLOW(fchmod),
-	JAIL_ALLOW(utimensat), JAIL_ALLOW(getdents64),
-	JAIL_FCNTL(F_GETFL), /* fdopendir */
-	JAIL_FCNTL(F_SETFD),   JAIL_END,
+	JAIL_ALLOW(openat2),    JAIL_ALLOW(openat), /* a component of a directory that openat2 opened */
+	JAIL_ALLOW(fstat),      JAIL_ALLOW(newfstatat),
+	JAIL_ALLOW(ftruncate),  JAIL_ALLOW(pwrite64),
+	JAIL_ALLOW(flock),      JAIL_ALLOW(poll), /* lock_shared */
+	JAIL_ALLOW(mkdirat),    JAIL_ALLOW(symlinkat),
+	JAIL_ALLOW(linkat),     JAIL_ALLOW(unlinkat),
+	JAIL_ALLOW(renameat),   JAIL_ALLOW(renameat2),
+	JAIL_ALLOW(fchown),     JAIL_ALLOW(fchownat),
+	JAIL_ALLOW(fchmod),     JAIL_ALLOW(utimensat),
+	JAIL_ALLOW(getdents64), JAIL_FCNTL(F_GETFL), /* fdopendir */
+	JAIL_FCNTL(F_SETFD),    JAIL_END,
 };
 
 /* fuse.c, serve_node.c, serve_file.c. */

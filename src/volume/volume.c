@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <poll.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -15,10 +16,29 @@
 #define DEPTH_MAX 400    /* one open directory per level; a deeper tree counts as full, never as smaller than it is */
 #define MODE_BITS 01777u /* set-uid and set-gid have no effect here, and must have none on the host */
 
+#define LOCK_PAUSE_MS 20
+#define COUNT_LOCK_MS 60000 /* another process counts the volume */
+#define FILE_LOCK_MS 5000   /* another process removes a name */
+
 struct volume_count {
 	_Atomic uint64_t used;
 	_Atomic uint32_t clean; /* the last process closed it cleanly */
 };
+
+/* Another process holds the lock for a moment. A process that a guest has taken over may hold it for ever: EBUSY. */
+static int lock_shared(int fd, int timeout_ms)
+{
+	for (int waited = 0; flock(fd, LOCK_SH | LOCK_NB) < 0; waited += LOCK_PAUSE_MS) {
+		if (errno != EWOULDBLOCK && errno != EINTR)
+			return -1;
+		if (waited >= timeout_ms) {
+			errno = EBUSY;
+			return -1;
+		}
+		poll(NULL, 0, LOCK_PAUSE_MS);
+	}
+	return 0;
+}
 
 /* ---- the count ---- */
 
@@ -126,7 +146,7 @@ int volume_join(struct volume *volume, struct husk_error *err)
 			return husk_fail_errno(err, "cannot read the volume");
 		atomic_store(&volume->count->used, count_tree(fd, 0));
 	}
-	if (flock(volume->count_fd, LOCK_SH) < 0)
+	if (lock_shared(volume->count_fd, COUNT_LOCK_MS) < 0)
 		return husk_fail_errno(err, "cannot lock the count of a volume");
 	atomic_store(&volume->count->clean, 0);
 	volume->joined = true;
@@ -240,18 +260,17 @@ int volume_entry(const struct volume *volume, const char *path)
  * the open fails. */
 static int take_in_use(int fd)
 {
-	struct stat status;
+	struct stat status = { 0 };
 
 	if (fd < 0)
 		return -1;
-	if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) || flock(fd, LOCK_SH) < 0 || fstat(fd, &status) < 0 ||
-	    status.st_nlink == 0) {
-		bool directory = S_ISDIR(status.st_mode);
-		fd_close(&fd);
-		errno = directory ? EISDIR : ENOENT;
-		return -1;
-	}
-	return fd;
+	bool file = fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+	bool locked = file && lock_shared(fd, FILE_LOCK_MS) == 0;
+	if (locked && fstat(fd, &status) == 0 && status.st_nlink > 0)
+		return fd;
+	fd_close(&fd);
+	errno = S_ISDIR(status.st_mode) ? EISDIR : file && !locked ? EBUSY : ENOENT;
+	return -1;
 }
 
 int volume_file(const struct volume *volume, const char *path, bool writable, int more_flags)

@@ -187,6 +187,27 @@ static enum verdict end_twice(const struct victim *victim)
 	return SWALLOW;
 }
 
+/* The host holds the link, and other calls wait to be opened: they have numbers that the guest can guess. */
+static enum verdict end_before_open(const struct victim *victim)
+{
+	poll(NULL, 0, 700);
+	for (uint32_t i = 1; i <= 3; i++)
+		end_well(victim->channel + i);
+	end_well(victim->channel);
+	return SWALLOW;
+}
+
+/* As often as the number is used. */
+static enum verdict end_again_later(const struct victim *victim)
+{
+	end_well(victim->channel);
+	for (;;) {
+		poll(NULL, 0, 100);
+		end_well(victim->channel + 1);
+	}
+	return SWALLOW;
+}
+
 static enum verdict data_after_end(const struct victim *victim)
 {
 	end_well(victim->channel);
@@ -715,6 +736,8 @@ const struct rule rules[] = {
 	{ .name = "end-absurd-status", .act = end_absurd_status },
 	/* order */
 	{ .name = "end-twice", .act = end_twice },
+	{ .name = "end-before-open", .act = end_before_open, .aside = true },
+	{ .name = "end-again-later", .act = end_again_later, .aside = true },
 	{ .name = "data-after-end", .act = data_after_end },
 	{ .name = "eof-twice", .act = eof_twice, .aside = true },
 	{ .name = "eof-with-content", .act = eof_with_content, .aside = true },

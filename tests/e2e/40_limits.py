@@ -55,6 +55,22 @@ def test_resize():
 
 
 @test
+def test_two_resizes_at_once_undo_nothing_of_each_other():
+    box = create("--memory", "512M", "--cpus", "2")
+    for asleep in (False, True):
+        for turn in range(1, 7):
+            if asleep and turn == 1:
+                husk("hibernate", box)
+            memory, cpus = 256 + 16 * turn, 0.5 + turn / 10
+            with ending(start("resize", box, "--memory", f"{memory}M")) as one:
+                with ending(start("resize", box, "--cpus", f"{cpus:.1f}")) as other:
+                    assert_equal((one.wait(60), other.wait(60)), (0, 0))
+            entry = inspect(box)
+            assert_equal((entry["memory_bytes"] >> 20, entry["cpus"]), (memory, cpus), f"turn {turn}, asleep: {asleep}")
+    assert_equal(inspect(box)["state"], "hibernated")
+
+
+@test
 def test_memory_hog_of_a_helper():
     # As python3 of code-interpreter: a helper runs it in a session of its own, and the one that asked ends as it does.
     box = create("--memory", "192M")

@@ -328,5 +328,23 @@ def nothing_is_left_behind():
     assert_no_leaks()
 
 
+@test
+def test_a_listing_is_bounded_in_bytes():
+    """Names, paths and targets are the guest's: a few files of no size are a listing of hundreds of megabytes."""
+    with volume("wide46", env=SERVED) as made:
+        parts = [letter * 250 for letter in "abcdefghijklmno"]
+        at = os.open(f"{HOME}/volumes/{made}/data", os.O_RDONLY)
+        for part in parts:
+            os.mkdir(part, dir_fd=at)
+            above, at = at, os.open(part, os.O_RDONLY, dir_fd=at)
+            os.close(above)
+        for number in range(75000):
+            os.close(os.open(str(number), os.O_CREAT | os.O_WRONLY, dir_fd=at))
+        os.close(at)
+        result = husk("volume", "files", "wide46", "/" + "/".join(parts), code=None)
+        assert result.code != 0 and "entries or" in result.error, result.error[:300]
+        assert "a" * 250 in husk("volume", "files", "wide46", "/").text
+
+
 if __name__ == "__main__":
     main("base")

@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import time
 
@@ -226,6 +227,29 @@ def test_lock_without_a_sandbox():
     box = create()
     husk("gc")
     assert_equal(sh(box, "echo fine"), "fine", "one that is held stays")
+    assert_no_leaks()
+
+
+@test
+def test_socket_without_a_supervisor():
+    """A supervisor that was killed between the last change of its row and its own end: the row says hibernated or ended, or
+    is gone, and leads nobody to the socket."""
+    asleep, ended, awake = create(), create(), create()
+    husk("hibernate", asleep)
+    remove(ended)
+    strays = [f"{HOME}/run/{name}.sock" for name in (asleep, ended, "sb-aaaaaaaaaa")]
+
+    def leave_sockets():
+        for path in strays:
+            with socket.socket(socket.AF_UNIX) as gone:
+                gone.bind(path)
+
+    leave_sockets()
+    husk("rm", asleep)
+    assert_equal([path for path in strays if os.path.exists(path)], [], "after the next call")
+    leave_sockets()
+    assert_equal(sh(awake, "echo fine"), "fine", "one that has its supervisor stays")
+    assert os.path.exists(f"{HOME}/run/{awake}.sock")
     assert_no_leaks()
 
 

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import glob
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -33,7 +34,7 @@ TTL_SECONDS = 4
 EXEC, ATTACH, PS, SIGNAL = 1, 2, 3, 4
 READ, WRITE, STAT, LIST, MKDIR, MOVE, REMOVE, CHMOD, TAR_READ, TAR_WRITE, WATCH = range(20, 31)
 DIAL, STATS = 40, 41
-IDENTITY, FREEZE, THAW, OOM, NETWORK, OOM_WATCH, VOLUME = range(60, 67)
+IDENTITY, FREEZE, THAW, OOM, NETWORK, OOM_WATCH, VOLUME, MOUNT, LIMITS = range(60, 69)
 
 _work = None  # files of the host's for the calls
 _huskd = None
@@ -165,6 +166,8 @@ CALLS = {
     "code": lambda box: ["code", box, "1 + 1"],
     "egress": lambda box: ["egress", box, "--mode", "open"],
     "inspect": lambda box: ["inspect", box],
+    "resize": lambda box: ["resize", box, "--memory", "300M"],
+    "reboot": lambda box: ["reboot", box],
     "stat": lambda box: ("GET", files(box, "/stat")),
     "list": lambda box: ("GET", files(box, "/list")),
     "mkdir": lambda box: ("POST", f"/v1/sandboxes/{box}/files/mkdir", {"path": "/root/made"}),
@@ -425,6 +428,25 @@ breaking("refuse", "snapshot", "stats", method=THAW, answers=True)
 breaking("never-answer", "egress", "stats", method=NETWORK, name="never-answer network rm")
 breaking("refuse", "egress", method=NETWORK, answers=True)
 
+breaking("end-before-open", "snapshot", "exec", "stats", "ps", method=FREEZE, answers=True)
+breaking("end-before-open", "hibernate", "exec", "stats", end="ttl", method=FREEZE)
+breaking("end-again-later", "snapshot", "exec", "stats", "ps", method=FREEZE)
+breaking("empty-message-flood", "snapshot", "exec", "stats", method=FREEZE)
+breaking("credit-flood", "fork", "exec", "stats", method=FREEZE, end="ttl")
+breaking("answer-and-exit", "fork", "stats", method=FREEZE, name="answer-and-exit fork")
+breaking("answer-late", "reboot", "stats", method=FREEZE, name="answer-late reboot")
+breaking("exit", "reboot", "exec", method=FREEZE, answers=True, name="exit reboot")
+
+# ---- limits ----
+
+breaking("never-answer", "resize", "stats", method=LIMITS, answers=True)
+breaking("never-answer", "resize", "resize", "hibernate", method=LIMITS, end="ttl")
+breaking("refuse", "resize", "stats", method=LIMITS, answers=True)
+breaking("lie", "resize", "stats", method=LIMITS, answers=True)
+breaking("exit", "resize", "exec", method=LIMITS, answers=True)
+breaking("answer-and-exit", "resize", "resize", method=LIMITS)
+breaking("large-message-flood", "resize", "stats", method=LIMITS)
+
 # ---- frames that are none ----
 
 for _rule in (
@@ -576,6 +598,33 @@ def waking_is_ended_by_rm():
 
 case("never-answer identity wake rm", waking_is_ended_by_rm)
 
+
+def booting(rule, method, end):
+    """Its own disk arms the agent that a reboot starts. The machine from before is not lost by that: it goes on."""
+
+    def run():
+        with Trial() as trial:
+            sh(trial.box, f"mkdir -p /.husk/guest && echo '{rule} {method}' >/.husk/guest/break")
+            with ending(start("reboot", trial.box)) as reboot:
+                if end == "rm":
+                    time.sleep(3)
+                    trial.end_by_rm()
+                reboot.wait(ANSWER_SECONDS * SLOW)
+            assert reboot.returncode > 0, f"a reboot that the agent broke: {reboot.returncode}"
+            if end == "answer":
+                assert_equal(sh(trial.box, "echo on"), "on", "as if nothing had been asked")
+                trial.end_by_rm()
+            assert_equal(inspect(trial.box)["state"], "ended")
+
+    case(f"{rule} reboot {METHOD_NAMES[method] if method else 'hello'} {end}", run)
+
+
+for _rule, _method, _end in (
+    ("never-answer", IDENTITY, "answer"), ("never-answer", IDENTITY, "rm"), ("exit", IDENTITY, "answer"),
+    ("refuse", IDENTITY, "answer"), ("garbage", 0, "answer"), ("mute", 0, "rm"), ("end-twice", IDENTITY, "answer"),
+):  # fmt: skip
+    booting(_rule, _method, _end)
+
 # ---- messages: every field of every answer is a lie ----
 
 LIES = (
@@ -683,6 +732,29 @@ def broken_at_the_boot(rule):
 
 for _rule in ("hello-other-version", "garbage", "exit"):
     broken_at_the_boot(_rule)
+
+
+def silent_in_a_bake():
+    """Programs of the recipe run as root: one of them can take the agent over. The bake has a deadline of its own."""
+    with scratch() as directory:
+        shutil.copy(ADVERSARY / "husk-agent", directory / "husk-agent")
+        (directory / "guest").mkdir()
+        (directory / "guest/break").write_text(f"never-answer {EXEC}")
+        (directory / "silent").mkdir()
+        base = (TOP / "templates/base/template").read_text(encoding="utf-8")
+        recipe = "".join(line for line in base.splitlines(True) if not line.startswith(("warm:", "start:")))
+        (directory / "silent/template").write_text(recipe + "start: sleep 1000\n", encoding="utf-8")
+        # The packages are those of base: its tar, in a cache of this test's own.
+        tar = pathlib.Path(max(glob.glob(f"{os.environ['HUSK_CACHE']}/base-*.tar"), key=os.path.getmtime))
+        (directory / "cache").mkdir()
+        (directory / "cache" / tar.name.replace("base", "silent", 1)).symlink_to(tar)
+        env = {"HUSK_LIBDIR": str(directory), "HUSK_CACHE": str(directory / "cache")}
+        result = husk("template", "build", str(directory / "silent"), env=env, code=None, timeout=250)
+        assert result.code != 0 and "did not answer" in result.error, result
+        assert "silent" not in [entry["name"] for entry in husk("template", "ls", "--json").json()]
+
+
+case("never-answer in a bake", silent_in_a_bake)
 
 
 @test

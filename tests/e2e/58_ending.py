@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -300,14 +301,14 @@ NEEDS_ANSWER = (["exec", "BOX", "--", "true"], ["stats", "BOX"], ["ps", "BOX"], 
 NEEDS_NONE = (["ls"], ["ls", "--json"], ["inspect", "BOX"], ["gc"], ["events", "BOX"], ["logs", "BOX"], ["stats"])
 
 
-def assert_all_return(box):
+def assert_all_return(box, needing=NEEDS_ANSWER, seconds=RETURN_SECONDS):
     """All at once; each with a reason, or its answer."""
     calls = []
     with contextlib.ExitStack() as stack:
-        for words in (*NEEDS_ANSWER, *NEEDS_NONE):
+        for words in (*needing, *NEEDS_NONE):
             words = [word.replace("BOX", box) for word in words]
             calls.append((words, stack.enter_context(ending(start(*words)))))
-        end = time.monotonic() + RETURN_SECONDS * SLOW
+        end = time.monotonic() + seconds * SLOW
         late, silent = [], []
         for number, (words, call) in enumerate(calls):
             try:
@@ -315,7 +316,7 @@ def assert_all_return(box):
             except subprocess.TimeoutExpired:
                 late.append(words[0])
                 continue
-            if number < len(NEEDS_ANSWER) and not (call.returncode > 0 and b"husk: " in err):
+            if number < len(needing) and not (call.returncode > 0 and b"husk: " in err):
                 silent.append((words, call.returncode, err))
         assert not late, f"calls that did not return: {late}"
         assert not silent, f"calls that gave no reason: {silent}"
@@ -358,6 +359,27 @@ def serve_garbage(listener):
     threading.Thread(target=accept, daemon=True).start()
 
 
+def serve_half_an_answer(listener):
+    """A true greeting; then five bytes of a frame, as of a supervisor that is stopped in the middle of one."""
+
+    def answer(connection):
+        with contextlib.suppress(OSError), connection:
+            hello = struct.pack("<HHIq", 1, 0, 8, 1)
+            connection.recv(1 << 16)
+            connection.sendall(struct.pack("<IIBBH", len(hello), 0, 1, 0, 0) + hello)
+            connection.recv(1 << 16)
+            connection.sendall(b"\x10\0\0\0\1")
+            while connection.recv(1 << 16):
+                pass
+
+    def accept():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
 def serve_nothing(listener):
     """Connections are made, by the kernel, and that is all."""
 
@@ -387,6 +409,14 @@ def test_a_supervisor_that_answers_garbage():
     with life() as one:
         with fake_supervisor(one.box, serve_garbage):
             assert_all_return(one.box)
+        assert_equal(sh(one.box, "echo fine"), "fine", "the machine itself is well")
+
+
+@test
+def test_a_supervisor_that_answers_half():
+    with life() as one:
+        with fake_supervisor(one.box, serve_half_an_answer):
+            assert_all_return(one.box, NEEDS_ANSWER[:4], 2 * RETURN_SECONDS)
         assert_equal(sh(one.box, "echo fine"), "fine", "the machine itself is well")
 
 

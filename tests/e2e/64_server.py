@@ -159,6 +159,22 @@ def test_idempotency():
         huskd.post("/v1/sandboxes", {"metadata": {"once": "2"}}, status=409, headers=headers).error("conflict")
 
 
+@test
+def test_idempotency_counts_every_part_of_a_volume():
+    with server() as huskd:
+        headers = {"Idempotency-Key": f"part-{os.getpid()}-{time.time()}"}
+        huskd.post("/v1/volumes", {"name": "parts64"}, status=201)
+        try:
+            mount = {"volume": "parts64", "path": "/data", "subpath": "one"}
+            box = adopt(huskd.post("/v1/sandboxes", {"volumes": [mount]}, 201, headers=headers).json()["id"])
+            assert_equal(huskd.post("/v1/sandboxes", {"volumes": [mount]}, 201, headers=headers).json()["id"], box)
+            mount["subpath"] = "two"
+            huskd.post("/v1/sandboxes", {"volumes": [mount]}, status=409, headers=headers).error("conflict")
+            remove(box)
+        finally:
+            huskd.delete("/v1/volumes/parts64", status=None)
+
+
 # ---- templates and events ----
 
 

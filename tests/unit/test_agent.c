@@ -311,10 +311,9 @@ static void oldest_output_is_dropped_and_counted(void **state)
 	assert_memory_equal(call->out.data + call->out.size - 4, "tail", 4);
 }
 
-/* The newest 2 MiB: one in memory, one in a file that was written round. */
-static void more_output_is_kept_in_a_file(void **state)
+static void assert_kept(void **state, size_t bytes)
 {
-	with_int(*state, TAG_KEEP, 2 * 1024 * 1024);
+	with_int(*state, TAG_KEEP, (int64_t)bytes);
 	struct call *start = shell_open(*state, "seq 1 700000", EXEC_DETACH);
 
 	call_wait(*state, start);
@@ -326,13 +325,25 @@ static void more_output_is_kept_in_a_file(void **state)
 	}
 	with_int(*state, TAG_PID, pid);
 	struct call *call = call_run(*state, METHOD_ATTACH);
-	assert_int_equal(call->out.size, 2 * 1024 * 1024);
-	assert_int_equal(message_int(call, 0, TAG_DROPPED_OUT), 4788895 - 2 * 1024 * 1024);
+	assert_int_equal(call->out.size, bytes);
+	assert_int_equal(message_int(call, 0, TAG_DROPPED_OUT), 4788895 - (int64_t)bytes);
 	for (size_t i = 0; i < call->out.size - 14; i += 7) { /* lines of 7 bytes; the first may be a part of one */
 		const char *line = memchr(call->out.data + i, '\n', 7);
 		assert_non_null(line);
 		assert_int_equal(atoi(line + 8), atoi(line + 1) + 1);
 	}
+}
+
+/* The newest 2 MiB: one in memory, one in a file that was written round. */
+static void more_output_is_kept_in_a_file(void **state)
+{
+	assert_kept(state, 2 * 1024 * 1024);
+}
+
+/* The file is much smaller than what leaves the memory at once. */
+static void a_little_more_output_is_kept_in_a_file(void **state)
+{
+	assert_kept(state, 1024 * 1024 + 3);
 }
 
 static void listed_and_forgotten(void **state)
@@ -640,6 +651,7 @@ int main(void)
 		agent_test(cancel_detaches),
 		agent_test(oldest_output_is_dropped_and_counted),
 		agent_test(more_output_is_kept_in_a_file),
+		agent_test(a_little_more_output_is_kept_in_a_file),
 		agent_test(listed_and_forgotten),
 		agent_test(slow_reader_stalls_only_itself),
 		agent_test(frozen_says_nothing),

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 
 #include "volume/fuse.h"
@@ -414,6 +415,25 @@ static void handles_and_nodes_have_an_end(void **state)
 	assert_int_equal(read_back(server, file, handle, "x"), 0);
 }
 
+/* A process of a volume that a guest has taken over may keep a lock: nobody else waits for ever. */
+static void a_lock_that_stays_is_not_waited_for(void **state)
+{
+	uint64_t handle, file = make_file(*state, NODE_ROOT, "f", "x", &handle);
+	cleanup_close int held = open(at("volume/data/f"), O_RDWR | O_CLOEXEC);
+	struct volume volume;
+
+	(void)file;
+	volume_server_free(*state);
+	*state = NULL;
+	assert_int_equal(flock(held, LOCK_EX), 0);
+	assert_int_equal(volume_open(at("volume"), LIMIT, &volume, NULL), 0);
+	alarm(60);
+	assert_int_equal(volume_file(&volume, "f", false, 0), -1);
+	assert_int_equal(errno, EBUSY);
+	alarm(0);
+	volume_close(&volume);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -427,6 +447,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(a_full_table_keeps_what_a_request_uses, start, stop),
 		cmocka_unit_test_setup_teardown(a_full_table_survives_whatever_is_moved, start, stop),
 		cmocka_unit_test_setup_teardown(what_is_no_request_is_told, start, stop),
+		cmocka_unit_test_setup_teardown(a_lock_that_stays_is_not_waited_for, start, stop),
 		cmocka_unit_test_setup_teardown(handles_and_nodes_have_an_end, start, stop),
 	};
 
