@@ -205,7 +205,7 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	if (!baked || !lock_path)
 		return false;
 	pthread_mutex_lock(&registering);
-	cleanup_close int lock = supervisor_lock(husk, id, &err);
+	cleanup_close int lock = supervisor_lock_new(husk, id, &err);
 	bool added = lock >= 0 && catalog_sandbox_add(husk->catalog, &row, &err) == 0;
 	if (lock >= 0 && !added)
 		unlink(lock_path); /* without a row the file would never be found */

@@ -16,6 +16,8 @@
 #include "store/template.h"
 
 #define START_TIMEOUT_MS (5 * 60 * 1000) /* every step of a start has a shorter limit */
+#define SWEEP_TRIES 1000
+#define SWEEP_WAIT_US 5000
 
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 {
@@ -33,6 +35,19 @@ int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 		/* The last holder may have removed the name between our open and our lock. */
 		if (fstat(fd, &held) == 0 && stat(path, &named) == 0 && held.st_ino == named.st_ino)
 			return steal_fd(&fd);
+	}
+}
+
+int supervisor_lock_new(struct husk *husk, const char *id, struct husk_error *err)
+{
+	for (int tries = 0;; tries++) {
+		struct husk_error why = { 0 };
+		int lock = supervisor_lock(husk, id, &why);
+		if (lock >= 0)
+			return lock;
+		if (why.code != HUSK_CONFLICT || tries == SWEEP_TRIES)
+			return husk_fail(err, why.code, "%s", why.message);
+		usleep(SWEEP_WAIT_US);
 	}
 }
 

@@ -14,6 +14,8 @@
 char *husk_program(struct husk_error *err);
 /* Takes the lock of a sandbox without waiting: returns a descriptor to pass to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
+/* The lock of an id that was just made. Only a sweep, which looks whether it is anybody's, can hold it: waits for that. */
+int supervisor_lock_new(struct husk *husk, const char *id, struct husk_error *err);
 /* Removes the locks that nobody holds, and their sockets, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id));
 /* What the supervisor does first: continue the image, boot with the disk of the image, or wait in the pool. */
