@@ -486,6 +486,18 @@ def test_templates():
         assert_equal(husk("run", "-t", "pulled", "--", "cat", "/etc/who", env=there).text, "version one\n")
 
 
+def disks(env):
+    """The disks of an instance without a running machine; None while the kernel still has them open."""
+    file = f"{env['HUSK_HOME']}/disks.btrfs"
+    with scratch() as place:
+        if subprocess.run(["mount", "-o", "loop,ro", file, place], capture_output=True, check=False).returncode != 0:
+            return None
+        try:
+            return sorted(os.listdir(place))
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
 @test
 def test_cloned_disks():
     """With a current runsc the disk is beside the memory, and goes along."""
@@ -510,6 +522,18 @@ def test_cloned_disks():
         assert_equal(husk("exec", copy, "--", "cat", "/root/work", "/etc/who", env=there).text, "mine\n")
         assert_in("more", husk("exec", copy, "--", "cat", "/etc/group", env=there).text)
         husk("rm", "-f", copy, env=there)
+        husk("snapshot", "rm", "walker", env=there)
+        # A stream that ends early leaves no disk.
+        machine = Machine(place / "m.tar")
+        stream = next(each for each in machine.description["files"] if each["name"] == "image/outside.stream")
+        chunks = [subprocess.run(["zstd", "-dc"], input=machine.raw(chunk[0]), capture_output=True, check=True).stdout for chunk in stream["chunks"]]
+        whole = b"".join(chunks)
+        machine.add("image/outside.stream", whole[: len(whole) // 2])
+        machine.seal(f"{here['HUSK_HOME']}/portable.key")
+        assert_fails("snapshot", "import", machine.write(place / "x"), code=1, says=["cannot continue", "btrfs"], env=there)
+        nothing_left(there)
+        until(lambda: disks(there) is not None, "the kernel closes the disks")
+        assert_equal([name for name in disks(there) if name.startswith("m-")], [])
         # A host without that runsc says so.
         with other(trusts=False) as old:
             husk("key", "trust", husk("key", "show", env=here).text.strip(), env=old)
