@@ -1160,7 +1160,7 @@ struct husk_import_options {
 	husk_source source; /* its bytes; or */
 	void *source_data;
 	const char *reference;  /* its name in a registry: [HOST[:PORT]/]NAME[:TAG|@DIGEST] */
-	husk_progress progress; /* of a download; may be NULL */
+	husk_progress progress; /* of a download, then of unpacking; may be NULL */
 	void *data;
 };
 /* Takes a snapshot or a template that husk exported or pushed. For the owner only. DENIED: not signed by a trusted key

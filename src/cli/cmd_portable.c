@@ -3,6 +3,8 @@
  * differ in the function of libhusk that they call.
  */
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
 
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -70,14 +72,74 @@ static int write_target(void *data, const void *bytes, size_t size)
 	return target->failed || interrupt_seen() ? -1 : 0;
 }
 
+/* A device or a pipe is written to as it is. Else the file has its name when it is complete; before that it has none, so that a
+ * kill leaves nothing, or, where the filesystem cannot do that, a name that nobody could guess. */
+struct output_file {
+	int fd;
+	char *temporary; /* NULL: it has none */
+	bool nameless;
+};
+
+static void output_file_close(struct output_file *file)
+{
+	if (file->temporary)
+		unlink(file->temporary);
+	free(file->temporary);
+	fd_close(&file->fd);
+}
+
+static int output_file_open(struct output_file *file, const char *path, struct husk_error *err)
+{
+	const char *slash = strrchr(path, '/');
+	cleanup_free char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+	struct stat found;
+
+	if (!directory)
+		return husk_fail_memory(err);
+	if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
+		file->fd = open(path, O_WRONLY | O_CLOEXEC);
+		return file->fd < 0 ? husk_fail_errno(err, "cannot write '%s'", path) : 0;
+	}
+	file->fd = open(directory, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+	file->nameless = file->fd >= 0;
+	if (file->nameless || errno == ENOENT)
+		return file->nameless ? 0 : husk_fail_errno(err, "cannot write '%s'", path);
+	char *temporary = str_format("%s.XXXXXX", path);
+	file->fd = temporary ? mkostemp(temporary, O_CLOEXEC) : -1;
+	if (file->fd >= 0)
+		file->temporary = steal_pointer(temporary);
+	free(temporary);
+	return file->fd < 0 ? husk_fail_errno(err, "cannot write '%s'", path) : 0;
+}
+
+static int output_file_keep(struct output_file *file, const char *path, struct husk_error *err)
+{
+	char self[64], tail[16];
+
+	if (!file->nameless && !file->temporary)
+		return 0;
+	if (file->nameless) {
+		snprintf(self, sizeof(self), "/proc/self/fd/%d", file->fd);
+		file->temporary = random_id(".", 8, tail) < 0 ? NULL : str_format("%s%s", path, tail);
+		if (!file->temporary)
+			return husk_fail_memory(err);
+		if (linkat(AT_FDCWD, self, AT_FDCWD, file->temporary, AT_SYMLINK_FOLLOW) < 0)
+			return husk_fail_errno(err, "cannot write '%s'", path);
+	}
+	if (fsync(file->fd) < 0 || rename(file->temporary, path) < 0)
+		return husk_fail_errno(err, "cannot write '%s'", path);
+	free(steal_pointer(file->temporary));
+	return 0;
+}
+
 static int export_to(struct cli *cli, const struct portable_arguments *arguments, export_fn export, const char *name,
-		     const char *where, int fd, struct husk_error *err)
+		     const char *where, struct output_file *file, struct husk_error *err)
 {
 	struct showing showing = { .verb = "packing" };
 	const struct husk_export_options options = { .files = arguments->files,
 						     .progress = show_progress,
 						     .data = &showing };
-	struct target target = { .fd = fd };
+	struct target target = { .fd = file->fd };
 	int64_t started = time_monotonic_ms();
 	char took[32], size[32];
 
@@ -89,7 +151,7 @@ static int export_to(struct cli *cli, const struct portable_arguments *arguments
 		errno = why;
 		return husk_fail_errno(err, "cannot write '%s'", where);
 	}
-	if (result < 0)
+	if (result < 0 || output_file_keep(file, where, err) < 0)
 		return -1;
 	output_duration(time_monotonic_ms() - started, took, sizeof(took));
 	output_size(target.bytes, size, sizeof(size));
@@ -97,26 +159,21 @@ static int export_to(struct cli *cli, const struct portable_arguments *arguments
 	return 0;
 }
 
-/* The file has its name when it is complete. */
 static int export_run(struct cli *cli, const struct portable_arguments *arguments, export_fn export, char **argv,
 		      struct husk_error *err)
 {
+	cleanup(output_file_close) struct output_file file = { .fd = -1 };
+
 	if (interrupt_hold(err) < 0)
 		return -1;
+	struct output_file stdout_file = { .fd = STDOUT_FILENO };
 	if (str_equal(argv[1], "-"))
 		return isatty(STDOUT_FILENO)
 			       ? husk_fail(err, HUSK_INVALID, "not to a terminal: give a file, or redirect the output")
-			       : export_to(cli, arguments, export, argv[0], "stdout", STDOUT_FILENO, err);
-	cleanup_free char *partial = str_format("%s.partial", argv[1]);
-	cleanup_close int fd = partial ? open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
-	if (fd < 0)
-		return husk_fail_errno(err, "cannot write '%s'", argv[1]);
-	int result = export_to(cli, arguments, export, argv[0], argv[1], fd, err);
-	if (result == 0 && rename(partial, argv[1]) < 0)
-		result = husk_fail_errno(err, "cannot write '%s'", argv[1]);
-	if (result < 0)
-		unlink(partial);
-	return result;
+			       : export_to(cli, arguments, export, argv[0], "stdout", &stdout_file, err);
+	return output_file_open(&file, argv[1], err) < 0
+		       ? -1
+		       : export_to(cli, arguments, export, argv[0], argv[1], &file, err);
 }
 
 static int snapshot_export_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
@@ -135,15 +192,22 @@ static int template_export_run(struct cli *cli, void *data, int argc, char **arg
 
 static ssize_t read_stdin(void *data, void *bytes, size_t size)
 {
+	struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+
 	(void)data;
-	return read_full(STDIN_FILENO, bytes, size);
+	while (!interrupt_seen() && poll(&input, 1, 200) == 0)
+		; /* whoever writes may take long, and be given up */
+	return interrupt_seen() ? -1 : read(STDIN_FILENO, bytes, size);
 }
 
-static int take_snapshot(struct cli *cli, const struct husk_import_options *options, struct husk_error *err)
+static int take_snapshot(struct cli *cli, const struct husk_import_options *options, struct showing *showing,
+			 struct husk_error *err)
 {
 	cleanup_snapshot struct husk_snapshot *snapshot = NULL;
 
-	if (husk_snapshot_import(cli->husk, options, &snapshot, err) < 0)
+	int result = husk_snapshot_import(cli->husk, options, &snapshot, err);
+	progress_end(&showing->progress);
+	if (result < 0)
 		return -1;
 	if (cli->json)
 		return output_json(json_snapshot(snapshot), err);
@@ -151,11 +215,14 @@ static int take_snapshot(struct cli *cli, const struct husk_import_options *opti
 	return 0;
 }
 
-static int take_template(struct cli *cli, const struct husk_import_options *options, struct husk_error *err)
+static int take_template(struct cli *cli, const struct husk_import_options *options, struct showing *showing,
+			 struct husk_error *err)
 {
 	cleanup_husk_template struct husk_template *template = NULL;
 
-	if (husk_template_import(cli->husk, options, &template, err) < 0)
+	int result = husk_template_import(cli->husk, options, &template, err);
+	progress_end(&showing->progress);
+	if (result < 0)
 		return -1;
 	if (cli->json)
 		return output_json(json_template(template), err);
@@ -179,10 +246,9 @@ static int take_in(struct cli *cli, const struct portable_arguments *arguments, 
 	if (interrupt_hold(err) < 0)
 		return -1;
 	showing.progress = progress_begin("%s %s", showing.verb, source);
-	int result = template || arguments->disk_only ? take_template(cli, &options, err)
-						      : take_snapshot(cli, &options, err);
-	progress_end(&showing.progress);
-	return result;
+	int result = template || arguments->disk_only ? take_template(cli, &options, &showing, err)
+						      : take_snapshot(cli, &options, &showing, err);
+	return result < 0 && interrupt_seen() ? husk_fail(err, HUSK_GONE, "interrupted") : result;
 }
 
 static int snapshot_import_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)

@@ -94,7 +94,7 @@ int husk_template_export(struct husk *husk, const char *name, const struct husk_
 
 /* ---- push ---- */
 
-/* Nothing is packed before the name is known to be one. */
+/* Nothing is packed before the name is known to be one, of a registry that answers. */
 static int check_push(struct husk *husk, const char *reference, struct husk_error *err)
 {
 	if (husk_owner_only(husk, "pushing a machine", err) < 0)
@@ -103,10 +103,25 @@ static int check_push(struct husk *husk, const char *reference, struct husk_erro
 		return husk_fail_field(err, "name",
 				       "'%.120s' is not the name of a machine in a registry; give REGISTRY/NAME:TAG",
 				       reference);
-	return 0;
+	return portable_reach(reference, err);
 }
 
-/* Packing shows no progress: what is waited for is the network. */
+/* While the machine is packed, nothing is sent yet; the caller can end it. */
+static int pack_progress(void *data, uint64_t done, uint64_t all)
+{
+	const struct husk_export_options *options = data;
+
+	(void)done;
+	return options->progress(options->data, 0, all);
+}
+
+static struct husk_export_options packing(const struct husk_export_options *options)
+{
+	return (struct husk_export_options){ .files = options && options->files,
+					     .progress = options && options->progress ? pack_progress : NULL,
+					     .data = (void *)options };
+}
+
 static int push(const struct portable_export *export, const char *reference, const struct husk_export_options *options,
 		struct husk_pushed **out, struct husk_error *err)
 {
@@ -121,9 +136,9 @@ int husk_snapshot_push(struct husk *husk, const char *snapshot, const char *refe
 		return remote_refuse(husk->remote, "pushing a snapshot", "export it, or push it on the server's host",
 				     err);
 	cleanup(portable_export_free) struct portable_export export = { .pack = { .fd = -1 } };
-	const struct husk_export_options quiet = { .files = options && options->files };
+	const struct husk_export_options first = packing(options);
 
-	if (check_push(husk, reference, err) < 0 || make_snapshot(husk, snapshot, &quiet, &export, err) < 0)
+	if (check_push(husk, reference, err) < 0 || make_snapshot(husk, snapshot, &first, &export, err) < 0)
 		return -1;
 	return push(&export, reference, options, out, err);
 }
@@ -136,7 +151,9 @@ int husk_template_push(struct husk *husk, const char *name, const char *referenc
 				     err);
 	cleanup(portable_export_free) struct portable_export export = { .pack = { .fd = -1 } };
 
-	if (check_push(husk, reference, err) < 0 || portable_export_template(husk, name, NULL, &export, err) < 0)
+	const struct husk_export_options first = packing(options);
+
+	if (check_push(husk, reference, err) < 0 || portable_export_template(husk, name, &first, &export, err) < 0)
 		return -1;
 	return push(&export, reference, options, out, err);
 }

@@ -25,8 +25,6 @@
 #define DEFAULT_MEMORY_BYTES (1ull << 30)
 #define DEFAULT_CPU_MILLI 2000
 #define DEFAULT_PIDS 512
-#define DISK_MIN (16ull << 20)
-#define DISK_MAX (16ull << 40)
 #define TTL_MAX (365ll * 24 * 3600)
 #define EARLIER_MS 60000 /* how long a repeated request waits for the first */
 
@@ -74,9 +72,7 @@ static int check_options(const struct husk_create_options *o, struct husk_error 
 		return husk_fail_field(err, "snapshot", "give a template or a snapshot, not both");
 	if (check_seconds("ttl", "ttl_seconds", o->ttl_seconds, err) < 0 ||
 	    check_seconds("idle", "idle_seconds", o->idle_seconds, err) < 0 ||
-	    limits_check(o->cpu_milli, o->memory_bytes, err) < 0 ||
-	    limits_check_range("disk", o->disk_bytes, DISK_MIN, DISK_MAX, "bytes", err) < 0 ||
-	    limits_check_range("pids", o->pids, 8, 1u << 20, "processes", err) < 0)
+	    limits_check_all(o->cpu_milli, o->memory_bytes, o->disk_bytes, o->pids, err) < 0)
 		return -1;
 	if (o->isolation && strcmp(o->isolation, "auto") != 0 && !engine_find(o->isolation))
 		return fail_isolation(o->isolation, err);
@@ -211,7 +207,7 @@ static int start_new(struct husk *husk, struct plan *plan, struct husk_error *er
 		return husk_fail_errno(err, "cannot make an id");
 	plan->row.id = strdup(id);
 	plan->row.state = CATALOG_CREATING;
-	cleanup_close int lock = supervisor_lock(husk, id, err);
+	cleanup_close int lock = supervisor_lock_new(husk, id, err);
 	if (lock < 0 || !plan->row.id)
 		return plan->row.id ? -1 : husk_fail_memory(err);
 	if (catalog_sandbox_add(husk->catalog, &plan->row, err) < 0) {

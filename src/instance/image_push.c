@@ -21,8 +21,17 @@ struct image_push {
 	struct registry *registry;
 	husk_progress progress;
 	void *data;
+	uint64_t done;
 	struct husk_pushed *result;
 };
+
+/* Also asked while a layer is on its way. */
+static bool stop_asked(void *data)
+{
+	const struct image_push *push = data;
+
+	return push->progress && push->progress(push->data, push->done, push->result->bytes);
+}
 
 /* Sends a blob, unless it is there. The file is mapped: a layer may be larger than the memory. */
 static int push_blob(struct image_push *push, const char *digest, struct husk_error *err)
@@ -55,16 +64,14 @@ static int push_blob(struct image_push *push, const char *digest, struct husk_er
 
 static int push_blobs(struct image_push *push, const struct oci_image *image, struct husk_error *err)
 {
-	uint64_t done = 0;
-
 	for (size_t i = 0; i < image->layer_count; i++)
 		push->result->bytes += image->layers[i].size;
 	for (size_t i = 0; i < image->layer_count; i++) {
-		if (push->progress && push->progress(push->data, done, push->result->bytes))
+		if (stop_asked(push))
 			return husk_fail(err, HUSK_GONE, "interrupted");
 		if (push_blob(push, image->layers[i].digest, err) < 0)
 			return -1;
-		done += image->layers[i].size;
+		push->done += image->layers[i].size;
 	}
 	return push_blob(push, image->config, err);
 }
@@ -130,7 +137,7 @@ int husk_image_push(struct husk *husk, const char *name, const char *reference, 
 		status = image_store_open(folder, &store, err);
 	cleanup_close int lock = status == 0 ? image_store_lock(store.path, LOCK_SH, err) : -1;
 	if (lock < 0 || husk_image_inspect(husk, name, &image, err) < 0 ||
-	    registry_open(&target, NULL, NULL, &registry, err) < 0)
+	    registry_open(&target, stop_asked, &push, &registry, err) < 0)
 		status = -1;
 	if (status == 0) {
 		registry_for_push(registry);

@@ -8,6 +8,8 @@
 
 #define MEMORY_MIN (64ull << 20)
 #define MEMORY_MAX (1ull << 40)
+#define DISK_MIN (16ull << 20)
+#define DISK_MAX (16ull << 40)
 
 int limits_check_range(const char *field, uint64_t value, uint64_t min, uint64_t max, const char *unit,
 		       struct husk_error *err)
@@ -23,6 +25,15 @@ int limits_check(uint32_t cpu_milli, uint64_t memory_bytes, struct husk_error *e
 	if (limits_check_range("memory", memory_bytes, MEMORY_MIN, MEMORY_MAX, "bytes", err) < 0)
 		return -1;
 	return limits_check_range("cpus", cpu_milli, 50, 1024 * 1000, "thousandths", err);
+}
+
+int limits_check_all(uint32_t cpu_milli, uint64_t memory_bytes, uint64_t disk_bytes, uint32_t pids,
+		     struct husk_error *err)
+{
+	if (limits_check(cpu_milli, memory_bytes, err) < 0 ||
+	    limits_check_range("disk", disk_bytes, DISK_MIN, DISK_MAX, "bytes", err) < 0)
+		return -1;
+	return limits_check_range("pids", pids, 8, 1u << 20, "processes", err);
 }
 
 /* A virtual machine has the memory that it was baked with. A higher limit could not be provided. */

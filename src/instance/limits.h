@@ -12,6 +12,9 @@
 int limits_check_range(const char *field, uint64_t value, uint64_t min, uint64_t max, const char *unit,
 		       struct husk_error *err);
 int limits_check(uint32_t cpu_milli, uint64_t memory_bytes, struct husk_error *err);
+/* The same, with the limits that a sandbox has from its beginning. */
+int limits_check_all(uint32_t cpu_milli, uint64_t memory_bytes, uint64_t disk_bytes, uint32_t pids,
+		     struct husk_error *err);
 /* The engine of the row may have less memory to give than was asked for. */
 int limits_check_engine(const struct catalog_sandbox *row, struct husk_error *err);
 

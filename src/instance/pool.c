@@ -204,7 +204,7 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	if (!baked)
 		return false;
 	pthread_mutex_lock(&registering);
-	cleanup_close int lock = supervisor_lock(husk, id, &err);
+	cleanup_close int lock = supervisor_lock_new(husk, id, &err);
 	bool added = lock >= 0 && catalog_sandbox_add(husk->catalog, &row, &err) == 0;
 	if (lock >= 0 && !added)
 		supervisor_unname(husk, id);

@@ -23,11 +23,14 @@ int portable_export_snapshot(struct husk *husk, const char *snapshot, int files,
 int portable_export_template(struct husk *husk, const char *name, const struct husk_export_options *options,
 			     struct portable_export *out, struct husk_error *err);
 
-/* Which of the folders of a machine an import needs here: "root image", without those that are here already. */
-const char *portable_folders(struct husk *husk, const struct portable *portable, bool as_template);
+/* Which of the folders of a machine an import needs here: "root image", without those that are here already. *held is the lock
+ * of the version that is here, which keeps it until the import has ended; -1: none. */
+const char *portable_folders(struct husk *husk, const struct portable *portable, bool as_template, int *held);
 /* Downloads the machine options->reference, as far as an import needs it, as a tar into a file without a name. */
-int portable_download(struct husk *husk, const struct husk_import_options *options, bool as_template,
+int portable_download(struct husk *husk, const struct husk_import_options *options, bool as_template, int *held,
 		      struct husk_error *err);
+/* Is there a registry at this name, and does it take the login? Asked before a machine is packed. */
+int portable_reach(const char *reference, struct husk_error *err);
 /* Sends a machine. */
 int portable_upload(const struct portable_export *export, const char *reference, husk_progress progress, void *data,
 		    struct husk_pushed **out, struct husk_error *err);

@@ -2,7 +2,8 @@
  * Imports: a tar of a portable machine becomes a snapshot or a template. Whoever made the tar is not trusted, so the order is:
  *
  *     describe   a cell finds the description, its key and its signature
- *     verify     here: is the key trusted, and is the signature right? Before that, nothing of the tar is parsed here
+ *     verify     here: is the key trusted, and is the signature right? Before that, nothing of the tar is parsed here.
+ *                Afterwards: does the description make sense?
  *     compare    what the machine needs, with this host
  *     unpack     a cell checks each chunk, decompresses it and writes the files, into the directory of a workshop
  *     keep       the files become root's; the version of the template and the image appear by rename; the row gets ready
@@ -17,6 +18,7 @@
 #include "engine/engine.h"
 #include "instance/bake.h"
 #include "instance/egress_policy.h"
+#include "instance/limits.h"
 #include "instance/portable.h"
 #include "instance/snapshots.h"
 #include "instance/spawn.h"
@@ -36,6 +38,7 @@ struct import {
 	struct husk *husk;
 	const struct husk_import_options *options;
 	int fd;                   /* the tar */
+	int held;                 /* the version that a pull left out, so that it stays; -1: none */
 	char *program;            /* husk, for the cell */
 	struct workshop workshop; /* tree/ in its directory is where the cell writes */
 	char *tree;
@@ -48,6 +51,7 @@ static void import_close(struct import *import)
 	portable_free(&import->portable);
 	workshop_close(import->husk, &import->workshop);
 	fd_close(&import->fd);
+	fd_close(&import->held);
 	free(import->program);
 	free(import->tree);
 }
@@ -78,7 +82,7 @@ static ssize_t read_source(void *data, void *bytes, size_t size)
 	return read_full(*(int *)data, bytes, size);
 }
 
-static int open_tar(struct husk *husk, const struct husk_import_options *options, bool as_template,
+static int open_tar(struct husk *husk, const struct husk_import_options *options, bool as_template, int *held,
 		    struct husk_error *err)
 {
 	struct stat found;
@@ -86,13 +90,52 @@ static int open_tar(struct husk *husk, const struct husk_import_options *options
 	if ((options->path != NULL) + (options->source != NULL) + (options->reference != NULL) != 1)
 		return husk_fail(err, HUSK_INVALID, "give one of a file, a source and a name in a registry");
 	if (options->reference)
-		return portable_download(husk, options, as_template, err);
+		return portable_download(husk, options, as_template, held, err);
 	if (options->source)
 		return spool(husk, options->source, options->source_data, err);
 	cleanup_close int fd = open(options->path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &found) < 0)
 		return husk_fail_errno(err, "cannot read '%s'", options->path);
 	return S_ISREG(found.st_mode) ? steal_fd(&fd) : spool(husk, read_source, &fd, err);
+}
+
+/* ---- what a description may say ---- */
+
+/* A signature says who made a machine, and not that it makes sense. In an image two names mean something on this host
+ * alone: a disk of the image, which a removal removes, and that the image was flushed. */
+static bool is_file(const char *name)
+{
+	static const char *const known[] = { "root/rootfs.img", "root/recipe.json", "files/root.tar" };
+
+	for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+		if (str_equal(name, known[i]))
+			return true;
+	return str_starts(name, "image/") && !str_equal(name, "image/" ENGINE_IMAGE_OUTSIDE) &&
+	       !str_equal(name, "image/" ENGINE_IMAGE_DURABLE);
+}
+
+static int check_sense(const struct portable *portable, struct husk_error *err)
+{
+	cleanup_policy struct policy *policy = NULL;
+	size_t roots = 0;
+
+	for (size_t i = 0; i < portable->file_count; i++)
+		roots += str_starts(portable->files[i].name, "root/");
+	for (size_t i = 0; i < portable->file_count; i++)
+		if (!is_file(portable->files[i].name))
+			return husk_fail(err, HUSK_INVALID,
+					 "the portable machine has the file '%s', which no machine has",
+					 portable->files[i].name);
+	if (roots != 2)
+		return husk_fail(err, HUSK_INVALID, "the portable machine is damaged: it has no root image");
+	if (!template_name_valid(portable->template_name))
+		return husk_fail(err, HUSK_INVALID, "the portable machine is damaged: its template has no valid name");
+	if (limits_check_all(portable->cpu_milli, portable->memory_bytes, portable->disk_bytes, portable->pids, err) <
+	    0)
+		return husk_wrap(err, "the portable machine is damaged");
+	if (portable->egress && policy_parse(portable->egress, &policy, err) < 0)
+		return husk_wrap(err, "the egress policy of the portable machine");
+	return 0;
 }
 
 /* ---- describe and verify ---- */
@@ -134,7 +177,7 @@ static int verify(struct import *import, struct buf *answer, struct husk_error *
 	if (portable_digest(text, size, import->digest, err) < 0 || portable_trusted(import->husk, key, err) < 0 ||
 	    portable_verify(key, signature, import->digest, err) < 0)
 		return -1;
-	return portable_parse(text, size, &import->portable, err);
+	return portable_parse(text, size, &import->portable, err) < 0 ? -1 : check_sense(&import->portable, err);
 }
 
 /* The description of a tar that a trusted key signed. */
@@ -143,10 +186,10 @@ static int import_open(struct import *import, struct husk *husk, const struct hu
 {
 	cleanup_buf struct buf answer = { 0 };
 
-	*import = (struct import){ .husk = husk, .options = options, .fd = -1, .workshop = { .lock = -1 } };
+	*import = (struct import){ .husk = husk, .options = options, .fd = -1, .held = -1, .workshop = { .lock = -1 } };
 	if (husk_owner_only(husk, "importing a machine", err) < 0)
 		return -1;
-	import->fd = open_tar(husk, options, as_template, err);
+	import->fd = open_tar(husk, options, as_template, &import->held, err);
 	import->program = import->fd < 0 ? NULL : husk_program(err);
 	if (!import->program || open_tree(import, err) < 0)
 		return -1;
@@ -236,14 +279,47 @@ static int own_file(const char *tree, const struct portable_file *file, struct h
 		       : 0;
 }
 
-/* A folder that the cell made, and not a link to one. */
-static int own_folder(const char *path, struct husk_error *err)
+/* A folder that the cell made, and not a link to one, with the described files and no others. */
+static int own_folder(const struct import *import, const char *folder, struct husk_error *err)
 {
+	cleanup_free char *path = str_format("%s/%s", import->tree, folder);
+	struct dirent **names = NULL;
 	struct stat found;
+	int count = 2; /* with . and .. */
 
+	if (!path)
+		return husk_fail_memory(err);
 	if (lstat(path, &found) < 0 || !S_ISDIR(found.st_mode) || lchown(path, 0, 0) < 0)
-		return husk_fail(err, HUSK_INVALID, "the portable machine is not as described");
-	return 0;
+		return husk_fail(err, HUSK_INVALID, "the portable machine has no folder '%s'", folder);
+	for (size_t i = 0; i < import->portable.file_count; i++) {
+		const struct portable_file *file = &import->portable.files[i];
+		if (strncmp(file->name, folder, strlen(folder)) != 0)
+			continue;
+		if (own_file(import->tree, file, err) < 0)
+			return -1;
+		count++;
+	}
+	int have = scandir(path, &names, NULL, NULL);
+	for (int i = 0; i < have; i++)
+		free(names[i]);
+	free(names);
+	return have == count ? 0 : husk_fail(err, HUSK_INVALID, "the portable machine is not as described");
+}
+
+/* Before and after the files are unpacked. An import that nobody waits for is not kept. */
+static int tell(const struct import *import, const char *folders, bool unpacked, struct husk_error *err)
+{
+	const struct husk_import_options *options = import->options;
+	uint64_t all = 0;
+
+	for (size_t i = 0; i < import->portable.file_count; i++) {
+		const struct portable_file *file = &import->portable.files[i];
+		cleanup_free char *folder = strndup(file->name, strcspn(file->name, "/"));
+		all += folder && strstr(folders, folder) ? file->size : 0;
+	}
+	return options->progress && options->progress(options->data, unpacked ? all : 0, all)
+		       ? husk_fail(err, HUSK_GONE, "interrupted")
+		       : 0;
 }
 
 /* The files of these folders ("root image"), each as <tree>/<folder>/<name>. */
@@ -251,23 +327,20 @@ static int unpack(const struct import *import, const char *folders, struct husk_
 {
 	const struct template_jail jail = jail_of(import);
 
-	if (step_chunks(&jail, import->fd, import->digest, folders, import->tree, err) < 0)
+	if (tell(import, folders, false, err) < 0 ||
+	    step_chunks(&jail, import->fd, import->digest, folders, import->tree, err) < 0)
 		return -1;
 	/* From here on no process of the cell is left, and its directory is closed to its uids. */
 	if (chown(import->tree, 0, 0) < 0)
 		return husk_fail_errno(err, "cannot own '%s'", import->tree);
-	for (size_t i = 0; i < import->portable.file_count; i++) {
-		const struct portable_file *file = &import->portable.files[i];
-		cleanup_free char *folder = strndup(file->name, strcspn(file->name, "/"));
-		cleanup_free char *path = folder ? str_format("%s/%s", import->tree, folder) : NULL;
-		if (!path)
-			return husk_fail_memory(err);
-		if (!strstr(folders, folder))
-			continue;
-		if (own_folder(path, err) < 0 || own_file(import->tree, file, err) < 0)
+	cleanup_free char *words = strdup(folders);
+	char *rest = NULL;
+	if (!words)
+		return husk_fail_memory(err);
+	for (char *folder = strtok_r(words, " ", &rest); folder; folder = strtok_r(NULL, " ", &rest))
+		if (own_folder(import, folder, err) < 0)
 			return -1;
-	}
-	return 0;
+	return tell(import, folders, true, err);
 }
 
 /* ---- the version of its template ---- */
@@ -320,7 +393,7 @@ static struct catalog_template version_row(const struct portable *portable, char
 	};
 }
 
-const char *portable_folders(struct husk *husk, const struct portable *portable, bool as_template)
+const char *portable_folders(struct husk *husk, const struct portable *portable, bool as_template, int *held)
 {
 	char name[VERSION_SIZE];
 	bool template = portable->kind == PORTABLE_TEMPLATE;
@@ -330,8 +403,8 @@ const char *portable_folders(struct husk *husk, const struct portable *portable,
 	if (!template && version_name(portable, name, NULL) < 0)
 		return "root image";
 	const char *digest = template ? portable->template_digest : name;
-	cleanup_close int held = is_version(digest) ? version_take(husk, digest) : -1;
-	return template ? (held < 0 ? "root" : "") : held < 0 ? "root image" : "image";
+	*held = is_version(digest) ? version_take(husk, digest) : -1;
+	return template ? (*held < 0 ? "root" : "") : *held < 0 ? "root image" : "image";
 }
 
 /* ---- a snapshot ---- */
@@ -421,13 +494,8 @@ static int add_snapshot(struct import *import, const char *id, char *version, st
 		.egress = portable->egress,
 	};
 
-	cleanup_policy struct policy *policy = NULL;
 	if (name && name_check("name", name, err) < 0)
 		return -1;
-	if (portable->egress && policy_parse(portable->egress, &policy, err) < 0)
-		return husk_wrap(err, "the egress policy of the portable machine");
-	if (!template_name_valid(portable->template_name))
-		return husk_fail(err, HUSK_INVALID, "the portable machine is damaged: its template has no valid name");
 	if (catalog_snapshot_add(import->husk->catalog, &row, err) < 0)
 		return -1;
 	int result = keep_all(import, id, version, err);
@@ -453,7 +521,7 @@ static int import_snapshot(struct import *import, struct husk_snapshot **out, st
 		return -1;
 	if (random_id("sn-", 10, id) < 0)
 		return husk_fail_errno(err, "cannot make an id");
-	int lock = supervisor_lock(husk, id, err);
+	int lock = supervisor_lock_new(husk, id, err);
 	if (lock < 0)
 		return -1;
 	int result = add_snapshot(import, id, version, err);
@@ -515,8 +583,15 @@ static int import_version(struct import *import, const char *name, struct husk_t
 	if (held < 0 && unpack(import, "root", err) < 0)
 		return -1;
 	cleanup_close int lock = version_adopt(husk, &row, root, err);
-	if (lock < 0 || version_publish(husk, &row, err) < 0)
+	if (lock < 0)
 		return -1;
+	if (version_publish(husk, &row, err) < 0) {
+		/* It must not be found by the next import of this version. */
+		fd_close(&held);
+		fd_close(&lock);
+		version_sweep(husk, NULL, NULL);
+		return -1;
+	}
 	if (!out)
 		return 0;
 	if (catalog_template_get(husk->catalog, name, &current, err) < 0)

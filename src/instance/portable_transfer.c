@@ -48,6 +48,17 @@ struct transfer {
 	int (*each)(struct transfer *transfer, const struct portable_kept *chunk, char *buffer, struct husk_error *err);
 };
 
+/* Asked while a registry lets us wait. */
+static bool stop_asked(void *data)
+{
+	struct transfer *transfer = data;
+
+	pthread_mutex_lock(&transfer->lock);
+	bool asked = transfer->progress && transfer->progress(transfer->data, transfer->done, transfer->all);
+	pthread_mutex_unlock(&transfer->lock);
+	return asked;
+}
+
 /* Again after a connection that broke. */
 static int persist(struct transfer *transfer, const struct portable_kept *chunk, char *buffer, struct husk_error *err)
 {
@@ -94,13 +105,11 @@ static int transfer_all(struct transfer *transfer, struct husk_error *err)
 
 	for (size_t i = 0; i < transfer->pack->count; i++)
 		transfer->all += transfer->pack->kept[i].size;
-	pthread_mutex_init(&transfer->lock, NULL);
 	while (started + 1 < THREADS && pthread_create(&threads[started], NULL, transfer_some, transfer) == 0)
 		started++;
 	transfer_some(transfer);
 	for (size_t i = 0; i < started; i++)
 		pthread_join(threads[i], NULL);
-	pthread_mutex_destroy(&transfer->lock);
 	return transfer->err.code ? husk_fail(err, transfer->err.code, "%s", transfer->err.message) : 0;
 }
 
@@ -190,6 +199,18 @@ static struct husk_pushed *result_of(const struct reference *reference, const ch
 	return NULL;
 }
 
+int portable_reach(const char *name, struct husk_error *err)
+{
+	cleanup(reference_free) struct reference reference = { 0 };
+	cleanup_registry struct registry *registry = NULL;
+
+	if (parse_name(name, &reference, err) < 0 || registry_open(&reference, NULL, NULL, &registry, err) < 0)
+		return -1;
+	registry_for_push(registry);
+	cleanup_json json_t *present = present_chunks(registry, &reference, err);
+	return present ? 0 : -1;
+}
+
 int portable_upload(const struct portable_export *export, const char *name, husk_progress progress, void *data,
 		    struct husk_pushed **out, struct husk_error *err)
 {
@@ -201,18 +222,17 @@ int portable_upload(const struct portable_export *export, const char *name, husk
 		return -1;
 	if (!reference.tag)
 		return husk_fail_field(err, "name", "'%.120s' names a digest; a machine is pushed under a tag", name);
-	if (registry_open(&reference, NULL, NULL, &registry, err) < 0)
+	struct transfer transfer = {
+		.pack = &pack, .progress = progress, .data = data, .lock = PTHREAD_MUTEX_INITIALIZER, .each = send_chunk
+	};
+	if (registry_open(&reference, stop_asked, &transfer, &registry, err) < 0)
 		return -1;
 	registry_for_push(registry);
 	cleanup_json json_t *present = present_chunks(registry, &reference, err);
 	if (!present)
 		return -1;
-	struct transfer transfer = { .registry = registry,
-				     .pack = &pack,
-				     .present = present,
-				     .progress = progress,
-				     .data = data,
-				     .each = send_chunk };
+	transfer.registry = registry;
+	transfer.present = present;
 	if (transfer_all(&transfer, err) < 0 || send_description(registry, export->description, err) < 0 ||
 	    registry_put_manifest(registry, PORTABLE_MANIFEST_TYPE, export->manifest, err) < 0)
 		return -1;
@@ -356,7 +376,7 @@ static int temporary(struct husk *husk, struct husk_error *err)
 	return fd < 0 ? husk_fail_errno(err, "cannot make a file in '%s'", husk->paths.home) : fd;
 }
 
-int portable_download(struct husk *husk, const struct husk_import_options *options, bool as_template,
+int portable_download(struct husk *husk, const struct husk_import_options *options, bool as_template, int *held,
 		      struct husk_error *err)
 {
 	cleanup(reference_free) struct reference reference = { 0 };
@@ -364,21 +384,22 @@ int portable_download(struct husk *husk, const struct husk_import_options *optio
 	cleanup(portable_pack_free) struct portable_pack pack = { .fd = -1 };
 	cleanup_registry struct registry *registry = NULL;
 	cleanup_close int tar = -1;
+	struct transfer transfer = { .pack = &pack,
+				     .progress = options->progress,
+				     .data = options->data,
+				     .lock = PTHREAD_MUTEX_INITIALIZER,
+				     .each = fetch_chunk };
 
 	if (parse_name(options->reference, &reference, err) < 0 ||
-	    registry_open(&reference, NULL, NULL, &registry, err) < 0 ||
+	    registry_open(&reference, stop_asked, &transfer, &registry, err) < 0 ||
 	    fetch_documents(husk, registry, &reference, &documents, err) < 0)
 		return -1;
 	pack.fd = temporary(husk, err);
 	tar = pack.fd < 0 ? -1 : temporary(husk, err);
-	if (tar < 0 ||
-	    list_chunks(&documents.portable, portable_folders(husk, &documents.portable, as_template), &pack, err) < 0)
+	if (tar < 0 || list_chunks(&documents.portable, portable_folders(husk, &documents.portable, as_template, held),
+				   &pack, err) < 0)
 		return -1;
-	struct transfer transfer = { .registry = registry,
-				     .pack = &pack,
-				     .progress = options->progress,
-				     .data = options->data,
-				     .each = fetch_chunk };
+	transfer.registry = registry;
 	if (transfer_all(&transfer, err) < 0)
 		return -1;
 	struct husk_error why = { 0 };

@@ -83,7 +83,7 @@ int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char
 	int result = *parent ? 0 : husk_fail_memory(err);
 	if (result == 0 && random_id("sn-", 10, id) < 0)
 		result = husk_fail_errno(err, "cannot make an id");
-	cleanup_close int lock = result == 0 ? supervisor_lock(husk, id, err) : -1;
+	cleanup_close int lock = result == 0 ? supervisor_lock_new(husk, id, err) : -1;
 	if (lock >= 0 && save(husk, fd, row, name, id, effect, err) < 0)
 		snapshot_settle(husk, id, &lock);
 	catalog_sandbox_free(row);

@@ -16,6 +16,8 @@
 #include "store/template.h"
 
 #define START_TIMEOUT_MS (5 * 60 * 1000) /* every step of a start has a shorter limit */
+#define SWEEP_TRIES 1000
+#define SWEEP_WAIT_US 5000
 
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err)
 {
@@ -45,6 +47,19 @@ void supervisor_unname(struct husk *husk, const char *id)
 		unlink(socket_path);
 	if (lock_path) /* last: until then nobody else uses the name */
 		unlink(lock_path);
+}
+
+int supervisor_lock_new(struct husk *husk, const char *id, struct husk_error *err)
+{
+	for (int tries = 0;; tries++) {
+		struct husk_error why = { 0 };
+		int lock = supervisor_lock(husk, id, &why);
+		if (lock >= 0)
+			return lock;
+		if (why.code != HUSK_CONFLICT || tries == SWEEP_TRIES)
+			return husk_fail(err, why.code, "%s", why.message);
+		usleep(SWEEP_WAIT_US);
+	}
 }
 
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id))

@@ -414,6 +414,12 @@ int version_adopt(struct husk *husk, const struct catalog_template *row, const c
 		return husk_fail_memory(err);
 	if (begin_version(partial, &lock, err) < 0)
 		return -1;
+	/* Another import of the same version may have ended during the wait for the lock. */
+	cleanup_close int other = version_take(husk, row->digest);
+	if (other >= 0) {
+		image_discard(partial, NULL);
+		return steal_fd(&other);
+	}
 	if (move_parts(from, partial, err) == 0 && finish_version(partial, directory, err) == 0)
 		return steal_fd(&lock);
 	image_discard(partial, NULL);

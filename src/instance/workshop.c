@@ -24,7 +24,7 @@ int workshop_open(struct husk *husk, struct workshop *out, struct husk_error *er
 		return husk_fail_errno(err, "cannot make an id");
 	if (name_files(husk, out, err) < 0)
 		return -1;
-	out->lock = supervisor_lock(husk, out->name, err);
+	out->lock = supervisor_lock_new(husk, out->name, err);
 	if (out->lock < 0 || dir_make(out->directory, 0711, err) < 0)
 		return -1;
 	return cgroup_create(husk->paths.scope, out->name, &out->cgroup, err);

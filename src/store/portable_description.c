@@ -162,6 +162,14 @@ static json_t *load(const char *text, size_t size, struct husk_error *err)
 	return NULL;
 }
 
+static bool is_plain(const char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7f)
+			return false;
+	return true;
+}
+
 /* A text without control characters; *out is NULL if it is missing. */
 static int take_text(json_t *object, const char *key, bool required, char **out, struct husk_error *err)
 {
@@ -171,11 +179,9 @@ static int take_text(json_t *object, const char *key, bool required, char **out,
 
 	if (!value || json_is_null(value))
 		return required ? bad(err, why ? why : key) : 0;
-	if (!text || json_string_length(value) > TEXT_MAX || strlen(text) != json_string_length(value))
+	if (!text || json_string_length(value) > TEXT_MAX || strlen(text) != json_string_length(value) ||
+	    !is_plain(text))
 		return bad(err, why ? why : key);
-	for (const char *at = text; *at; at++)
-		if ((unsigned char)*at < ' ' || *at == 0x7f)
-			return bad(err, why ? why : key);
 	*out = strdup(text);
 	return *out ? 0 : husk_fail_memory(err);
 }
@@ -193,7 +199,7 @@ static int take_list(json_t *array, char ***out, struct husk_error *err)
 	json_array_foreach(array, i, value)
 	{
 		const char *text = json_string_value(value);
-		if (!text || strlen(text) > 256 || strlen(text) != json_string_length(value))
+		if (!text || strlen(text) > 256 || strlen(text) != json_string_length(value) || !is_plain(text))
 			return bad(err, "a list of it has other things than words");
 		if (strv_add(out, text) < 0)
 			return husk_fail_memory(err);

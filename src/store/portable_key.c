@@ -41,26 +41,22 @@ static EVP_PKEY *read_pair(const char *path, struct husk_error *err)
 	return key;
 }
 
-/* Beside the target, then by a link that never replaces: two processes end with the same pair. */
-static int make_pair(const char *path, struct husk_error *err)
+/* A file without a name, then a link that never replaces: two processes end with the same pair, and a kill leaves nothing. */
+static int make_pair(const char *home, const char *path, struct husk_error *err)
 {
-	char tail[16];
 	cleanup(pkey_free) EVP_PKEY *key = EVP_PKEY_Q_keygen(NULL, NULL, "ED25519");
 	cleanup(file_release) BIO *bio = BIO_new(BIO_s_secmem());
-	char *text = NULL;
+	cleanup_close int fd = open(home, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
+	char *text = NULL, self[64];
 
-	if (!key || !bio || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1 ||
-	    random_id(".", 8, tail) < 0)
+	if (!key || !bio || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1)
 		return husk_fail(err, HUSK_INTERNAL, "cannot make a key");
 	long size = BIO_get_mem_data(bio, &text);
-	cleanup_free char *partial = str_format("%s%s", path, tail);
-	if (!partial)
-		return husk_fail_memory(err);
-	int result = file_write_atomic(partial, text, (size_t)size, 0600, err);
-	if (result == 0 && link(partial, path) < 0 && errno != EEXIST)
-		result = husk_fail_errno(err, "cannot keep the key '%s'", path);
-	unlink(partial);
-	return result;
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	if (fd < 0 || write_full(fd, text, (size_t)size) < 0 || fsync(fd) < 0 ||
+	    (linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) < 0 && errno != EEXIST))
+		return husk_fail_errno(err, "cannot keep the key '%s'", path);
+	return 0;
 }
 
 static EVP_PKEY *open_pair(const char *home, struct husk_error *err)
@@ -71,7 +67,7 @@ static EVP_PKEY *open_pair(const char *home, struct husk_error *err)
 		husk_fail_memory(err);
 		return NULL;
 	}
-	if (access(path, F_OK) < 0 && make_pair(path, err) < 0)
+	if (access(path, F_OK) < 0 && make_pair(home, path, err) < 0)
 		return NULL;
 	return read_pair(path, err);
 }

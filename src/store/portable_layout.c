@@ -353,6 +353,36 @@ static int unpack_chunk(const struct unpacker *unpacker, const struct portable_c
 	return ZSTD_isError(size) || size != chunk->size ? bad(err, "a chunk of it cannot be decompressed") : 0;
 }
 
+/* The length of the pages at the beginning that are all zero, or all not. */
+static size_t run_of(const char *bytes, size_t size, bool *zero)
+{
+	static const char zeros[PORTABLE_PAGE];
+	size_t at = 0;
+
+	for (size_t length; at < size; at += length) {
+		length = MIN(size - at, sizeof(zeros));
+		bool same = memcmp(bytes + at, zeros, length) == 0;
+		if (at == 0)
+			*zero = same;
+		else if (same != *zero)
+			break;
+	}
+	return at;
+}
+
+/* Pages of zeros become holes: disks and memory of machines have many of them. */
+static int write_sparse(int fd, const char *bytes, size_t size)
+{
+	bool zero = false;
+
+	for (size_t at = 0, length; at < size; at += length) {
+		length = run_of(bytes + at, size - at, &zero);
+		if (zero ? lseek(fd, (off_t)length, SEEK_CUR) < 0 : write_full(fd, bytes + at, length) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 static int unpack_file(const struct unpacker *unpacker, const struct portable_file *file, const char *directory,
 		       struct husk_error *err)
 {
@@ -369,10 +399,10 @@ static int unpack_file(const struct unpacker *unpacker, const struct portable_fi
 	for (size_t i = 0; i < file->count; i++) {
 		if (unpack_chunk(unpacker, &file->chunks[i], err) < 0)
 			return -1;
-		if (write_full(fd, unpacker->raw, file->chunks[i].size) < 0)
+		if (write_sparse(fd, unpacker->raw, file->chunks[i].size) < 0)
 			return husk_fail_errno(err, "cannot write '%s'", file->name);
 	}
-	return 0;
+	return ftruncate(fd, (off_t)file->size) < 0 ? husk_fail_errno(err, "cannot write '%s'", file->name) : 0;
 }
 
 static bool is_wanted(const char *name, const char *folders)

@@ -115,7 +115,22 @@ static ssize_t cut_buffer(const unsigned char *bytes, size_t size, bool last, bo
 	return (ssize_t)(size - used);
 }
 
-static int cut_file(int fd, size_t file, bool paged, size_t average, struct pieces *out, struct husk_error *err)
+/* Asked before the first chunk is done, too. */
+struct asking {
+	int (*progress)(void *data, uint64_t done, uint64_t all);
+	void *data;
+	uint64_t all;
+};
+
+static int ask(const struct asking *asking, uint64_t done, struct husk_error *err)
+{
+	return asking->progress && asking->progress(asking->data, done, asking->all)
+		       ? husk_fail(err, HUSK_GONE, "interrupted")
+		       : 0;
+}
+
+static int cut_file(int fd, size_t file, bool paged, size_t average, const struct asking *asking, struct pieces *out,
+		    struct husk_error *err)
 {
 	size_t room = (average * LONGEST + READ_PAGES) * PORTABLE_PAGE, have = 0;
 	cleanup_free unsigned char *buffer = malloc(room);
@@ -124,6 +139,8 @@ static int cut_file(int fd, size_t file, bool paged, size_t average, struct piec
 	if (!buffer)
 		return husk_fail_memory(err);
 	for (bool last = false; !last;) {
+		if (ask(asking, 0, err) < 0)
+			return -1;
 		ssize_t got = read_full(fd, buffer + have, room - have);
 		if (got < 0)
 			return husk_fail_errno(err, "cannot read a file of the machine");
@@ -147,11 +164,10 @@ struct work {
 	const int *fds;
 	struct portable_chunk *chunks; /* one for each piece */
 	struct portable_pack *pack;
-	int (*progress)(void *data, uint64_t done, uint64_t all);
-	void *data;
+	struct asking asking;
 	pthread_mutex_t lock; /* of all below, and of the pack */
 	size_t next;
-	uint64_t done, all;
+	uint64_t done;
 	void *seen; /* tree of kept digests */
 	struct husk_error err;
 };
@@ -175,7 +191,7 @@ static int keep(struct work *work, const struct portable_chunk *chunk, const voi
 		return husk_fail_memory(&work->err);
 	if (*found != kept)
 		return 0;
-	if (pwrite(pack->fd, bytes, kept->size, (off_t)kept->offset) != (ssize_t)kept->size)
+	if (lseek(pack->fd, (off_t)kept->offset, SEEK_SET) < 0 || write_full(pack->fd, bytes, kept->size) < 0)
 		return husk_fail_errno(&work->err, "cannot keep a chunk of the machine");
 	pack->count++;
 	return 0;
@@ -184,11 +200,7 @@ static int keep(struct work *work, const struct portable_chunk *chunk, const voi
 static int finish_piece(struct work *work, size_t index, const void *bytes)
 {
 	work->done += work->chunks[index].size;
-	if (keep(work, &work->chunks[index], bytes) < 0)
-		return -1;
-	if (work->progress && work->progress(work->data, work->done, work->all))
-		return husk_fail(&work->err, HUSK_GONE, "interrupted");
-	return 0;
+	return keep(work, &work->chunks[index], bytes) < 0 ? -1 : ask(&work->asking, work->done, &work->err);
 }
 
 static int compress_piece(const struct work *work, ZSTD_CCtx *zstd, size_t index, char *raw, char *packed, size_t room,
@@ -289,7 +301,7 @@ static int hand_out(const struct pieces *pieces, const struct portable_chunk *ch
 }
 
 static int cut_all(const struct portable_source *sources, size_t count, int *fds, struct pieces *pieces,
-		   uint64_t *bytes, struct husk_error *err)
+		   struct asking *asking, struct husk_error *err)
 {
 	size_t scale = 1;
 
@@ -302,13 +314,13 @@ static int cut_all(const struct portable_source *sources, size_t count, int *fds
 		if (!S_ISREG(found.st_mode))
 			return husk_fail(err, HUSK_UNAVAILABLE, "'%s' is not a regular file and does not travel",
 					 sources[i].name);
-		*bytes += (uint64_t)found.st_size;
+		asking->all += (uint64_t)found.st_size;
 	}
-	while (*bytes / (AVERAGE_IMAGE * scale * PORTABLE_PAGE) > CHUNKS_WANTED && scale < 8)
+	while (asking->all / (AVERAGE_IMAGE * scale * PORTABLE_PAGE) > CHUNKS_WANTED && scale < 8)
 		scale *= 2;
 	for (size_t i = 0; i < count; i++) {
 		size_t average = str_starts(sources[i].name, "root/") ? AVERAGE_ROOT : AVERAGE_IMAGE * scale;
-		if (cut_file(fds[i], i, str_ends(sources[i].name, ".img"), average, pieces, err) < 0)
+		if (cut_file(fds[i], i, str_ends(sources[i].name, ".img"), average, asking, pieces, err) < 0)
 			return -1;
 	}
 	return 0;
@@ -321,7 +333,7 @@ int portable_pack(const struct portable_source *sources, size_t count, const cha
 	int fds[PORTABLE_FILES_MAX];
 	struct pieces pieces = { 0 };
 	struct portable_chunk *chunks = NULL;
-	uint64_t bytes = 0;
+	struct asking asking = { progress, data, 0 };
 
 	*out = (struct portable_pack){ .fd = open(directory, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600) };
 	if (out->fd < 0)
@@ -330,17 +342,11 @@ int portable_pack(const struct portable_source *sources, size_t count, const cha
 		return husk_fail(err, HUSK_LIMIT, "the machine has more than %d files", PORTABLE_FILES_MAX);
 	for (size_t i = 0; i < count; i++)
 		fds[i] = -1;
-	int result = cut_all(sources, count, fds, &pieces, &bytes, err);
+	int result = cut_all(sources, count, fds, &pieces, &asking, err);
 	if (result == 0) {
 		chunks = calloc(pieces.count + 1, sizeof(*chunks));
 		out->kept = calloc(pieces.count + 1, sizeof(*out->kept));
-		struct work work = { .pieces = &pieces,
-				     .fds = fds,
-				     .chunks = chunks,
-				     .pack = out,
-				     .progress = progress,
-				     .data = data,
-				     .all = bytes };
+		struct work work = { .pieces = &pieces, .fds = fds, .chunks = chunks, .pack = out, .asking = asking };
 		result = chunks && out->kept ? run_threads(&work, err) : husk_fail_memory(err);
 	}
 	if (result == 0)

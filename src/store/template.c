@@ -347,7 +347,8 @@ static int load_plain(enum template_kind kind, const char *path, const char *nam
 
 	if (definition_new(kind, path, name, &definition, err) < 0 || check_source(definition, type, what, err) < 0)
 		return -1;
-	definition->description = str_format("from %s", definition->source);
+	/* Without its directory: a description travels with the template. */
+	definition->description = str_format("from %s", strrchr(definition->source, '/') + 1);
 	if (!definition->description)
 		return husk_fail_memory(err);
 	*out = steal_pointer(definition);

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -108,6 +109,13 @@ class Machine:
         digest = hashlib.sha256(data).hexdigest()
         self.files[f"blobs/sha256/{digest}"] = data
         return f"sha256:{digest}"
+
+    def add(self, name, data):
+        """A file of one chunk, in the place of one with that name."""
+        packed = subprocess.run(["zstd", "-qc"], input=data, capture_output=True, check=True).stdout
+        chunk = [self.put(packed).removeprefix("sha256:"), len(packed), len(data)]
+        others = [each for each in self.description["files"] if each["name"] != name]
+        self.description["files"] = [*others, {"name": name, "size": len(data), "chunks": [chunk]}]
 
     def seal(self, key=None):
         """New documents for a changed description; signed if there is a key, else with the old signature."""
@@ -334,12 +342,103 @@ def test_changed_by_somebody():
             lambda d: d["files"][0].update(name="root/../../../x"), lambda d: d["files"][0].update(size=1 << 50),
             lambda d: d["files"][0]["chunks"][0].__setitem__(2, 1 << 40), lambda d: d.update(files=[]),
             lambda d: d["template"].update(name="../x"), lambda d: d.update(name="Bad Name"), lambda d: d.update(needs=None),
+            lambda d: d.update(memory_bytes=1), lambda d: d.update(pids=1), lambda d: d.update(egress="[]"),
+            lambda d: d["needs"]["features"].append("a\nb"), lambda d: d["files"].pop(0),
         )):
             machine = Machine(place / "m.tar")
             change(machine.description)
             machine.seal(f"{HOME}/portable.key")
             refused(machine.write(place / f"signed{number}"))
+        # Names that mean something on this host alone: a disk of the image, which a removal removes; that it was flushed.
+        for name in ("image/disk.name", "image/durable", "root/bake.lock", "files/other"):
+            machine = Machine(place / "m.tar")
+            machine.add(name, b"v-aaaaaaaa")
+            machine.seal(f"{HOME}/portable.key")
+            refused(machine.write(place / "named"), f"'{name}'", code=2)
         nothing_left(there)
+
+
+@test
+def test_a_template_that_makes_no_sense():
+    small()
+    with scratch() as place, other() as there:
+        husk("template", "export", "small", place / "t.tar")
+        assert_equal(Machine(place / "t.tar").description["template"]["description"], "from root")
+        for change, says in (
+            (lambda m: m.description.update(egress="[]"), "egress"),
+            (lambda m: m.description.update(disk_bytes=1), "disk must be"),
+            (lambda m: m.add("root/recipe.json", b"["), "recipe.json"),
+        ):
+            machine = Machine(place / "t.tar")
+            change(machine)
+            machine.seal(f"{HOME}/portable.key")
+            result = husk("template", "import", machine.write(place / "x"), env=there, code=None, timeout=120)
+            assert result.code in (1, 2), str(result)
+            assert_in(says, result.error)
+            assert_equal(kept(there)["templates"], [])
+        # What was refused is not found by the next import of that version.
+        husk("template", "import", place / "t.tar", env=there, timeout=120)
+        assert_equal(husk("run", "-t", "small", "--", "cat", "/etc/who", env=there).text, "version one\n")
+
+
+@test
+def test_where_an_export_goes():
+    counting("walker")
+    with scratch() as place, other() as there:
+        # A device stays one.
+        os.mknod(place / "null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        husk("snapshot", "export", "walker", place / "null")
+        assert stat.S_ISCHR(os.stat(place / "null").st_mode)
+        # Nobody can have put a link in the way.
+        (place / "victim").write_text("mine")
+        os.symlink(place / "victim", place / "m.tar.partial")
+        husk("snapshot", "export", "walker", place / "m.tar")
+        husk("snapshot", "export", "walker", place / "m.tar")  # again, over the first
+        assert_equal((place / "victim").read_text(), "mine")
+        assert_equal(sorted(os.listdir(place)), ["m.tar", "m.tar.partial", "null", "victim"])
+        process = start("snapshot", "export", "walker", str(place / "half"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        assert_equal([name for name in os.listdir(place) if name.startswith("half")], [])
+        # Pages of zeros take no room.
+        machine = Machine(place / "m.tar")
+        machine.add("image/zeros", bytes(4 << 20))
+        machine.seal(f"{HOME}/portable.key")
+        found = husk("snapshot", "import", machine.write(place / "x"), "--json", env=there).json()
+        zeros = os.stat(f"{there['HUSK_HOME']}/snapshots/{found['id']}/zeros")
+        assert_equal((zeros.st_size, zeros.st_blocks), (4 << 20, 0))
+
+
+@test
+def test_several_at_once():
+    counting("walker")
+    with scratch() as place, other() as there:
+        husk("snapshot", "export", "walker", place / "m.tar")
+        for _ in range(3):
+            names = [f"at-once-{number}" for number in range(4)]
+            processes = [start("snapshot", "import", str(place / "m.tar"), "--name", name, env=there, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.PIPE) for name in names]
+            for process in processes:
+                _, error = process.communicate(timeout=120)
+                assert process.returncode == 0, error
+            assert_equal(len(kept(there)["templates"]), 1)
+            husk("snapshot", "rm", *names, env=there)
+            nothing_left(there)
+
+
+@test
+def test_interrupted():
+    counting("walker")
+    with other() as there:
+        process = start("snapshot", "import", "-", env=there, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)  # the pipe stays open
+        assert_equal((process.returncode, process.stderr.read()), (130, b"husk: interrupted\n"))
+        process.stdin.close()
+        nothing_left(there)
+    # Nothing is packed for a registry that does not answer.
+    assert_fails("snapshot", "push", "walker", "127.0.0.1:1/machines/walker:1", code=1, says=["127.0.0.1:1"])
 
 
 @test
@@ -387,6 +486,18 @@ def test_templates():
         assert_equal(husk("run", "-t", "pulled", "--", "cat", "/etc/who", env=there).text, "version one\n")
 
 
+def disks(env):
+    """The disks of an instance without a running machine; None while the kernel still has them open."""
+    file = f"{env['HUSK_HOME']}/disks.btrfs"
+    with scratch() as place:
+        if subprocess.run(["mount", "-o", "loop,ro", file, place], capture_output=True, check=False).returncode != 0:
+            return None
+        try:
+            return sorted(os.listdir(place))
+        finally:
+            subprocess.run(["umount", place], check=True)
+
+
 @test
 def test_cloned_disks():
     """With a current runsc the disk is beside the memory, and goes along."""
@@ -411,6 +522,18 @@ def test_cloned_disks():
         assert_equal(husk("exec", copy, "--", "cat", "/root/work", "/etc/who", env=there).text, "mine\n")
         assert_in("more", husk("exec", copy, "--", "cat", "/etc/group", env=there).text)
         husk("rm", "-f", copy, env=there)
+        husk("snapshot", "rm", "walker", env=there)
+        # A stream that ends early leaves no disk.
+        machine = Machine(place / "m.tar")
+        stream = next(each for each in machine.description["files"] if each["name"] == "image/outside.stream")
+        chunks = [subprocess.run(["zstd", "-dc"], input=machine.raw(chunk[0]), capture_output=True, check=True).stdout for chunk in stream["chunks"]]
+        whole = b"".join(chunks)
+        machine.add("image/outside.stream", whole[: len(whole) // 2])
+        machine.seal(f"{here['HUSK_HOME']}/portable.key")
+        assert_fails("snapshot", "import", machine.write(place / "x"), code=1, says=["cannot continue", "btrfs"], env=there)
+        nothing_left(there)
+        until(lambda: disks(there) is not None, "the kernel closes the disks")
+        assert_equal([name for name in disks(there) if name.startswith("m-")], [])
         # A host without that runsc says so.
         with other(trusts=False) as old:
             husk("key", "trust", husk("key", "show", env=here).text.strip(), env=old)

@@ -157,7 +157,20 @@ static int subvolume_remove(int parent, const char *name)
 	return ioctl(parent, BTRFS_IOC_SNAP_DESTROY, &order) < 0 && errno != ENOENT ? -1 : 0;
 }
 
-/* Removes a disk with its content: a machine's disk contains one more subvolume. */
+/* Removes the subvolumes that arrived in a carrier. An entry that is no subvolume stays: the kernel refuses to remove it so. */
+static void remove_arrived(int outer)
+{
+	int own = open_directory(outer, ".");
+	cleanup_dir DIR *dir = own < 0 ? NULL : fdopendir(own);
+
+	if (!dir)
+		fd_close(&own);
+	for (struct dirent *entry; dir && (entry = readdir(dir));)
+		if (entry->d_type == DT_DIR && !str_equal(entry->d_name, ".") && !str_equal(entry->d_name, ".."))
+			(void)subvolume_remove(outer, entry->d_name);
+}
+
+/* Removes a disk with its content: a machine's disk contains one more subvolume, and so does a carrier (disk_receive). */
 static int disk_remove(int disks, const char *name)
 {
 	cleanup_close int outer = name[0] == 'm' ? open_directory(disks, name) : -1;
@@ -165,7 +178,14 @@ static int disk_remove(int disks, const char *name)
 
 	if (outer >= 0 && subvolume_remove(outer, DATA) < 0)
 		return -1;
-	return above < 0 ? -1 : subvolume_remove(above, name);
+	if (above < 0)
+		return -1;
+	if (subvolume_remove(above, name) == 0)
+		return 0;
+	if (errno != ENOTEMPTY || outer < 0)
+		return -1;
+	remove_arrived(outer);
+	return subvolume_remove(above, name);
 }
 
 /* ---- the disk of a machine, and of an image ---- */
@@ -366,7 +386,6 @@ static int keep_arrived(const char *image, int disks, const char *carrier, struc
 				: name_new(image, "i-", name, err);
 	if (result == 0)
 		result = subvolume_clone(source, disks, name, true, err);
-	subvolume_remove(outer, arrived);
 	return result;
 }
 
@@ -384,7 +403,8 @@ int disk_receive(const char *image, int fd, struct husk_error *err)
 	int result = run_receive(image, disks, carrier, fd, err);
 	if (result == 0)
 		result = keep_arrived(image, disks, carrier, err);
-	subvolume_remove(disks, carrier);
+	if (disk_remove(disks, carrier) < 0)
+		log_line(LOG_WARN, "the disk %s stays until husk gc: %s", carrier, strerror(errno));
 	return result;
 }
 
