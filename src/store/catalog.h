@@ -241,7 +241,7 @@ struct catalog_effect {
 	uint64_t bytes; /* of the body */
 };
 #define CATALOG_EFFECTS_MAX 256                      /* held ones of one sandbox */
-#define CATALOG_EFFECT_BYTES_MAX (UINT64_C(8) << 20) /* of their bodies together */
+#define CATALOG_EFFECT_BYTES_MAX (UINT64_C(8) << 20) /* of their header lines and bodies together */
 #define CATALOG_EFFECTS_KEPT 512                     /* newest ones that stay listed when they are done */
 void catalog_effect_free(struct catalog_effect *row);
 void catalog_effect_list_free(struct catalog_effect **list);
