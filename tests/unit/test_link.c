@@ -347,8 +347,8 @@ static void test_end_before_open(void **state)
 	pthread_create(&caller, NULL, call_while_held, &late);
 	for (int i = 0; i < 5000 && link_channels(late.pair->link) == 0; i++)
 		usleep(1000);
-	wire_send_end(late.pair->to_host, 1, &(struct husk_error){ .code = HUSK_CONFLICT, .message = "too early" }, NULL,
-		      NULL);
+	wire_send_end(late.pair->to_host, 1, &(struct husk_error){ .code = HUSK_CONFLICT, .message = "too early" },
+		      NULL, NULL);
 	for (int i = 0; i < 5000 && link_channels(late.pair->link) != 0; i++)
 		usleep(1000);
 	link_close_because(late.pair->link, "the test is over");
