@@ -385,12 +385,12 @@ int husk_effects(struct husk *husk, const char *sandbox, struct husk_effect ***o
 /* The request of a held effect, as HTTP text without values of secrets. Caller frees. GONE: it is not held any more. */
 int husk_effect_request(struct husk *husk, const char *sandbox, int64_t number, char **out, size_t *size,
 			struct husk_error *err);
-/* Sends effects in the order of their numbers, each at most once, with secrets put in; `count` 0: all that are held. Ends at the
+/* Sends effects in the order of their numbers, each at most once, with secrets put in; `numbers` NULL: all that are held. Ends at the
  * first one that could not be sent. `out` has those that were tried: the state of each tells what became of it. CONFLICT: one of
  * them is not held. `out` may be NULL. */
 int husk_effects_send(struct husk *husk, const char *sandbox, const int64_t *numbers, size_t count,
 		      struct husk_effect ***out, struct husk_error *err);
-/* Drops held effects; `count` 0: all. `out` may be NULL. */
+/* Drops held effects; `numbers` NULL: all. `out` may be NULL. */
 int husk_effects_drop(struct husk *husk, const char *sandbox, const int64_t *numbers, size_t count,
 		      struct husk_effect ***out, struct husk_error *err);
 

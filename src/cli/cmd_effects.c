@@ -64,7 +64,7 @@ static int send_run(struct cli *cli, const char *sandbox, const int64_t *numbers
 	if (interrupt_hold(err) < 0)
 		return -1;
 	struct progress *progress = progress_begin("sending the effects of %s", sandbox);
-	int status = husk_effects_send(cli->husk, sandbox, numbers, count, &list, err);
+	int status = husk_effects_send(cli->husk, sandbox, count ? numbers : NULL, count, &list, err);
 	progress_end(&progress);
 	if (status < 0 || give(cli, list, err) < 0)
 		return -1;
@@ -75,7 +75,7 @@ static int drop_run(struct cli *cli, const char *sandbox, const int64_t *numbers
 {
 	cleanup_effects struct husk_effect **list = NULL;
 
-	if (husk_effects_drop(cli->husk, sandbox, numbers, count, &list, err) < 0)
+	if (husk_effects_drop(cli->husk, sandbox, count ? numbers : NULL, count, &list, err) < 0)
 		return -1;
 	return give(cli, list, err);
 }

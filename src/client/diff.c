@@ -61,13 +61,17 @@ static int stream_fill(struct stream *stream, struct husk_error *err)
 	return 0;
 }
 
-/* 1: the same bytes; 0: not. A file that cannot be read on one side any more has changed. */
-static int same_bytes(const struct listing *base, const struct listing *side, const char *path, struct husk_error *err)
+/* 1: the same bytes; 0: not. A file that cannot be read on one side any more, or is longer than both lists say, has changed: the
+ * agents are the guests', and could send without an end. */
+static int same_bytes(const struct listing *base, const struct listing *side, const struct husk_file *file,
+		      struct husk_error *err)
 {
 	cleanup_stream struct stream left = { 0 }, right = { 0 };
 	struct husk_error why = { 0 };
 
-	if (stream_open(base, path, &left, err) < 0 || stream_open(side, path, &right, err) < 0)
+	uint64_t rest = file->size;
+
+	if (stream_open(base, file->path, &left, err) < 0 || stream_open(side, file->path, &right, err) < 0)
 		return -1;
 	for (;;) {
 		if (stream_fill(&left, &why) < 0 || stream_fill(&right, &why) < 0) {
@@ -78,8 +82,9 @@ static int same_bytes(const struct listing *base, const struct listing *side, co
 		size_t size = MIN(left.size, right.size);
 		if (size == 0)
 			return left.size == right.size;
-		if (memcmp(left.data, right.data, size) != 0)
+		if (size > rest || memcmp(left.data, right.data, size) != 0)
 			return 0;
+		rest -= size;
 		left.data += size, left.size -= size;
 		right.data += size, right.size -= size;
 	}
@@ -100,7 +105,7 @@ static int same_entry(const struct listing *base, const struct listed *old, cons
 		return 0;
 	if (new->change.file.type != HUSK_FILE || (old->inode == new->inode && old->ctime_ns == new->ctime_ns))
 		return 1;
-	return same_bytes(base, side, new->change.file.path, err);
+	return same_bytes(base, side, &new->change.file, err);
 }
 
 /* ---- two lists ---- */

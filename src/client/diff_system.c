@@ -14,6 +14,7 @@
 
 #define TEXT_MAX (64u << 20)
 #define SMALL_MAX (1u << 20)
+#define JSON_MAX (4u << 20) /* a parsed document takes many times its size in memory, and the guest wrote it */
 #define PROCESSES_MAX 2000u
 #define PACKAGE_FILES_MAX 5000u
 
@@ -118,11 +119,12 @@ static int add_packages(struct side *sides, struct husk_change *const *changes, 
 		const char *path = changes[i]->file.path;
 		if (str_equal(path, "/var/lib/dpkg/status"))
 			result = parse_both(sides, changes[i], TEXT_MAX, inventory_deb, err);
-		else if (str_ends(path, lock)) {
+		else if (str_ends(path, lock) && files < PACKAGE_FILES_MAX) {
+			files++;
 			cleanup_free char *modules = strndup(path, strlen(path) - strlen("/.package-lock.json"));
 			if (!modules || strv_add(&lists, modules) < 0)
 				return husk_fail_memory(err);
-			result = parse_both(sides, changes[i], TEXT_MAX, inventory_npm_lock, err);
+			result = parse_both(sides, changes[i], JSON_MAX, inventory_npm_lock, err);
 		} else {
 			result = add_pip(sides, changes[i], err);
 		}
@@ -268,6 +270,22 @@ static void drop_sandbox(struct husk_sandbox **sandbox)
 	husk_sandbox_free(*sandbox);
 }
 
+/* The state that a sandbox began with, or the one named. */
+static int open_base(struct husk *husk, const struct husk_sandbox *row, bool is_copy, const char *base,
+		     struct husk_moment *out, struct husk_error *err)
+{
+	struct husk_error why = { 0 };
+
+	if (base || is_copy || !row->parent)
+		return husk_moment_open(husk, base ? base : row->template_name, out, err);
+	if (row->origin && husk_moment_open(husk, row->origin, out, &why) == 0)
+		return 0;
+	if (row->origin && why.code != HUSK_NOT_FOUND && why.code != HUSK_GONE)
+		return husk_fail(err, why.code, "%s", why.message);
+	return husk_fail(err, HUSK_GONE,
+			 "the state that sandbox %s began with is no longer kept; name what to compare with", row->id);
+}
+
 int husk_diff_system(struct husk *husk, const char *sandbox, const char *base, unsigned what,
 		     struct husk_difference **out, size_t *count, struct husk_error *err)
 {
@@ -279,16 +297,8 @@ int husk_diff_system(struct husk *husk, const char *sandbox, const char *base, u
 
 	if (result == 0)
 		result = husk_inspect(husk, new.sandbox, &row, err);
-	if (result == 0 && !base && row->parent && !row->origin && !new.is_copy)
-		result = husk_fail(err, HUSK_GONE,
-				   "the state that sandbox %s began with is not kept; name what to compare with",
-				   row->id);
 	if (result == 0)
-		result = husk_moment_open(husk,
-					  base                          ? base
-					  : row->origin && !new.is_copy ? row->origin
-									: row->template_name,
-					  &old, err);
+		result = open_base(husk, row, new.is_copy, base, &old, err);
 	struct side sides[2] = { { .husk = husk, .sandbox = old.sandbox }, { .husk = husk, .sandbox = new.sandbox } };
 	if (result == 0)
 		result = compare_sides(sides, what, out, count, err);

@@ -156,13 +156,16 @@ static int check_held(const struct catalog_sandbox *row, struct catalog_effect *
 			 (long long)number, row->id);
 }
 
-/* The numbers asked for, each of which must be held; or those of all that are. Caller frees. */
+/* The numbers asked for, each of which must be held; NULL: those of all that are. Caller frees. */
 static int choose(struct husk *husk, const struct catalog_sandbox *row, const int64_t *numbers, size_t count,
 		  int64_t **out, size_t *chosen, struct husk_error *err)
 {
 	cleanup_effects struct catalog_effect **rows = NULL;
 	size_t size = 0;
 
+	if (numbers && count == 0) /* a list that a program has filtered to nothing must not mean all */
+		return husk_fail_field(err, "effects",
+				       "effects is empty; name some, or leave it out for all that are held");
 	if (catalog_effect_list(husk->catalog, row->id, &rows, err) < 0)
 		return -1;
 	for (size_t i = 0; i < count; i++)
@@ -174,7 +177,7 @@ static int choose(struct husk *husk, const struct catalog_sandbox *row, const in
 	if (!*out)
 		return husk_fail_memory(err);
 	for (size_t i = 0; i < size; i++)
-		if (str_equal(rows[i]->state, "held") && (!count || listed(numbers, count, rows[i]->number)))
+		if (str_equal(rows[i]->state, "held") && (!numbers || listed(numbers, count, rows[i]->number)))
 			(*out)[(*chosen)++] = rows[i]->number;
 	return 0;
 }

@@ -30,6 +30,7 @@ int supervisor_patience(uint16_t method)
 	case METHOD_SANDBOX_REWIND: /* the turn before it */
 	case METHOD_FILE_MOVE:      /* may cross filesystems or move a large tree */
 	case METHOD_FILE_REMOVE:    /* likewise */
+	case METHOD_REPLACE:        /* one rename for each file of a merge */
 		return IMAGE_MS;
 	default:
 		return CALL_MS;

@@ -9,7 +9,7 @@
 
 #include "instance/snapshots.h"
 
-#define MOMENT_MAX (UINT64_C(512) << 20) /* where a disk is part of the image, a kept image has to be written out */
+#define MOMENT_MAX (UINT64_C(2) << 30) /* where a disk is part of the image, a kept image has to be written out */
 #define MOMENTS_MAX (UINT64_C(16) << 30)
 #define FREE_PART 4 /* moments take at most this part of the free space */
 

@@ -139,9 +139,15 @@ static int check_required(const json_t *schema, const json_t *value, const struc
 static int check_items(const json_t *schema, const json_t *value, const struct place *place, struct husk_error *err)
 {
 	const json_t *items = json_object_get(schema, "items"), *item;
+	const json_t *minimum = json_object_get(schema, "minItems"), *maximum = json_object_get(schema, "maxItems");
+	json_int_t size = (json_int_t)json_array_size(value);
 	char name[32];
 	size_t i;
 
+	if (minimum && size < json_integer_value(minimum))
+		return fail_at(err, place, "must not be empty; leave it out");
+	if (maximum && size > json_integer_value(maximum))
+		return fail_at(err, place, "must have at most %lld items", (long long)json_integer_value(maximum));
 	json_array_foreach(value, i, item)
 	{
 		const struct place inside = { place, name };

@@ -42,8 +42,9 @@ int tool_held_effects(struct tool_call *call, struct husk_error *err)
 	cleanup_effects struct husk_effect **list = NULL;
 	struct husk *husk = call->session->husk;
 	const char *action = tool_string(call, "action");
-	int64_t numbers[NUMBERS_MAX];
-	size_t count = read_numbers(call, numbers);
+	int64_t named[NUMBERS_MAX];
+	size_t count = read_numbers(call, named);
+	const int64_t *numbers = count ? named : NULL; /* the schema refuses an empty list */
 
 	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0)
 		return -1;

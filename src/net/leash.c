@@ -64,7 +64,7 @@ struct leash {
 	char failure[512]; /* of the last policy; "": none */
 	struct leash_record *record;
 
-	struct parcels parcels; /* requests to be held, as they arrive; of the listener */
+	struct parcel parcel; /* a request to be held, as it arrives; of the listener */
 
 	pthread_mutex_t setting; /* one leash_set at a time; taken before `lock` */
 };
@@ -266,16 +266,16 @@ static void begin_hold(struct leash *leash, json_t *head)
 	struct leash_held refused = { .status = "503 Service Unavailable",
 				      .reason = "the request could not be taken; try again" };
 
-	if (!leash->spec.on_hold || parcels_begin(&leash->parcels, head) < 0)
+	if (!leash->spec.on_hold || parcel_begin(&leash->parcel, head) < 0)
 		answer_hold(leash, (uint64_t)json_integer_value(json_object_get(head, "key")), &refused);
 }
 
 static void take_part(struct leash *leash, const char *packet, size_t size)
 {
-	struct parcel *whole = parcels_part(&leash->parcels, packet, size);
+	struct parcel *whole = &leash->parcel;
 	struct leash_held held = { 0 };
 
-	if (!whole)
+	if (!parcel_part(whole, packet, size))
 		return;
 	leash->spec.on_hold(leash->spec.data, whole->head, whole->data.data, whole->data.size, &held);
 	answer_hold(leash, whole->key, &held);
@@ -300,7 +300,7 @@ static void forget(struct leash *leash)
 {
 	const struct leash_sent cut = { .maybe = true, .reason = "the leash died while it was being sent" };
 
-	parcels_drop(&leash->parcels);
+	parcel_drop(&leash->parcel);
 	if (leash->spec.on_sent)
 		leash->spec.on_sent(leash->spec.data, &cut);
 }
@@ -412,7 +412,7 @@ static void *listen_to_process(void *argument)
 static void leash_free(struct leash *leash)
 {
 	end_process(leash);
-	parcels_drop(&leash->parcels);
+	parcel_drop(&leash->parcel);
 	fd_close(&leash->spec.gateway);
 	fd_close(&leash->wake);
 	leash_record_free(leash->record);

@@ -48,11 +48,20 @@ static int refuse(struct hold_answer *out, const char *status, const char *reaso
 
 /* ---- which requests ---- */
 
-/* Frameworks let a header say the method that is meant. */
+/* Frameworks let a header say the method that is meant. Gateways (CGI, WSGI) read "X_HTTP_Method" as "X-HTTP-Method". */
 static bool is_override(struct http_text name)
 {
-	return http_is(name, "x-http-method-override") || http_is(name, "x-http-method") ||
-	       http_is(name, "x-method-override");
+	static const char *const words[] = { "x-http-method-override", "x-http-method", "x-method-override" };
+	char plain[32] = "";
+
+	if (name.size >= sizeof(plain))
+		return false;
+	for (size_t i = 0; i < name.size; i++)
+		plain[i] = name.data[i] == '_' ? '-' : name.data[i];
+	for (size_t i = 0; i < ARRAY_SIZE(words); i++)
+		if (strcasecmp(plain, words[i]) == 0)
+			return true;
+	return false;
 }
 
 bool hold_changes(const struct http_request *request)
@@ -99,23 +108,6 @@ static int keep_lines(struct hold *hold, const struct http_request *request)
 	return bad | buf_append_string(&hold->lines, "\r\n");
 }
 
-/* The path of "POST /path HTTP/1.1" or "POST http://host/path HTTP/1.1". NULL: none. */
-static char *path_of(const struct http_request *request)
-{
-	const char *target = request->line.data + request->method.size + 1;
-	size_t size = request->line.size - request->method.size - 1 - strlen(" HTTP/1.1");
-
-	if (size > 7 && strncasecmp(target, "http://", 7) == 0) {
-		const char *path = memchr(target + 7, '/', size - 7);
-
-		if (!path)
-			return strdup("/");
-		size -= (size_t)(path - target);
-		target = path;
-	}
-	return size > 0 && target[0] == '/' ? strndup(target, size) : NULL;
-}
-
 /* True if there is room for `size` bytes more. */
 static bool count(struct hold *hold, size_t size)
 {
@@ -140,7 +132,7 @@ static int fill(struct hold *hold, const struct http_request *request)
 	snprintf(hold->method, sizeof(hold->method), "%.*s", (int)MIN(request->method.size, sizeof(hold->method) - 1),
 		 request->method.data);
 	hold->host = strdup(request->host);
-	hold->target = path_of(request);
+	hold->target = request->path.data[0] == '/' ? strndup(request->path.data, request->path.size) : NULL;
 	return hold->host ? keep_lines(hold, request) : -1;
 }
 
@@ -150,6 +142,11 @@ struct hold *hold_open(struct proxy *proxy, const struct http_request *request, 
 	if (request->framing == BODY_LENGTH && request->length > PARCEL_BODY_MAX) {
 		refuse(refusal, "413 Content Too Large",
 		       "requests to this host are held, and a held request has a body of at most 1 MiB");
+		return NULL;
+	}
+	if (request->path.size > PARCEL_TARGET_MAX) {
+		refuse(refusal, "414 URI Too Long",
+		       "requests to this host are held, and a held request has a path of at most 8 KiB");
 		return NULL;
 	}
 	if (request->method.size >= sizeof(((struct hold *)0)->method)) {
@@ -251,7 +248,7 @@ static int await_answer(struct hold *hold)
 	return answered ? 0 : -1;
 }
 
-/* One at a time, so that the supervisor has few parcels open. */
+/* One at a time (leash_parcel.h). */
 static int send_request(struct hold *hold)
 {
 	struct holds *holds = &hold->proxy->holds;

@@ -209,6 +209,7 @@ static const char *read_line(struct http_request *request)
 	request->close = request->close || end[-1] == '0';
 	if (target.size == 0 || memchr(target.data, ' ', target.size) || memchr(target.data, '\t', target.size))
 		return "its target holds a blank";
+	request->path = target;
 	if (target.data[0] == '/' || (target.size == 1 && target.data[0] == '*'))
 		return NULL;
 	if (target.size < 8 || strncasecmp(target.data, "http://", 7) != 0)
@@ -218,7 +219,10 @@ static const char *read_line(struct http_request *request)
 		authority.size++;
 	if (parse_authority(authority, host, &port) || strcmp(host, request->host) != 0 || port != request->port)
 		return "its url and its Host header name two hosts";
-	return NULL;
+	size_t before = 7 + authority.size;
+	request->path = before == target.size ? (struct http_text){ "/", 1 }
+					      : (struct http_text){ target.data + before, target.size - before };
+	return request->path.data[0] == '/' ? NULL : "its url has no path before its query";
 }
 
 ssize_t http_request_parse(const char *data, size_t size, struct http_request *out, const char **why)

@@ -27,6 +27,7 @@ enum http_framing { BODY_NONE, BODY_LENGTH, BODY_CHUNKED, BODY_OPEN /* until the
 struct http_request {
 	struct http_text line; /* the first line without its end */
 	struct http_text method;
+	struct http_text path; /* with the query; or "*" */
 	struct http_field fields[HTTP_FIELDS_MAX];
 	size_t field_count;
 	char host[POLICY_NAME_MAX + 1]; /* normalised */

@@ -173,7 +173,7 @@ static void take_message(struct proxy *proxy, const char *text)
 	} else if (json_object_get(root, "held")) {
 		hold_answered(proxy, root);
 	} else if (send) {
-		parcels_begin(&proxy->parcels, send);
+		parcel_begin(&proxy->parcel, send);
 	} else if (flush) {
 		report_flush(proxy, true);
 		report_send(proxy, "{\"flushed\":%lld}", (long long)number);
@@ -183,12 +183,10 @@ static void take_message(struct proxy *proxy, const char *text)
 /* A part of a request that is to be sent. */
 static void take_part(struct proxy *proxy, const char *packet, size_t size)
 {
-	struct parcel *whole = parcels_part(&proxy->parcels, packet, size);
-
-	if (!whole)
+	if (!parcel_part(&proxy->parcel, packet, size))
 		return;
-	effect_start(proxy, whole);
-	parcel_drop(whole);
+	effect_start(proxy, &proxy->parcel);
+	parcel_drop(&proxy->parcel);
 }
 
 /* Receives one packet. -1: the supervisor is gone. */

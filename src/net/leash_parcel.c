@@ -47,48 +47,33 @@ int parcel_send(int fd, const char *kind, json_t *head, uint64_t key, const char
 	return 0;
 }
 
-static struct parcel *find(struct parcels *parcels, uint64_t key)
-{
-	for (size_t i = 0; i < PARCELS_MAX; i++)
-		if (parcels->list[i].head && parcels->list[i].key == key)
-			return &parcels->list[i];
-	return NULL;
-}
-
-int parcels_begin(struct parcels *parcels, json_t *head)
+int parcel_begin(struct parcel *parcel, json_t *head)
 {
 	json_int_t key = json_integer_value(json_object_get(head, "key"));
 	json_int_t size = json_integer_value(json_object_get(head, "size"));
 
-	if (key <= 0 || size <= 0 || size > (json_int_t)PARCEL_MAX || find(parcels, (uint64_t)key))
+	parcel_drop(parcel);
+	if (key <= 0 || size <= 0 || size > (json_int_t)PARCEL_MAX)
 		return -1;
-	for (size_t i = 0; i < PARCELS_MAX; i++) {
-		struct parcel *parcel = &parcels->list[i];
-
-		if (parcel->head)
-			continue;
-		*parcel = (struct parcel){ .head = json_incref(head), .key = (uint64_t)key, .size = (size_t)size };
-		return 0;
-	}
-	return -1;
+	*parcel = (struct parcel){ .head = json_incref(head), .key = (uint64_t)key, .size = (size_t)size };
+	return 0;
 }
 
-struct parcel *parcels_part(struct parcels *parcels, const char *packet, size_t size)
+bool parcel_part(struct parcel *parcel, const char *packet, size_t size)
 {
 	uint64_t key;
 
 	if (size <= 1 + sizeof(key))
-		return NULL;
+		return false;
 	memcpy(&key, packet + 1, sizeof(key));
-	struct parcel *parcel = find(parcels, key);
-	if (!parcel)
-		return NULL;
+	if (!parcel->head || parcel->key != key)
+		return false;
 	size -= 1 + sizeof(key);
 	if (size > parcel->size - parcel->data.size || buf_append(&parcel->data, packet + 1 + sizeof(key), size) < 0) {
 		parcel_drop(parcel);
-		return NULL;
+		return false;
 	}
-	return parcel->data.size == parcel->size ? parcel : NULL;
+	return parcel->data.size == parcel->size;
 }
 
 void parcel_drop(struct parcel *parcel)
@@ -96,10 +81,4 @@ void parcel_drop(struct parcel *parcel)
 	json_decref(parcel->head);
 	buf_free(&parcel->data);
 	*parcel = (struct parcel){ 0 };
-}
-
-void parcels_drop(struct parcels *parcels)
-{
-	for (size_t i = 0; i < PARCELS_MAX; i++)
-		parcel_drop(&parcels->list[i]);
 }

@@ -1,7 +1,8 @@
 /*
  * Requests on the control socket between supervisor and leash, in both directions. A request may be longer than a packet:
  * its description comes first, as a JSON object with "key" and "size", and its bytes follow in packets that begin with a NUL
- * byte and the key. Both sides take what they receive for hostile: the number of open parcels and their sizes are bounded.
+ * byte and the key. A sender sends one parcel after another, so a new description ends a parcel that was cut short. Both sides
+ * take what they receive for hostile: sizes are bounded.
  */
 #ifndef HUSK_LEASH_PARCEL_H
 #define HUSK_LEASH_PARCEL_H
@@ -10,8 +11,8 @@
 
 #include "base/base.h"
 
-#define PARCELS_MAX 8
-#define PARCEL_BODY_MAX (1u << 20)                 /* of a held request */
+#define PARCEL_TARGET_MAX (8u << 10) /* of a held request: its path and query */
+#define PARCEL_BODY_MAX (1u << 20)
 #define PARCEL_MAX (PARCEL_BODY_MAX + (96u << 10)) /* with its header lines */
 
 struct parcel {
@@ -20,18 +21,14 @@ struct parcel {
 	size_t size;
 	struct buf data;
 };
-struct parcels {
-	struct parcel list[PARCELS_MAX];
-};
 
 /* Sends a parcel under the name `kind`: {"kind":{…}}, then its bytes. Sets "key" and "size" of the head. Waits a few
  * seconds for room. */
 int parcel_send(int fd, const char *kind, json_t *head, uint64_t key, const char *data, size_t size);
-/* The description of a parcel; takes a reference. -1: refused. */
-int parcels_begin(struct parcels *parcels, json_t *head);
-/* A packet that begins with NUL. The parcel that it completes, or NULL; parcel_drop frees its content. */
-struct parcel *parcels_part(struct parcels *parcels, const char *packet, size_t size);
+/* The description of a parcel; takes a reference. Drops one that is not complete. -1: refused. */
+int parcel_begin(struct parcel *parcel, json_t *head);
+/* A packet that begins with NUL. True if it completes the parcel; parcel_drop frees the content. */
+bool parcel_part(struct parcel *parcel, const char *packet, size_t size);
 void parcel_drop(struct parcel *parcel);
-void parcels_drop(struct parcels *parcels);
 
 #endif

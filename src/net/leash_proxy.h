@@ -100,7 +100,7 @@ struct proxy {
 	pthread_mutex_t route_lock, tls_lock;
 
 	struct holds holds;
-	struct parcels parcels;  /* requests to send, as they arrive; of the main thread */
+	struct parcel parcel;    /* a request to send, as it arrives; of the main thread */
 	atomic_size_t collected; /* bytes of requests that are being held */
 };
 

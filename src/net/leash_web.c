@@ -288,18 +288,13 @@ static int take_held(struct web *web)
 /* Tells the supervisor of a request that is sent now. */
 static void tell_request(struct web *web, const struct http_request *request)
 {
-	const char *target = request->line.data + request->method.size + 1;
-	size_t size = request->line.size - request->method.size - 1 - strlen(" HTTP/1.1");
-	const char *path = size && target[0] != '/' && size > 7 ? memchr(target + 7, '/', size - 7) : target;
-
-	report_request(web->flow->proxy,
-		       &(struct request_report){ .method = request->method.data,
-						 .method_size = request->method.size,
-						 .scheme = web->only ? "https" : "http",
-						 .host = request->host,
-						 .port = web->flow->port,
-						 .target = path ? path : "/",
-						 .target_size = path ? size - (size_t)(path - target) : 1 });
+	report_request(web->flow->proxy, &(struct request_report){ .method = request->method.data,
+								   .method_size = request->method.size,
+								   .scheme = web->only ? "https" : "http",
+								   .host = request->host,
+								   .port = web->flow->port,
+								   .target = request->path.data,
+								   .target_size = request->path.size });
 }
 
 static int take_head(struct web *web)

@@ -66,13 +66,16 @@ int remote_effects_act(struct remote *remote, const char *sandbox, const char *a
 		       size_t count, struct husk_effect ***out, struct husk_error *err)
 {
 	cleanup_json json_t *document = NULL;
-	json_t *list = json_array();
 	struct writing w;
 
-	for (size_t i = 0; i < count; i++)
-		json_array_append_new(list, json_integer(numbers[i]));
 	write_begin(&w);
-	write_json(&w, "effects", list);
+	if (numbers) {
+		json_t *list = json_array();
+
+		for (size_t i = 0; i < count; i++)
+			json_array_append_new(list, json_integer(numbers[i]));
+		write_json(&w, "effects", list);
+	}
 	struct exchange x = { .method = "POST", .body = write_done(&w, err) };
 	if (!x.body)
 		return -1;

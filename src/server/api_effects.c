@@ -58,7 +58,7 @@ static int act(struct request *request, effects_call call, struct husk_error *er
 		return -1;
 	json_t *given = fields_any(&fields, "effects");
 	if (fields_done(&fields, err) < 0 || read_numbers(given, numbers, &count, err) < 0 ||
-	    call(request_husk(request), request_path(request, "id"), numbers, count, &list, err) < 0)
+	    call(request_husk(request), request_path(request, "id"), given ? numbers : NULL, count, &list, err) < 0)
 		return -1;
 	return respond_json(request, 200, json_pack("{s:o}", "effects", json_effects(list)), err);
 }

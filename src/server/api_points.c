@@ -79,7 +79,8 @@ static int handle_merge(struct request *request, struct husk_error *err)
 	const char *path = fields_string(&fields, "path");
 	options.conflicts = fields_string(&fields, "conflicts");
 	options.dry_run = fields_bool(&fields, "dry_run", false);
-	options.limit_bytes = (uint64_t)fields_int(&fields, "limit_bytes", 0, 0, INT64_C(1) << 40);
+	/* A merge is in memory until it is written, here in that of the server. */
+	options.limit_bytes = (uint64_t)fields_int(&fields, "limit_bytes", 0, 0, INT64_C(1) << 30);
 	if (fields_done(&fields, err) < 0)
 		return -1;
 	if (!from)

@@ -33,6 +33,9 @@ const char *catalog_tenant(const struct catalog *catalog);
  * added; asking first saves work. */
 int catalog_quota(struct catalog *catalog, size_t sandboxes, uint64_t memory_bytes, struct husk_error *err);
 int catalog_quota_snapshots(struct catalog *catalog, struct husk_error *err);
+/* By how much the snapshots and checkpoints of the sandbox's tenant exceed the quota of its tokens; 0: they do not. For the
+ * supervisor, which has no view. */
+int catalog_quota_excess(struct catalog *catalog, const char *sandbox, uint64_t *out, struct husk_error *err);
 
 /* Tokens, by the hash of their secret. CONFLICT: a token that is not revoked has the name. Free with
  * husk_token_free. */
@@ -241,7 +244,7 @@ struct catalog_effect {
 	uint64_t bytes; /* of the body */
 };
 #define CATALOG_EFFECTS_MAX 256                      /* held ones of one sandbox */
-#define CATALOG_EFFECT_BYTES_MAX (UINT64_C(8) << 20) /* of their bodies together */
+#define CATALOG_EFFECT_BYTES_MAX (UINT64_C(8) << 20) /* of their header lines and bodies together */
 #define CATALOG_EFFECTS_KEPT 512                     /* newest ones that stay listed when they are done */
 void catalog_effect_free(struct catalog_effect *row);
 void catalog_effect_list_free(struct catalog_effect **list);

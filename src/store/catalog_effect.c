@@ -36,22 +36,24 @@ void catalog_effect_list_free(struct catalog_effect **list)
 
 /* ---- adding ---- */
 
-static int check_room(struct catalog *catalog, const struct catalog_effect *row, struct husk_error *err)
+static int check_room(struct catalog *catalog, const struct catalog_effect *row, size_t request, struct husk_error *err)
 {
 	const struct argument *sandbox = ARGUMENTS(text(row->sandbox));
 	int64_t count = 0, size = 0;
 
 	if (catalog_number(catalog, "SELECT count(*) FROM effects WHERE sandbox = ?1 AND state = 'held'", sandbox,
 			   &count, err) < 0 ||
-	    catalog_number(catalog, "SELECT coalesce(sum(bytes), 0) FROM effects WHERE sandbox = ?1 AND state = 'held'",
-			   sandbox, &size, err) < 0)
+	    catalog_number(
+		    catalog,
+		    "SELECT coalesce(sum(length(request)), 0) FROM effects WHERE sandbox = ?1 AND state = 'held'",
+		    sandbox, &size, err) < 0)
 		return -1;
 	if (count >= CATALOG_EFFECTS_MAX)
 		return husk_fail(err, HUSK_LIMIT,
 				 "sandbox %s holds %d requests, the most there can be; send or drop some (husk effects "
 				 "%s)",
 				 row->sandbox, CATALOG_EFFECTS_MAX, row->sandbox);
-	if ((uint64_t)size + row->bytes > CATALOG_EFFECT_BYTES_MAX)
+	if ((uint64_t)size + request > CATALOG_EFFECT_BYTES_MAX)
 		return husk_fail(err, HUSK_LIMIT,
 				 "the requests that sandbox %s holds would be larger than %llu MiB; send or drop some "
 				 "(husk effects %s)",
@@ -64,7 +66,7 @@ static int insert_effect(struct catalog *catalog, struct catalog_effect *row, co
 {
 	const struct argument *sandbox = ARGUMENTS(text(row->sandbox));
 
-	if (check_room(catalog, row, err) < 0 ||
+	if (check_room(catalog, row, size, err) < 0 ||
 	    catalog_number(catalog, "SELECT coalesce(max(number), 0) + 1 FROM effects WHERE sandbox = ?1", sandbox,
 			   &row->number, err) < 0 ||
 	    table_insert(catalog, &effects, row, err) < 0)

@@ -84,18 +84,19 @@ int quota_check(struct catalog *catalog, const char *id, size_t count, uint64_t 
 			 (unsigned long long)memory_bytes);
 }
 
+/* The bytes of the snapshots and checkpoints of a tenant. */
+#define USED_BY(tenant_sql)                                                                                            \
+	"(SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = " tenant_sql " AND ready AND NOT moment) + "    \
+	"(SELECT coalesce(sum(p.bytes), 0) FROM points p JOIN sandboxes s ON s.id = p.sandbox "                        \
+	"WHERE s.tenant = " tenant_sql " AND p.ready)"
+
 int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_error *err)
 {
 	int64_t used = 0;
 
 	if (!catalog->view.tenant || !catalog->view.max_snapshot_bytes)
 		return 0;
-	if (catalog_number(catalog,
-			   "SELECT (SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?1 AND ready AND NOT "
-			   "moment) + "
-			   "(SELECT coalesce(sum(p.bytes), 0) FROM points p JOIN sandboxes s ON s.id = p.sandbox "
-			   "WHERE s.tenant = ?1 AND p.ready)",
-			   ARGUMENTS(text(catalog->view.tenant)), &used, err) < 0)
+	if (catalog_number(catalog, "SELECT " USED_BY("?1"), ARGUMENTS(text(catalog->view.tenant)), &used, err) < 0)
 		return -1;
 	if (!exceeds((uint64_t)used, bytes, catalog->view.max_snapshot_bytes))
 		return 0;
@@ -123,6 +124,25 @@ int catalog_quota_snapshots(struct catalog *catalog, struct husk_error *err)
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
 	return catalog_finish(catalog, quota_check_snapshots(catalog, 1, err), err);
+}
+
+int catalog_quota_excess(struct catalog *catalog, const char *sandbox, uint64_t *out, struct husk_error *err)
+{
+	int64_t excess = 0;
+
+	if (catalog_begin(catalog, CATALOG_READ, err))
+		return -1;
+	/* Each token has its own quota: the largest counts, and one without a quota ends it. */
+	int result =
+		catalog_number(catalog,
+			       "WITH owner AS (SELECT tenant FROM sandboxes WHERE id = ?1 AND tenant IS NOT NULL), "
+			       "quota AS (SELECT max(max_snapshot_bytes) AS bytes FROM tokens JOIN owner USING "
+			       "(tenant) WHERE NOT revoked "
+			       "HAVING min(max_snapshot_bytes) > 0) "
+			       "SELECT max(0, " USED_BY("(SELECT tenant FROM owner)") " - quota.bytes) FROM quota",
+			       ARGUMENTS(text(sandbox)), &excess, err);
+	*out = (uint64_t)excess;
+	return catalog_finish(catalog, result, err) < 0 ? -1 : 0;
 }
 
 /* ---- tokens ---- */

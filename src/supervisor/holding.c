@@ -14,12 +14,12 @@
 #include "base/jansson.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "net/leash_parcel.h"
 #include "supervisor/machine.h"
 #include "supervisor/supervisor.h"
 
 #define SEND_MS 300000 /* more than the leash takes */
 #define LOOK_MS 100    /* how often a wait looks whether the sandbox ends */
-#define TARGET_MAX (64u << 10)
 
 void effects_open(struct effects *effects)
 {
@@ -49,7 +49,7 @@ static bool is_target(const char *target)
 	for (const char *c = target; *c; c++)
 		if ((unsigned char)*c <= ' ' || *c == 0x7f)
 			return false;
-	return target[0] == '/' && strlen(target) <= TARGET_MAX;
+	return target[0] == '/' && strlen(target) <= PARCEL_TARGET_MAX;
 }
 
 /* NULL: good. */

@@ -83,14 +83,15 @@ int machine_point(struct supervisor *s, const char *label, int64_t *number, int6
 #define AUTOMATIC_BYTES_MAX (UINT64_C(4) << 30) /* of them together */
 #define RAN_MAX 200
 
-/* Removes the oldest ones, never the newest. */
+/* Removes the oldest ones, never the newest. They yield to the quota of the tenant, which does not stop a call. */
 static void thin_points(struct supervisor *s)
 {
 	struct catalog_point **list = NULL;
 	const char *id = life_id(&s->life);
 	size_t count = 0, size = 0;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, excess = 0;
 
+	catalog_quota_excess(s->husk.catalog, id, &excess, NULL);
 	if (catalog_point_list(s->husk.catalog, id, false, &list, NULL) < 0)
 		return;
 	for (; list[size]; size++)
@@ -98,12 +99,13 @@ static void thin_points(struct supervisor *s)
 			count++;
 			bytes += list[size]->bytes;
 		}
-	for (size_t i = 0; i + 1 < size && (count > AUTOMATIC_MAX || bytes > AUTOMATIC_BYTES_MAX); i++) {
+	for (size_t i = 0; i + 1 < size && (count > AUTOMATIC_MAX || bytes > AUTOMATIC_BYTES_MAX || excess); i++) {
 		if (!list[i]->automatic || catalog_point_thin(s->husk.catalog, id, list[i]->number, NULL) < 0 ||
 		    point_remove(&s->husk, id, list[i]->number, NULL) < 0)
 			continue;
 		count--;
 		bytes -= list[i]->bytes;
+		excess -= MIN(excess, list[i]->bytes);
 	}
 	catalog_point_list_free(list);
 }

@@ -125,6 +125,7 @@ int commit_finish(struct commit *commit, struct husk_error *err)
 {
 	struct source source = { .content = &commit->plan };
 	cleanup_buf struct buf arguments = { 0 };
+	struct husk_error why = { 0 };
 
 	if (commit->plan.size == 0)
 		return 0;
@@ -132,7 +133,15 @@ int commit_finish(struct commit *commit, struct husk_error *err)
 		return -1;
 	if (wire_put_string(&arguments, TAG_PATH, STAGE) < 0)
 		return husk_fail_memory(err);
-	return husk_call(commit->husk, commit->sandbox, METHOD_REPLACE, &arguments, NULL, err);
+	if (husk_call(commit->husk, commit->sandbox, METHOD_REPLACE, &arguments, NULL, &why) == 0)
+		return 0;
+	/* Without an answer, the agent may still be at work: it needs the stage. The next commit clears it. */
+	bool known = why.code != HUSK_TIMEOUT && why.code != HUSK_GONE;
+	commit->begun = known;
+	return husk_fail(err, why.code,
+			 known ? "sandbox %s is as it was: %s"
+			       : "it is not known whether sandbox %s has the changes: %s",
+			 commit->sandbox, why.message);
 }
 
 void commit_end(struct commit *commit)

@@ -25,7 +25,7 @@ int commit_directory(struct commit *commit, const char *path, uint32_t mode, con
 int commit_link(struct commit *commit, const char *path, const char *target, struct husk_error *err);
 int commit_remove(struct commit *commit, const char *path, struct husk_error *err);
 int commit_mode(struct commit *commit, const char *path, uint32_t mode, struct husk_error *err);
-/* Puts all of it in place. On failure the sandbox is as it was. */
+/* Puts all of it in place. On failure the sandbox is as it was, unless the message says that this is not known. */
 int commit_finish(struct commit *commit, struct husk_error *err);
 /* Removes the stage, with what was replaced. */
 void commit_end(struct commit *commit);

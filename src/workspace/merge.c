@@ -303,22 +303,42 @@ static bool is_below(const char *path, const char *directory)
 	return size && strncmp(path, directory, size) == 0 && path[size] == '/';
 }
 
-static int compare_listed(const void *a, const void *b)
+static const struct listed *head(const struct listing *listing, size_t at)
 {
-	return listing_compare(((const struct listed *)a)->change.file.path,
-			       ((const struct listed *)b)->change.file.path);
+	return at < listing->count ? &listing->entries[at] : NULL;
 }
 
-/* Has our side changed anything below this directory, which theirs no longer has? */
+/* The first entry whose path is not before this one. */
+static size_t find_path(const struct listing *listing, const char *path)
+{
+	size_t low = 0, high = listing->count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (listing_compare(listing->entries[middle].change.file.path, path) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+/* Has our side changed anything below this directory, which theirs no longer has? What is below follows the directory. */
 static bool own_work_below(const struct merge *merge, const char *path)
 {
-	for (size_t i = 0; i < merge->ours.count; i++) {
-		const struct listed *ours = &merge->ours.entries[i];
-		const struct listed *base = merge->base.count ? bsearch(ours, merge->base.entries, merge->base.count,
-									sizeof(*ours), compare_listed)
-							      : NULL;
-		if (is_below(ours->change.file.path, path) && ours->change.kind != HUSK_REMOVED &&
-		    !untouched(base, ours))
+	for (size_t i = find_path(&merge->ours, path); i < merge->ours.count; i++) {
+		const struct listed *ours = &merge->ours.entries[i], *base;
+		const char *mine = ours->change.file.path;
+
+		if (str_equal(mine, path))
+			continue;
+		if (!is_below(mine, path))
+			return false;
+		base = head(&merge->base, find_path(&merge->base, mine));
+		if (base && !str_equal(base->change.file.path, mine))
+			base = NULL;
+		if (ours->change.kind != HUSK_REMOVED && !untouched(base, ours))
 			return true;
 	}
 	return false;
@@ -359,11 +379,6 @@ static int decide_path(struct merge *merge, const struct trio *trio, struct husk
 }
 
 /* ---- all paths ---- */
-
-static const struct listed *head(const struct listing *listing, size_t at)
-{
-	return at < listing->count ? &listing->entries[at] : NULL;
-}
 
 static const char *first_path(const char *a, const struct listed *b)
 {
@@ -450,7 +465,7 @@ static int write_all(struct merge *merge, struct husk_error *err)
 		if (stage_step(&commit, &merge->steps[i], err) < 0)
 			return -1;
 	if (commit_finish(&commit, err) < 0)
-		return husk_wrap(err, "sandbox %s is as it was", merge->ours.sandbox);
+		return -1;
 	merge->merged->written = true;
 	return 0;
 }

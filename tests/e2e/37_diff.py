@@ -148,6 +148,19 @@ def test_any_two_states():
 
 
 @test
+def test_a_machine_that_has_worked():
+    """Its image is large where the disk is part of it, and the moment of its fork is kept all the same."""
+    box = create()
+    sh(box, "head -c 600M /dev/urandom >/root/large")
+    [child] = fork(box)
+    sh(child, "echo new >/root/new")
+    assert_equal(diff(child), [("added", "/root/new")])
+    assert_equal(husk("merge", "--json", child, box).json()["written"], True)
+    assert_equal(sh(box, "cat /root/new"), "new")
+    husk("rm", box, child)
+
+
+@test
 def test_packages_and_processes():
     box = create()
     husk("checkpoint", box)

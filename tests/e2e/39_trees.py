@@ -19,7 +19,7 @@ from lib.harness import (  # noqa: E402
     HOME, HUSK, SLOW, adopt, adopt_snapshot, assert_equal, assert_fails, assert_in, assert_no_leaks, assert_ticking, create, ending, environment,
     event_kinds, events, fork, husk, inspect, main, sh, start, start_counter, supervisor_pid, test, ticks, until,
 )
-from lib.http import server  # noqa: E402
+from lib.http import server, token  # noqa: E402
 
 MOMENTS = int(os.environ.get("HUSK_MOMENTS", "10"))
 CURL = f"curl -sS -m {10 * SLOW:.0f}"
@@ -184,6 +184,19 @@ def test_whoever_streams_is_told():
 
 
 # ---- one before each call ----
+
+
+@test
+def test_automatic_ones_yield_to_the_quota():
+    """They count in the quota of the tenant, and the oldest go before a call would fail over it."""
+    with server() as huskd, token("small", "--tenant", "small", "--max-snapshots", "160M") as secret:
+        box = huskd.create(token=secret, checkpoints="each-call")["id"]
+        for number in range(8):
+            sh(box, f"head -c 8M /dev/urandom >/dev/shm/{number}")
+        listed = history(box)
+        assert_equal(listed[-1]["number"], 8)
+        assert 1 < len(listed) < 8 and sum(one["bytes"] for one in listed) <= 160 << 20, listed
+        husk("rm", box)
 
 
 @test

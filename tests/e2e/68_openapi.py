@@ -124,7 +124,7 @@ def lifecycle(call, box):
     call("promoteSandbox", status=400, id=box)
     call("listEffects", id=box)
     call("getEffect", status=404, id=box, number="1")
-    call("sendEffects", {"effects": []}, id=box)
+    call("sendEffects", {}, id=box)
     call("sendEffects", {"effects": [7]}, status=404, id=box)
     call("dropEffects", id=box)
     call("diffSandbox", id=box, query=f"?against={box}&path=/root")

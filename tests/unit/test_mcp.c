@@ -70,8 +70,10 @@ static void test_meta(void **state)
 
 /* ---- schemas ---- */
 
-static const char *const known[] = { "type",      "properties", "required", "additionalProperties", "enum", "minLength",
-				     "maxLength", "minimum",    "maximum",  "description",          "items" };
+static const char *const known[] = { "type",    "properties",  "required",  "additionalProperties",
+				     "enum",    "minLength",   "maxLength", "minimum",
+				     "maximum", "description", "items",     "minItems",
+				     "maxItems" };
 
 static void check_keywords(const json_t *schema)
 {
@@ -113,7 +115,8 @@ static void test_arguments(void **state)
 		"\"c\":{\"type\":\"string\",\"enum\":[\"a\",\"b\"]},\"i\":{\"type\":\"integer\",\"minimum\":1,"
 		"\"maximum\":9},"
 		"\"e\":{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}},"
-		"\"l\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"required\":[\"a\"]}}},"
+		"\"l\":{\"type\":\"array\",\"minItems\":1,\"maxItems\":2,\"items\":{\"type\":\"object\",\"required\":["
+		"\"a\"]}}},"
 		"\"required\":[\"s\"],\"additionalProperties\":false}");
 	static const struct {
 		const char *text, *field; /* NULL: it is right */
@@ -134,6 +137,8 @@ static void test_arguments(void **state)
 		{ "{\"s\":\"x\",\"l\":[{\"a\":1},{\"a\":2}]}", NULL },
 		{ "{\"s\":\"x\",\"l\":[{\"a\":1},2]}", "l[1]" },
 		{ "{\"s\":\"x\",\"l\":[{}]}", "l[0].a" },
+		{ "{\"s\":\"x\",\"l\":[]}", "l" },
+		{ "{\"s\":\"x\",\"l\":[{\"a\":1},{\"a\":2},{\"a\":3}]}", "l" },
 		{ "{\"s\":\"x\",\"other\":1}", "other" },
 		{ "[]", "" },
 	};

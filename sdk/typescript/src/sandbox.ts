@@ -338,16 +338,16 @@ export class Sandbox {
 
   /** Sends held effects in order, each at most once; all of them unless told. Ends at the first one that could not be sent: the
    *  state of each tells what became of it. */
-  async sendEffects(numbers: number[] = []): Promise<Effect[]> {
+  async sendEffects(numbers?: number[]): Promise<Effect[]> {
     return this.actOnEffects("send", numbers);
   }
 
   /** Drops held effects; all of them unless told. */
-  async dropEffects(numbers: number[] = []): Promise<Effect[]> {
+  async dropEffects(numbers?: number[]): Promise<Effect[]> {
     return this.actOnEffects("drop", numbers);
   }
 
-  private async actOnEffects(action: "send" | "drop", numbers: number[]): Promise<Effect[]> {
+  private async actOnEffects(action: "send" | "drop", numbers?: number[]): Promise<Effect[]> {
     const json = { effects: numbers };
     const document = await this.transport.json<{ effects: object[] }>("POST", `${this.path}/effects/${action}`, { json });
     return document.effects.map((each) => fromWire<Effect>(each));
