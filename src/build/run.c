@@ -77,7 +77,7 @@ static const char *secret_id(const struct dockerfile_mount *mount)
 	return mount->id ? mount->id : slash ? slash + 1 : "";
 }
 
-/* The file of a cache, named after its id or target; caller frees. */
+/* The file of a cache, named after its id or target; caller frees. NULL also for a client: it would see what others left there. */
 static char *cache_file(const struct build *build, const struct dockerfile_mount *mount)
 {
 	const char *name = mount->id ? mount->id : mount->target;
@@ -85,7 +85,7 @@ static char *cache_file(const struct build *build, const struct dockerfile_mount
 	char hex[33];
 	unsigned size = 0;
 
-	if (EVP_Digest(name, strlen(name), bytes, &size, EVP_sha256(), NULL) != 1)
+	if (build->client || EVP_Digest(name, strlen(name), bytes, &size, EVP_sha256(), NULL) != 1)
 		return NULL;
 	for (unsigned i = 0; i < 16; i++)
 		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
