@@ -23,8 +23,8 @@ struct build_client {
 	void *data;
 };
 
-/* As husk_build, with these differences: FROM can also name a snapshot, the options' name is not used, and caches of RUN --mount
- * are empty. */
+/* As husk_build, with these differences: FROM can also name a snapshot, the options' name is not used, caches of RUN --mount
+ * are empty, and processes that a RUN leaves behind continue. */
 int build_for_client(const struct build_client *client, const struct husk_dockerfile_options *options,
 		     struct husk_error *err);
 
