@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Builds of the server's clients: Dockerfile text that Daytona's SDKs send goes through the builder of husk build. What a tenant
-builds is its own, and so are its kept steps. Their SDKs themselves run in 94_daytona.py."""
+builds is its own, and so are its kept steps. E2B's SDKs send a Dockerfile as a list of steps. The SDKs themselves run in 92_e2b.py and
+94_daytona.py."""
 
 # timeout: 600
 from lib.harness import *
@@ -49,6 +50,8 @@ def test_base():
             copy_program(root, f"/usr/bin/{program}" if program in ("env", "head", "stat", "id") else f"/bin/{program}")
         (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nweb:x:1000:50:web:/home/web:/bin/sh\n")
         (root / "etc/group").write_text("root:x:0:\nstaff:x:50:\n")
+        (root / "etc/profile.d").mkdir()
+        (root / "etc/profile").write_text("PATH=/usr/bin:/bin; export PATH\nfor each in /etc/profile.d/*.sh; do [ ! -r $each ] || . $each; done\n")
         husk("template", "build", "--rootfs", str(root), "--name", "small", timeout=120)
 
 
@@ -132,6 +135,49 @@ def test_a_quota_removes_kept_steps():
         for i in range(3):
             husk("rm", build(huskd, f"FROM small\nRUN echo {i} >/a\n", who="tight"))
             forget(huskd, "tight")
+
+
+@test
+def test_variables_of_e2b_steps():
+    """As in the Dockerfile that E2B's SDKs made the steps from, and as E2B's own server does."""
+    secret = husk("token", "create", "e2b-variables", "--e2b", "--json").json()["token"]
+
+    def template(huskd, *steps):
+        asked = {"headers": {"X-API-Key": secret}, "token": ""}
+        made = huskd.post("/v3/templates", {"name": "variables"}, status=202, **asked).json()
+        path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
+        huskd.post(f"/v2{path}", {"fromTemplate": "small", "steps": [{"type": kind, "args": list(args)} for kind, *args in steps]}, status=202, **asked)
+        last = {}
+
+        def ended():
+            last.update(huskd.get(f"{path}/status", status=200, **asked).json())
+            return last["status"] in ("ready", "error")
+
+        until(ended, "the build ends", 120)
+        if last["status"] == "error":
+            return last["reason"]
+        return adopt(huskd.post("/sandboxes", {"templateID": "variables"}, status=201, **asked).json()["sandboxID"])
+
+    try:
+        with server() as huskd:
+            box = template(
+                huskd, ("ENV", "PATH", "/it's/bin:$PATH", "PLAIN", "costs \\$5"), ("ENV", "PLACE", "/opt", "SAME", "${PLACE:-none}"),
+                ("ENV", "DEEP", "$PLACE/${NAME:-deep}"), ("WORKDIR", "$DEEP/er"), ("RUN", "pwd >/tmp/where; echo $PATH >>/tmp/where"),
+            )  # fmt: skip
+            assert isinstance(box, str), box
+            where = sh(box, "cat /tmp/where").splitlines()
+            assert_equal(where[0], "/opt/deep/er")
+            path = sh(box, "bash -l -c 'echo $PATH'")
+            assert path.startswith("/it's/bin:/usr/") and where[1] == path, (path, where)
+            assert_equal(sh(box, "echo \"$PLAIN:$SAME:$DEEP:$PATH\""), f"costs $5:none:/opt/deep:{path}")
+            husk("rm", box)
+            reason = template(huskd, ("RUN", "true"), ("ENV", "A", "${B"))
+            assert_equal(reason["step"], "2")
+            assert_in("does not end with", reason["message"])
+    finally:
+        husk("token", "rm", "e2b-variables", code=None)
+        for snapshot in husk("snapshot", "ls", "--json").json():
+            husk("snapshot", "rm", snapshot["id"], code=None)
 
 
 @test
