@@ -89,6 +89,15 @@ def test_steps_are_kept():
 
 
 @test
+def test_processes_continue():
+    """A snapshot has processes, and those of its base are needed."""
+    with server() as huskd:
+        text = "FROM small\nRUN sleep 7654 >/dev/null 2>&1 &\nRUN true\n"
+        assert_equal(built(huskd, text, "cat /proc/[0-9]*/cmdline | grep -ac sleep.7654"), "1")
+        forget(huskd)
+
+
+@test
 def test_a_snapshot_as_the_base():
     with server() as huskd:
         huskd.post("/daytona/snapshots", {"name": "Mine:1", "buildInfo": {"dockerfileContent": "FROM small\nENV PATH=/mine:$PATH ONE=1\nRUN echo 1 >/one\n"}},
