@@ -22,7 +22,6 @@
 #define SANDBOX_SECONDS 900 /* more than a step takes without its program */
 #define BUILD_MEMORY (UINT64_C(2) << 30)
 #define KEPT_BYTES (UINT64_C(10) << 30) /* of results of steps, unless HUSK_BUILD_CACHE says otherwise */
-#define DEFAULT_PATH "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #define NAME_LENGTH 40
 
 /* ---- telling ---- */
@@ -44,7 +43,7 @@ int build_tell(struct build *build, enum husk_build_kind kind, const char *text,
 	return build->options->progress ? build->options->progress(build->options->data, &event) : 0;
 }
 
-static void note(struct build *build, const char *format, const char *word)
+void build_note(struct build *build, const char *format, const char *word)
 {
 	char line[400];
 	const struct plan_step *step = build->step;
@@ -81,171 +80,6 @@ int build_scratch(const struct build *build, struct husk_error *err)
 	return fd < 0 ? husk_fail_errno(err, "cannot make a file in '%s'", build->cache) : fd;
 }
 
-/* ---- bases ---- */
-
-static void say_progress(void *data, const char *line)
-{
-	note(data, "%.300s", line);
-}
-
-static struct husk_build_options template_options(struct build *build)
-{
-	return (struct husk_build_options){ .isolation = build->options->isolation,
-					    .progress = say_progress,
-					    .data = build };
-}
-
-/* Takes name and digest of a template; frees it. */
-static int take_template(struct husk_template *template, struct plan_base *out, struct husk_error *err)
-{
-	out->template = strdup(template->name);
-	out->digest = strdup(template->digest);
-	husk_template_free(template);
-	return out->template && out->digest ? 0 : husk_fail_memory(err);
-}
-
-/* A base without a search path would leave `ENV PATH=/mine:$PATH` without the usual one. */
-static int complete(struct plan_base *out, char *const *environment, struct husk_error *err)
-{
-	json_t *list, *pair;
-	bool path = false;
-	size_t i;
-
-	if (!out->config && !(out->config = json_object()))
-		return husk_fail_memory(err);
-	list = json_object_get(out->config, "Env");
-	if (!json_is_array(list)) {
-		list = json_array();
-		if (json_object_set_new(out->config, "Env", list) < 0)
-			return husk_fail_memory(err);
-	}
-	for (; environment && *environment; environment++)
-		json_array_append_new(list, json_string(*environment));
-	json_array_foreach(list, i, pair)
-	{
-		path |= str_starts(json_string_value(pair) ? json_string_value(pair) : "", "PATH=");
-	}
-	return path || json_array_append_new(list, json_string("PATH=" DEFAULT_PATH)) == 0 ? 0 : husk_fail_memory(err);
-}
-
-/* A bundled template: built on its first use, and again when its definition or Husk has changed. */
-static int find_bundled(struct build *build, const char *word, const char *definition, struct plan_base *out,
-			struct husk_error *err)
-{
-	cleanup_template struct template_definition *loaded = NULL;
-	struct husk_build_options options = template_options(build);
-	struct husk_template *template = NULL;
-
-	options.name = word;
-	options.definition = definition;
-	if (template_load(definition, &loaded, err) < 0 ||
-	    husk_template_build(build->husk, &options, &template, NULL, err) < 0 ||
-	    take_template(template, out, err) < 0)
-		return -1;
-	return complete(out, loaded->environment, err) < 0 ? -1 : 1;
-}
-
-/* 1: there is a template of this name, or a definition to build one from. */
-static int find_template(struct build *build, const char *word, struct plan_base *out, struct husk_error *err)
-{
-	struct husk_template **list = NULL, *found = NULL;
-	cleanup_free char *definition = template_find(word, NULL);
-
-	if (definition)
-		return find_bundled(build, word, definition, out, err);
-
-	if (husk_template_list(build->husk, &list, err) < 0)
-		return -1;
-	for (size_t i = 0; list[i] && !found; i++)
-		if (str_equal(list[i]->name, word)) {
-			found = list[i];
-			for (size_t k = i; list[k]; k++)
-				list[k] = list[k + 1];
-		}
-	husk_template_list_free(list);
-	if (!found)
-		return 0;
-	return take_template(found, out, err) < 0 || complete(out, NULL, err) < 0 ? -1 : 1;
-}
-
-static int make_scratch(struct build *build, struct plan_base *out, struct husk_error *err)
-{
-	cleanup_free char *empty = str_format("%s/empty-%s", build->cache, build->id);
-	struct husk_build_options options = template_options(build);
-	struct husk_template *template = NULL;
-
-	if (!empty)
-		return husk_fail_memory(err);
-	cleanup_free char *folder = str_format("%s/tmp", empty); /* a root needs something in it */
-	if (!folder || dir_make(folder, 0755, err) < 0)
-		return folder ? -1 : husk_fail_memory(err);
-	options.name = IMAGE_SCRATCH;
-	options.directory = empty;
-	int result = husk_template_build(build->husk, &options, &template, NULL, err);
-	dir_remove(empty, NULL);
-	return result < 0 || take_template(template, out, err) < 0 ? -1 : complete(out, NULL, err);
-}
-
-static int pull_stops(void *data, const struct husk_pull_progress *progress)
-{
-	(void)progress;
-	return build_stopped(data, NULL);
-}
-
-static int pull(struct build *build, const char *word, struct husk_image **image, struct husk_error *err)
-{
-	const struct husk_pull_options options = { .name = word, .progress = pull_stops, .data = build };
-
-	if (build->options->registries && !husk_image_allowed(word, build->options->registries))
-		return husk_fail(err, HUSK_DENIED,
-				 "the image '%.120s' is not on this host, and its registry is not allowed", word);
-	note(build, "pulling %.200s", word);
-	return husk_image_pull(build->husk, &options, image, err);
-}
-
-static int find_image(struct build *build, const char *word, struct plan_base *out, struct husk_error *err)
-{
-	struct husk_build_options options = template_options(build);
-	struct husk_image *image = NULL;
-	struct husk_template *template = NULL;
-	struct husk_error why = { 0 };
-	int result = husk_image_inspect(build->husk, word, &image, &why);
-
-	if (result < 0 && why.code != HUSK_NOT_FOUND)
-		return husk_fail(err, why.code, "%s", why.message);
-	if (result < 0 && pull(build, word, &image, err) < 0)
-		return -1;
-	result = husk_image_build(build->husk, image->name, &options, &template, NULL, err);
-	if (result == 0)
-		out->config = image->config ? json_loads(image->config, 0, NULL) : NULL;
-	husk_image_free(image);
-	return result < 0 || take_template(template, out, err) < 0 ? -1 : complete(out, NULL, err);
-}
-
-static bool has_image(struct build *build, const char *word)
-{
-	struct husk_image *image = NULL;
-	bool found = husk_image_inspect(build->husk, word, &image, NULL) == 0;
-
-	husk_image_free(image);
-	return found;
-}
-
-/* A word of FROM or of COPY --from. What was built or pulled here under this name comes first: its config is known. */
-static int resolve(void *data, const char *word, struct plan_base *out, struct husk_error *err)
-{
-	struct build *build = data;
-	int found = 0;
-
-	if (build_stopped(build, err))
-		return -1;
-	if (str_equal(word, IMAGE_SCRATCH))
-		return make_scratch(build, out, err);
-	if (!husk_image_is_name(word) && !has_image(build, word))
-		found = find_template(build, word, out, err);
-	return found ? MIN(found, 0) : find_image(build, word, out, err);
-}
-
 /* ---- sandboxes ---- */
 
 static int64_t step_seconds(const struct build *build)
@@ -253,9 +87,7 @@ static int64_t step_seconds(const struct build *build)
 	return SANDBOX_SECONDS + (build->options->timeout_ms ? build->options->timeout_ms / 1000 : 3600);
 }
 
-/* From a template, or from a snapshot. */
-static int make_sandbox(struct build *build, const char *template, const char *snapshot, char **out,
-			struct husk_error *err)
+int build_sandbox(struct build *build, const char *template, const char *snapshot, char **out, struct husk_error *err)
 {
 	static const struct husk_egress off = { .mode = "off" };
 	const struct husk_dockerfile_options *o = build->options;
@@ -305,7 +137,7 @@ int build_image(struct build *build, const char *template, const char **sandbox,
 			*sandbox = build->images[i + 1];
 			return 0;
 		}
-	if (make_sandbox(build, template, NULL, &made, err) < 0)
+	if (build_sandbox(build, template, NULL, &made, err) < 0)
 		return -1;
 	if (strv_add(&build->images, template) < 0 || strv_add(&build->images, made) < 0) {
 		husk_kill(build->husk, made, NULL);
@@ -371,7 +203,7 @@ static void keep(struct build *build, const char *sandbox, const struct plan_ste
 
 	kept_name(step, name);
 	if (husk_snapshot_create(build->husk, sandbox, name, NULL, &why) < 0 && why.code != HUSK_CONFLICT)
-		note(build, "the result of this step is not kept: %.300s", why.message);
+		build_note(build, "the result of this step is not kept: %.300s", why.message);
 }
 
 static int carry_out(struct build *build, const char *sandbox, const struct plan_step *step, bool secret,
@@ -404,9 +236,10 @@ static size_t find_kept(struct build *build, const struct plan_stage *stage, cha
 		if (!is_kept(&stage->steps[i]))
 			continue;
 		kept_name(&stage->steps[i], name);
-		if (make_sandbox(build, NULL, name, out, &why) == 0)
+		if (build_sandbox(build, NULL, name, out, &why) == 0)
 			return i + 1;
-		if (why.code != HUSK_NOT_FOUND) /* of another engine, damaged: it is of no use any more */
+		/* Of another engine, or damaged: it is of no use any more. */
+		if (why.code != HUSK_NOT_FOUND && why.code != HUSK_LIMIT)
 			husk_snapshot_remove(build->husk, name, NULL);
 	}
 	return 0;
@@ -420,8 +253,8 @@ static int begin(struct build *build, const struct plan_stage *stage, size_t ind
 	*first = find_kept(build, stage, &build->sandboxes[index]);
 	if (*first)
 		return 0;
-	if (stage->template)
-		return make_sandbox(build, stage->template, NULL, &build->sandboxes[index], err);
+	if (stage->template || stage->snapshot)
+		return build_sandbox(build, stage->template, stage->snapshot, &build->sandboxes[index], err);
 	if (build_stage(build, (size_t)stage->base, &base, err) < 0)
 		return -1;
 	return copy_sandbox(build, base, &build->sandboxes[index], err);
@@ -499,7 +332,7 @@ static int finish(struct build *build, const char *key, const char *config, stru
 	if (build_stopped(build, err))
 		return -1;
 	stay_alive(build);
-	note(build, "making the image %.200s", build->options->name);
+	build_note(build, "making the image %.200s", build->options->name);
 	return husk_commit(build->husk, sandbox, &commit, out, err);
 }
 
@@ -511,19 +344,16 @@ static void prune(struct build *build)
 	size_t count;
 
 	if (set && *set && str_to_size(set, 1u << 20, &limit) < 0)
-		note(build, "HUSK_BUILD_CACHE is not a size: %.60s", set);
-	husk_build_prune(build->husk, limit, &count, &bytes, NULL);
+		build_note(build, "HUSK_BUILD_CACHE is not a size: %.60s", set);
+	husk_build_prune(build->owner, limit, &count, &bytes, NULL);
 }
 
 static int carry_out_plan(struct build *build, struct husk_image **out, bool *fresh, struct husk_error *err)
 {
-	struct husk_build_options options = template_options(build);
+	struct husk_build_options options = base_options(build);
 	cleanup_free char *key = NULL, *config = NULL;
 	bool made = false;
 
-	build->sandboxes = calloc(build->plan.file.stage_count, sizeof(*build->sandboxes));
-	if (!build->sandboxes)
-		return husk_fail_memory(err);
 	if (make_key(&build->plan.stages[build->plan.target], &key, &config, err) < 0)
 		return -1;
 	int found = build->options->no_cache ? 0 : image_find_key(build->husk, build->options->name, key, out, err);
@@ -537,6 +367,48 @@ static int carry_out_plan(struct build *build, struct husk_image **out, bool *fr
 	return 0;
 }
 
+/* ---- for a client ---- */
+
+/* Variables that the steps set or changed. */
+static int changed_environment(const struct plan_stage *stage, char ***out, struct husk_error *err)
+{
+	json_t *pair, *old;
+	size_t i, k;
+
+	json_array_foreach(json_object_get(stage->config, "Env"), i, pair)
+	{
+		bool inherited = false;
+		json_array_foreach(stage->inherited, k, old) inherited |= json_equal(pair, old);
+		if (!inherited && strv_add(out, json_string_value(pair)) < 0)
+			return husk_fail_memory(err);
+	}
+	return 0;
+}
+
+static int hand_over(struct build *build, struct husk_error *err)
+{
+	const struct plan_stage *stage = &build->plan.stages[build->plan.target];
+	const struct husk_pair mark = { "husk.build", build->id }; /* a result is no step, and is listed */
+	cleanup_strv char **environment = NULL;
+	struct build_result result = { .user = json_string_value(json_object_get(stage->config, "User")),
+				       .cwd = json_string_value(json_object_get(stage->config, "WorkingDir")) };
+
+	if (build_stage(build, build->plan.target, &result.sandbox, err) < 0)
+		return -1;
+	build->step = NULL;
+	if (build_stopped(build, err) || changed_environment(stage, &environment, err) < 0 ||
+	    husk_set_metadata(build->husk, result.sandbox, &mark, 1, err) < 0)
+		return -1;
+	result.environment = environment;
+	stay_alive(build);
+	if (build->client->finish(build->client->data, &result, err) < 0)
+		return -1;
+	prune(build);
+	return 0;
+}
+
+/* ---- the beginning and the end ---- */
+
 static int prepare(struct build *build, struct husk_error *err)
 {
 	cleanup_free char *top = template_cache_directory(build->husk->paths.home);
@@ -546,7 +418,34 @@ static int prepare(struct build *build, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (random_id("bd-", 10, build->id) < 0)
 		return husk_fail_errno(err, "cannot make an id");
-	return dir_make(build->cache, 0700, err);
+	if (dir_make(build->cache, 0700, err) < 0 ||
+	    plan_make(build->options, base_resolve, build, &build->plan, err) < 0)
+		return -1;
+	build->sandboxes = calloc(build->plan.file.stage_count, sizeof(*build->sandboxes));
+	return build->sandboxes ? 0 : husk_fail_memory(err);
+}
+
+static void build_end(struct build *build)
+{
+	end_sandboxes(build);
+	plan_free(&build->plan);
+	free(build->cache);
+}
+
+int build_for_client(const struct build_client *client, const struct husk_dockerfile_options *options,
+		     struct husk_error *err)
+{
+	struct build build = { .husk = client->husk,
+			       .owner = client->owner,
+			       .client = client,
+			       .options = options,
+			       .plan = { .context = { .root = -1 } } };
+	int result = prepare(&build, err);
+
+	if (result == 0)
+		result = hand_over(&build, err);
+	build_end(&build);
+	return result;
 }
 
 int husk_build(struct husk *husk, const struct husk_dockerfile_options *options, struct husk_image **out, bool *fresh,
@@ -554,7 +453,7 @@ int husk_build(struct husk *husk, const struct husk_dockerfile_options *options,
 {
 	if (husk->remote)
 		return remote_refuse(husk->remote, "building from a Dockerfile", "do it on the server's host", err);
-	struct build build = { .husk = husk, .options = options, .plan = { .context = { .root = -1 } } };
+	struct build build = { .husk = husk, .owner = husk, .options = options, .plan = { .context = { .root = -1 } } };
 	struct husk_image *image = NULL;
 	bool made = false;
 
@@ -566,12 +465,8 @@ int husk_build(struct husk *husk, const struct husk_dockerfile_options *options,
 		return -1;
 	int result = prepare(&build, err);
 	if (result == 0)
-		result = plan_make(options, resolve, &build, &build.plan, err);
-	if (result == 0)
 		result = carry_out_plan(&build, &image, &made, err);
-	end_sandboxes(&build);
-	plan_free(&build.plan);
-	free(build.cache);
+	build_end(&build);
 	if (fresh)
 		*fresh = made;
 	if (result == 0 && out)

@@ -265,18 +265,28 @@ static int take_texts(struct maker *maker, struct plan_step *out)
 	return 0;
 }
 
+static void base_free(struct plan_base *base)
+{
+	free(base->template);
+	free(base->snapshot);
+	free(base->digest);
+	json_decref(base->config);
+}
+
 /* COPY --from of an image: the image's content counts, by its digest. */
 static int take_image(struct maker *maker, struct plan_step *out, const char *word)
 {
 	struct plan_base base = { 0 };
 	struct husk_error why = { 0 };
 
-	if (maker->resolve(maker->data, word, &base, &why) < 0)
-		return maker_fail(maker, out->step, &why);
-	out->image = steal_pointer(base.template);
-	int result = hash_text(maker, base.digest);
-	free(base.digest);
-	json_decref(base.config);
+	int result = maker->resolve(maker->data, word, &base, &why);
+	if (result == 0 && base.snapshot)
+		result = husk_fail(&why, HUSK_INVALID, "--from=%.80s is a snapshot, which is not supported", word);
+	if (result < 0)
+		maker_fail(maker, out->step, &why);
+	else if ((result = hash_text(maker, base.digest)) == 0)
+		out->image = steal_pointer(base.template);
+	base_free(&base);
 	return result;
 }
 
@@ -356,6 +366,17 @@ static int plan_step(struct maker *maker, const struct dockerfile_step *step)
 
 /* ---- stages ---- */
 
+/* The size of a disk is fixed when its sandbox is made, so results of another size are of no use. */
+static int hash_base(struct maker *maker, const struct plan_base *base)
+{
+	char disk[32];
+
+	snprintf(disk, sizeof(disk), "%llu", (unsigned long long)maker->options->disk_bytes);
+	if (hash_begin(maker, "base") < 0 || hash_text(maker, base->digest) < 0)
+		return -1;
+	return maker->options->disk_bytes ? hash_text(maker, disk) : 0;
+}
+
 static int begin_from_image(struct maker *maker, const struct dockerfile_step *from)
 {
 	struct plan_base base = { 0 };
@@ -371,12 +392,16 @@ static int begin_from_image(struct maker *maker, const struct dockerfile_step *f
 		return -1;
 	if (!*word)
 		return fail_invalid(maker, from, "FROM names no image: '%.80s' is empty", from->words[0]);
-	if (maker->resolve(maker->data, word, &base, &why) < 0)
+	if (maker->resolve(maker->data, word, &base, &why) < 0) {
+		base_free(&base);
 		return maker_fail(maker, from, &why);
-	stage->template = base.template;
-	stage->config = json_is_object(base.config) ? base.config : json_object();
-	result = hash_begin(maker, "base") < 0 || hash_text(maker, base.digest) < 0 ? -1 : hash_end(maker, stage->key);
-	free(base.digest);
+	}
+	stage->template = steal_pointer(base.template);
+	stage->snapshot = steal_pointer(base.snapshot);
+	stage->config = json_is_object(base.config) ? steal_pointer(base.config) : json_object();
+	stage->inherited = json_deep_copy(json_object_get(stage->config, "Env"));
+	result = hash_base(maker, &base) < 0 ? -1 : hash_end(maker, stage->key);
+	base_free(&base);
 	return result;
 }
 
@@ -396,6 +421,7 @@ static int begin_stage(struct maker *maker, size_t index)
 		return begin_from_image(maker, step);
 	const struct plan_stage *base = &maker->plan->stages[from->base];
 	stage->config = json_deep_copy(base->config);
+	stage->inherited = json_incref(base->inherited);
 	stage->secret = base->secret;
 	memcpy(stage->key, base->key, sizeof(stage->key));
 	return stage->config ? 0 : husk_fail_memory(maker->err);
@@ -591,7 +617,9 @@ void plan_free(struct plan *plan)
 		free(stage->steps);
 		free(stage->triggers);
 		free(stage->template);
+		free(stage->snapshot);
 		json_decref(stage->config);
+		json_decref(stage->inherited);
 	}
 	free(plan->stages);
 	dockerfile_free(&plan->file);

@@ -35,13 +35,14 @@ struct plan_step {
 
 struct plan_stage {
 	bool needed;
-	char *template; /* that it begins with; NULL: `base`, another stage */
+	char *template, *snapshot; /* that it begins with; both NULL: `base`, another stage */
 	int base;
 	struct plan_step *steps;
 	size_t count;
 	struct dockerfile *triggers; /* steps of ONBUILD of the base */
 	size_t trigger_count;
-	json_t *config; /* of the image, after the last step */
+	json_t *config;    /* of the image, after the last step */
+	json_t *inherited; /* variables of its base image */
 	char key[KEY_LENGTH + 1];
 	bool secret; /* one of its steps, or of its bases, saw a secret */
 };
@@ -54,10 +55,10 @@ struct plan {
 	size_t work;               /* how many steps of needed stages there are */
 };
 
-/* How the base of a stage, or the image of COPY --from, is found: the name of its template, a digest of its content, and the
- * `config` of its image (an object). Caller frees both texts and the object. */
+/* How the base of a stage, or the image of COPY --from, is found: the name of its template or the id of its snapshot, a digest of its
+ * content, and the `config` of its image (an object). Caller frees the texts and the object. */
 struct plan_base {
-	char *template, *digest;
+	char *template, *snapshot, *digest;
 	json_t *config;
 };
 typedef int (*plan_resolve)(void *data, const char *word, struct plan_base *out, struct husk_error *err);

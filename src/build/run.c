@@ -77,7 +77,7 @@ static const char *secret_id(const struct dockerfile_mount *mount)
 	return mount->id ? mount->id : slash ? slash + 1 : "";
 }
 
-/* The file of a cache, named after its id or target; caller frees. */
+/* The file of a cache, named after its id or target; caller frees. NULL also for a client: it would see what others left there. */
 static char *cache_file(const struct build *build, const struct dockerfile_mount *mount)
 {
 	const char *name = mount->id ? mount->id : mount->target;
@@ -85,7 +85,7 @@ static char *cache_file(const struct build *build, const struct dockerfile_mount
 	char hex[33];
 	unsigned size = 0;
 
-	if (EVP_Digest(name, strlen(name), bytes, &size, EVP_sha256(), NULL) != 1)
+	if (build->client || EVP_Digest(name, strlen(name), bytes, &size, EVP_sha256(), NULL) != 1)
 		return NULL;
 	for (unsigned i = 0; i < 16; i++)
 		snprintf(hex + 2 * i, 3, "%02x", bytes[i]);
@@ -360,7 +360,7 @@ int step_run(struct build *build, const char *sandbox, const struct plan_step *s
 		code = start_and_follow(build, sandbox, step, pairs, count, err);
 	if (code > 0)
 		report_failure(build, sandbox, step, pairs, count, code);
-	if (code == 0)
+	if (code == 0 && !build->client) /* a snapshot has processes, those of its base too */
 		end_leftovers(build, sandbox);
 	for (size_t i = mounted; i-- > 0;) {
 		if (mount_end(build, sandbox, &step->mounts[i], &before[i], code == 0, &later) < 0 && code == 0)

@@ -4,10 +4,12 @@
 #ifndef HUSK_BUILD_WORK_H
 #define HUSK_BUILD_WORK_H
 
+#include "build/build.h"
 #include "build/plan.h"
 
 struct build {
-	struct husk *husk;
+	struct husk *husk, *owner;         /* for sandboxes and snapshots; for images and templates */
+	const struct build_client *client; /* NULL: the build is the owner's, and makes an image */
 	const struct husk_dockerfile_options *options;
 	struct plan plan;
 	char id[24];
@@ -26,12 +28,22 @@ struct build {
 int build_tell(struct build *build, enum husk_build_kind kind, const char *text, size_t size, bool error_output,
 	       int64_t duration_ms);
 bool build_stopped(struct build *build, struct husk_error *err); /* fills err with GONE */
+/* Tells something about the build, not about a step; `format` has one %s. */
+void build_note(struct build *build, const char *format, const char *word);
+/* A sandbox of a template or of a snapshot; the caller frees its id and ends it. */
+int build_sandbox(struct build *build, const char *template, const char *snapshot, char **out, struct husk_error *err);
 /* The sandbox of a stage, in its last state. */
 int build_stage(struct build *build, size_t index, const char **sandbox, struct husk_error *err);
 /* A sandbox of a template, to copy from. */
 int build_image(struct build *build, const char *template, const char **sandbox, struct husk_error *err);
 /* An unnamed file for bytes on their way. */
 int build_scratch(const struct build *build, struct husk_error *err);
+
+/* ---- bases.c ---- */
+
+/* A plan_resolve; `data` is the build. */
+int base_resolve(void *data, const char *word, struct plan_base *out, struct husk_error *err);
+struct husk_build_options base_options(struct build *build); /* for templates that the build makes */
 
 /* ---- run.c ---- */
 

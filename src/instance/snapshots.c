@@ -141,6 +141,15 @@ size_t snapshots_recover(struct husk *husk, uint64_t *bytes)
 
 /* ---- for callers of libhusk ---- */
 
+/* Kept steps of builds count for a tenant's quota, and no list shows them: so they give way. True: there were some. */
+static bool make_room(struct husk *husk, const struct husk_error *err)
+{
+	size_t count = 0;
+	uint64_t bytes = 0;
+
+	return err && err->code == HUSK_LIMIT && husk_build_prune(husk, 0, &count, &bytes, NULL) == 0 && count > 0;
+}
+
 static int make_ready(struct husk *husk, const char *id, struct husk_error *err)
 {
 	cleanup_free char *directory = path_snapshot(&husk->paths, id);
@@ -149,7 +158,9 @@ static int make_ready(struct husk *husk, const char *id, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (engine_image_sync(directory, err) < 0)
 		return -1;
-	return catalog_snapshot_finish(husk->catalog, id, dir_bytes(directory), err);
+	uint64_t bytes = dir_bytes(directory);
+	int result = catalog_snapshot_finish(husk->catalog, id, bytes, err);
+	return result < 0 && make_room(husk, err) ? catalog_snapshot_finish(husk->catalog, id, bytes, err) : result;
 }
 
 int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *name, struct husk_snapshot **out,
@@ -163,7 +174,8 @@ int husk_snapshot_create(struct husk *husk, const char *sandbox, const char *nam
 
 	if (name && name_check("name", name, err) < 0)
 		return -1;
-	if (catalog_quota_snapshots(husk->catalog, err) < 0)
+	if (catalog_quota_snapshots(husk->catalog, err) < 0 &&
+	    (!make_room(husk, err) || catalog_quota_snapshots(husk->catalog, err) < 0))
 		return -1;
 	int lock = snapshot_take(husk, sandbox, name, id, &parent, NULL, err);
 	if (lock < 0)

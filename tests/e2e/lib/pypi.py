@@ -3,10 +3,11 @@ runs ($HUSK_CACHE), because an installation takes long. Does not import the harn
 
 import fcntl
 import functools
-import glob
 import hashlib
 import os
 import pathlib
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -14,24 +15,38 @@ import sys
 PACKAGES = ("anthropic==2.8.0", "openai==3.49.0", "deepagents==0.7.32", "langchain-anthropic==1.7.7")
 
 
+# Gives a command the /usr of another root; everything else stays as it is, and the mount ends with the command.
+WITHIN = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount --bind "$0/usr" /usr && exec "$@"')
+
+
 @functools.lru_cache(maxsize=None)
-def environment(wanted=PACKAGES, name="seeds", interpreter=sys.executable):
-    """The folder of the virtual environment that has these packages."""
-    version = sys.version if interpreter == sys.executable else interpreter
+def environment(wanted=PACKAGES, name="seeds", within=()):
+    """The folder of the virtual environment that has these packages. `within` is from python_since."""
+    interpreter, version = ("/usr/bin/python3", within[-1]) if within else (sys.executable, sys.version)
     digest = hashlib.sha256(repr((wanted, version)).encode()).hexdigest()[:16]
     place = pathlib.Path(os.environ["HUSK_CACHE"]) / f"{name}-{digest}"
-    return _kept(place, wanted, [interpreter, "-m", "venv", place], [place / "bin/pip", "install", "-q", *wanted])
+    return _kept(place, wanted, [*within, interpreter, "-m", "venv", place], [*within, place / "bin/pip", "install", "-q", *wanted])
 
 
-def interpreter_since(*version):
-    """A Python of this machine that is new enough: of PATH, or of pyenv. None: there is none."""
-    names = [shutil.which(f"python3.{minor}") for minor in range(version[1], version[1] + 6)]
-    root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
-    for path in [sys.executable, *names, *sorted(glob.glob(f"{root}/versions/3.*/bin/python3"))]:
-        check = f"import sys, venv; sys.exit(sys.version_info < {version})"
-        if path and subprocess.run([path, "-c", check], capture_output=True, timeout=60, check=False).returncode == 0:
-            return path
-    return None
+@functools.lru_cache(maxsize=None)
+def python_since(minor):
+    """What comes before a command that needs Python 3.`minor`. Nothing if the own one is new enough. Otherwise the command gets Debian
+    13's, which has Python 3.13: unpacked from this machine's mirror, in seconds, and kept."""
+    if sys.version_info >= (3, minor):
+        return ()
+    assert minor <= 13, "Debian 13 has Python 3.13"
+    mirrors = _lines("apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Identifier: Packages")
+    release = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    mirror = next((line.split()[0] for line in mirrors if line.endswith(f" {release}")), None)
+    assert mirror, f"apt has no source for Debian {release}"
+    settings = [f"--aptopt={line}" for line in _lines("apt-config", "dump") if re.match(r'Acquire::(https?|Check-|Retries|ForceIP).* "[^"]', line)]
+    place = pathlib.Path(os.environ["HUSK_CACHE"]) / "debian-13-python"
+    command = ["mmdebstrap", "--mode=root", "--variant=extract", "--include=python3-venv", "--format=directory", *settings]
+    return (*WITHIN, str(_kept(place, ["Debian's Python 3.13"], [*command, "trixie", place, mirror])))
+
+
+def _lines(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
 
 
 @functools.lru_cache(maxsize=None)
@@ -39,9 +54,9 @@ def wheels(wanted, name, version="3.11"):
     """A folder of wheels: these packages and their dependencies, for the Python of a sandbox."""
     digest = hashlib.sha256(repr((wanted, version)).encode()).hexdigest()[:16]
     place = pathlib.Path(os.environ["HUSK_CACHE"]) / f"{name}-wheels-{digest}"
-    platform = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (17, 28, 34)] + ["--platform=manylinux2014_x86_64"]
+    platforms = [f"--platform=manylinux_2_{glibc}_x86_64" for glibc in (17, 28, 34)] + ["--platform=manylinux2014_x86_64"]
     pip = f"{place}.pip"  # Debian's python3 has no pip
-    download = [f"{pip}/bin/pip", "download", "-q", "--only-binary=:all:", f"--python-version={version}", *platform]
+    download = [f"{pip}/bin/pip", "download", "-q", "--only-binary=:all:", f"--python-version={version}", *platforms]
     return _kept(place, wanted, [sys.executable, "-m", "venv", pip], [*download, "-d", place, *wanted])
 
 
@@ -59,9 +74,9 @@ def _kept(place, wanted, *commands):
     return place
 
 
-def python(wanted=PACKAGES, name="seeds", interpreter=sys.executable):
+def python(wanted=PACKAGES, name="seeds", within=()):
     """The interpreter that has the packages."""
-    return str(environment(wanted, name, interpreter) / "bin/python")
+    return str(environment(wanted, name, within) / "bin/python")
 
 
 def packages():

@@ -162,6 +162,8 @@ int daytona_network_apply(struct request *request, const struct daytona_box *box
 /* Creates from Daytona's name of a snapshot: a template (*template, may be built first) or a snapshot of Husk. */
 int daytona_create(struct request *request, const char *snapshot, struct husk_create_options *options,
 		   struct husk_sandbox **out, char **shown, struct husk_error *err);
+/* The template or snapshot of Husk that a word of FROM can mean; caller frees. NULL: none. */
+char *daytona_base(struct request *request, const char *word);
 /* "My Name:1.0" as a valid name in Husk; caller frees. */
 int daytona_name(const char *field, const char *given, char **out, struct husk_error *err);
 

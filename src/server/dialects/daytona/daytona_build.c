@@ -1,453 +1,146 @@
 /*
- * Daytona's builds: from a Dockerfile to a snapshot. FROM names a container image of the instance, one of a registry that
- * the server's owner lists, or a template. RUN, ENV, ARG, WORKDIR and USER run in a sandbox that is created for the build, with the size that the caller
- * asked for, and saved as a snapshot at the end. A build belongs to its request: it is finished when the answer is sent, and
- * the sandbox of a killed server ends by its TTL. COPY of the client's files would need object storage, and is refused with
- * an error that names it.
+ * Daytona's builds: from a Dockerfile to a snapshot, by the builder of `husk build` (src/build): FROM names a container image of the
+ * instance, one of a registry that the server's owner lists, a template or a snapshot; each RUN happens in a sandbox of the size that
+ * the caller asked for; results of steps are kept for later builds of the same caller. A build belongs to its request: it is finished
+ * when the answer is sent. COPY of the client's files would need object storage, and is refused with an error that names it.
  */
-#include <ctype.h>
 #include <openssl/evp.h>
 
-#include "server/api_templates.h"
+#include "build/build.h"
 #include "server/dialects/daytona/daytona.h"
+#include "server/follow.h"
 
 #define TEXT_MAX (256u << 10)
-#define STEPS_MAX 500
-#define BUILD_SECONDS 3600
-#define BUILD_MEMORY (UINT64_C(2) << 30)
-#define COMPLAINT_BYTES 1500u
+#define COMPLAINT_BYTES 600u
 
 struct builder {
 	struct request *request;
-	struct husk *husk;
-	const struct husk_create_options *size; /* of whom only processors, memory and disk count */
-	char *sandbox;
-	char *user, *directory;
-	struct buf environment; /* a script of exports, for what the sandbox is to know later */
-	struct buf arguments;   /* the same for what only the build knows */
-	size_t steps;
+	const char *name; /* of the snapshot */
+	char *step;       /* that runs, as written */
+	struct buf said;  /* the end of its output */
 };
 
 static void builder_cleanup(struct builder *builder)
 {
-	if (builder->sandbox)
-		husk_kill(builder->husk, builder->sandbox, NULL);
-	free(builder->sandbox);
-	free(builder->user);
-	free(builder->directory);
-	buf_free(&builder->environment);
-	buf_free(&builder->arguments);
+	free(builder->step);
+	buf_free(&builder->said);
 }
 
-/* ---- FROM ---- */
+/* ---- callbacks of the builder ---- */
 
-static int pull_stops(void *data, const struct husk_pull_progress *progress)
+static int follow(void *data, const struct husk_build_event *event)
 {
-	(void)progress;
-	return request_over(data);
-}
+	struct builder *builder = data;
 
-/* Among those of this host, or fetched from a registry that the server's owner lists. NOT_FOUND: neither. */
-static int find_image(struct request *request, const char *image, char **path, char **reference, struct husk_error *err)
-{
-	const struct husk_pull_options options = { .name = image, .progress = pull_stops, .data = request };
-	cleanup_image struct husk_image *pulled = NULL;
-
-	if (husk_image_find(request_husk(request), image, path, reference, err) == 0)
-		return 0;
-	if (err->code != HUSK_NOT_FOUND || !husk_image_is_name(image) ||
-	    !husk_image_allowed(image, getenv("HUSK_PULL_REGISTRIES")))
-		return -1;
-	/* Images are the instance's, as when its owner pulls them. */
-	struct husk_error why = { 0 };
-	if (husk_image_pull(request_owner(request), &options, &pulled, &why) < 0)
-		return daytona_fail(request, 400, NULL, "the image '%.120s' cannot be pulled: %s", image, why.message);
-	return husk_image_find(request_husk(request), pulled->name, path, reference, err);
-}
-
-/* The template of an image is made once, and found by its name later. */
-static int image_template(struct request *request, const char *image, char **out, struct husk_error *err)
-{
-	cleanup_free char *path = NULL, *reference = NULL, *name = NULL;
-	struct husk_error why = { 0 };
-
-	if (daytona_name("FROM", image, &name, err) < 0)
-		return -1;
-	if (find_image(request, image, &path, &reference, &why) < 0) {
-		if (why.code != HUSK_NOT_FOUND)
-			return husk_fail(err, why.code, "%s", why.message);
-		*out = steal_pointer(name); /* may be a template or a snapshot */
-		return 0;
+	if (event && event->kind == HUSK_BUILD_STEP) {
+		free(builder->step);
+		builder->step = strndup(event->text, event->size);
+		buf_consume(&builder->said, builder->said.size);
+	} else if (event && event->kind == HUSK_BUILD_OUTPUT &&
+		   buf_append(&builder->said, event->text, event->size) == 0 && builder->said.size > COMPLAINT_BYTES) {
+		buf_consume(&builder->said, builder->said.size - COMPLAINT_BYTES);
 	}
-	cleanup_free char *template = str_format("image-%s", name);
-	struct husk_build_options options = { .name = template, .image = path, .reference = reference };
-	if (!template)
-		return husk_fail_memory(err);
-	if (template_import(request_husk(request), &options, err) < 0)
-		return -1;
-	*out = steal_pointer(template);
-	return 0;
+	return request_over(builder->request);
 }
 
-static int from(struct builder *builder, const char *image, struct husk_error *err)
+static char *alias(void *data, const char *word)
 {
-	static const struct husk_egress open = { .mode = "open" };
-	const struct husk_create_options *size = builder->size;
-	struct husk_create_options options = { .ttl_seconds = BUILD_SECONDS,
-					       .cpu_milli = size->cpu_milli,
-					       .memory_bytes = size->memory_bytes ? size->memory_bytes : BUILD_MEMORY,
-					       .disk_bytes = size->disk_bytes,
-					       .egress = &open };
-	cleanup_free char *template = NULL, *shown = NULL, *plain = strndup(image, strcspn(image, " \t"));
-	struct husk_sandbox *sandbox = NULL;
-
-	if (builder->sandbox)
-		return dialect_unsupported(builder->request, "a Dockerfile with more than one FROM", err);
-	if (strchr(image, '$'))
-		return dialect_unsupported(builder->request, "a variable in FROM", err);
-	if (!plain)
-		return husk_fail_memory(err);
-	if (image_template(builder->request, plain, &template, err) < 0)
-		return -1;
-	if (daytona_create(builder->request, template, &options, &sandbox, &shown, err) < 0) {
-		if (err->code != HUSK_NOT_FOUND)
-			return -1;
-		return daytona_fail(
-			builder->request, 400, NULL,
-			"the image '%.120s' is not on this host; use a template's name, or let the server's owner run "
-			"husk pull, list its registry in HUSK_PULL_REGISTRIES, or save it (docker save) into the "
-			"folder "
-			"images of the instance",
-			plain);
-	}
-	builder->sandbox = strdup(sandbox->id);
-	husk_sandbox_free(sandbox);
-	return builder->sandbox ? 0 : husk_fail_memory(err);
+	return daytona_base(((struct builder *)data)->request, word);
 }
 
-/* ---- steps ---- */
-
-/* A script with the variables of the steps before, as the user and in the directory that they left. */
-static int run_script(struct builder *builder, const char *script, const char *const *arguments,
-		      struct husk_result *result, struct husk_error *err)
+/* export NAME='value' */
+static int put_export(struct buf *script, const char *pair)
 {
-	const char *known = builder->arguments.data, *environment = builder->environment.data;
-	cleanup_free char *text = str_format("%s%s%s", known ? known : "", environment ? environment : "", script);
-	size_t count = 0;
-
-	while (arguments && arguments[count])
-		count++;
-	cleanup_free const char **argv = calloc(count + 5, sizeof(*argv));
-	if (!text || !argv)
-		return husk_fail_memory(err);
-	argv[0] = "/bin/sh";
-	argv[1] = "-c";
-	argv[2] = text;
-	argv[3] = "sh";
-	for (size_t i = 0; i < count; i++)
-		argv[4 + i] = arguments[i];
-	struct husk_exec_options options = {
-		.argv = argv, .user = builder->user, .cwd = builder->directory, .timeout_ms = BUILD_SECONDS * 1000
-	};
-	return husk_run(builder->husk, builder->sandbox, &options, result, err);
-}
-
-/* ["program", "argument"], borrowed from *array; caller frees both. NULL: it is a line for the shell. */
-static const char **exec_form(const char *command, json_t **array)
-{
-	bool maybe = command[0] == '[' && !str_json_deeper(command, strlen(command), 2);
-
-	*array = maybe ? json_loads(command, 0, NULL) : NULL;
-	size_t count = json_array_size(*array);
-	const char **words = count ? calloc(count + 1, sizeof(*words)) : NULL;
-	for (size_t i = 0; words && i < count; i++)
-		words[i] = json_string_value(json_array_get(*array, i));
-	return words;
-}
-
-static int run(struct builder *builder, const char *command, struct husk_error *err)
-{
-	cleanup_json json_t *array = NULL;
-	cleanup_free const char **words = exec_form(command, &array);
-	struct husk_result result = { 0 };
-
-	if (str_starts(command, "--"))
-		return dialect_unsupported(builder->request, "an option of RUN (--mount, --network)", err);
-	if (run_script(builder, words ? "exec \"$@\"" : command, words, &result, err) < 0)
-		return -1;
-	int code = result.exit_code;
-	const char *said = result.error_output_size ? result.error_output : result.output;
-	size_t size = strlen(said), skip = size > COMPLAINT_BYTES ? size - COMPLAINT_BYTES : 0;
-	if (code)
-		daytona_fail(builder->request, 400, NULL, "the build failed: '%.200s' ended with %d: %s", command, code,
-			     said + skip);
-	husk_result_free(&result);
-	return code ? -1 : 0;
-}
-
-/* 'text' for a shell. */
-static int put_quoted(struct buf *out, const char *text)
-{
-	int failed = buf_append_string(out, "'");
-
-	for (; *text; text++)
-		failed |= *text == '\'' ? buf_append_string(out, "'\\''") : buf_append(out, text, 1);
-	return failed | buf_append_string(out, "'");
-}
-
-/* One that a shell reads as itself between double quotes. */
-static int put_plain(struct buf *out, char byte)
-{
-	return (strchr("\"\\$`", byte) ? buf_append_string(out, "\\") : 0) | buf_append(out, &byte, 1);
-}
-
-/* $NAME or ${NAME…}, which the shell replaces; 0: it is neither. */
-static size_t variable_size(const char *at)
-{
-	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789";
-	size_t name = strspn(at + (at[1] == '{' ? 2 : 1), letters);
-
-	if (at[0] != '$' || !name || at[1] != '{')
-		return at[0] == '$' && name ? name + 1 : 0;
-	size_t rest = strspn(at + 2 + name, ":+-./=, ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_0123456789");
-	return at[2 + name + rest] == '}' ? name + rest + 3 : 0;
-}
-
-/* A word, or all that is left, with its quotes taken off: as a text for a shell's double quotes, in which variables stay
- * variables unless they were in single quotes. *at moves behind it. Caller frees. */
-static char *word(const char **at, bool to_end)
-{
-	cleanup_buf struct buf out = { 0 };
-	char quote = '\0';
+	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
+	size_t name = strcspn(pair, "=");
 	int failed = 0;
 
-	for (*at += strspn(*at, " \t"); **at && (quote || to_end || !strchr(" \t", **at)); (*at)++) {
-		size_t variable = quote == '\'' ? 0 : variable_size(*at);
-		if (variable) {
-			failed |= buf_append(&out, *at, variable);
-			*at += variable - 1;
-		} else if (!quote && (**at == '"' || **at == '\'')) {
-			quote = **at;
-		} else if (quote && **at == quote) {
-			quote = '\0';
-		} else {
-			*at += **at == '\\' && quote != '\'' && (*at)[1];
-			failed |= put_plain(&out, **at);
-		}
-	}
-	return failed ? NULL : buf_steal(&out);
-}
-
-/* The same as the shell of the build reads it, with the variables of the steps before. Caller frees. */
-static int value(struct builder *builder, const char **at, bool to_end, char **out, struct husk_error *err)
-{
-	cleanup_free char *text = word(at, to_end);
-	cleanup_free char *script = text ? str_format("printf %%s \"%s\"", text) : NULL;
-	struct husk_result result = { 0 };
-
-	if (!script)
-		return husk_fail_memory(err);
-	if (run_script(builder, script, NULL, &result, err) < 0)
-		return -1;
-	*out = result.exit_code || result.output_size > TEXT_MAX ? NULL : strdup(result.output);
-	husk_result_free(&result);
-	return *out ? 0 : husk_fail_field(err, "dockerfileContent", "'%.80s' cannot be read", text);
-}
-
-/* The name before "=" or a space; *at moves to what is behind the name. */
-static int variable(const char **at, char **name, struct husk_error *err)
-{
-	*at += strspn(*at, " \t");
-	size_t size = strcspn(*at, "= \t");
-	*name = strndup(*at, size);
-	if (!*name)
-		return husk_fail_memory(err);
-	if (!size || (*name)[strspn(*name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")])
-		return husk_fail_field(err, "dockerfileContent", "'%.80s' is not key=value", *at);
-	*at += size;
-	return 0;
-}
-
-static int export(struct buf *script, const char *name, const char *text, struct husk_error *err)
-{
-	if (buf_printf(script, "export %s=", name) < 0 || put_quoted(script, text) < 0 ||
-	    buf_append_string(script, "\n") < 0)
-		return husk_fail_memory(err);
-	return 0;
-}
-
-/* ENV key=value …, or ENV key value: for later steps, and for every shell of the sandbox. */
-static int environment(struct builder *builder, const char *rest, struct husk_error *err)
-{
-	while (*rest) {
-		cleanup_free char *name = NULL, *text = NULL;
-		if (variable(&rest, &name, err) < 0)
-			return -1;
-		bool old = *rest != '=';
-		rest += !old;
-		if (value(builder, &rest, old, &text, err) < 0 || export(&builder->environment, name, text, err) < 0)
-			return -1;
-		rest += strspn(rest, " \t");
-	}
-	return 0;
-}
-
-/* ARG key[=value]: for later steps alone. One before FROM is for FROM alone. */
-static int argument(struct builder *builder, const char *rest, struct husk_error *err)
-{
-	cleanup_free char *name = NULL, *text = NULL;
-
-	if (variable(&rest, &name, err) < 0)
-		return -1;
-	if (!builder->sandbox || *rest != '=')
+	if (!pair[name] || strspn(pair, letters) != name) /* a shell cannot have it */
 		return 0;
-	rest++;
-	return value(builder, &rest, false, &text, err) < 0 ? -1 : export(&builder->arguments, name, text, err);
+	failed |= buf_printf(script, "export %.*s='", (int)name, pair);
+	for (const char *at = pair + name + 1; *at; at++)
+		failed |= *at == '\'' ? buf_append_string(script, "'\\''") : buf_append(script, at, 1);
+	return failed | buf_append_string(script, "'\n");
 }
 
-static int directory(struct builder *builder, const char *rest, struct husk_error *err)
+static int leave_script(struct husk *husk, const char *sandbox, const struct buf *script, struct husk_error *err)
 {
-	cleanup_free char *path = NULL;
-
-	if (value(builder, &rest, true, &path, err) < 0)
-		return -1;
-	char *joined = !path            ? NULL
-		       : path[0] == '/' ? strdup(path)
-					: str_format("%s/%s", builder->directory ? builder->directory : "", path);
-	const char *argv[] = { "/bin/mkdir", "-p", "--", joined, NULL };
-	struct husk_exec_options options = { .argv = argv, .timeout_ms = 30000, .user = builder->user };
-	struct husk_result result = { 0 };
-
-	if (!joined)
-		return husk_fail_memory(err);
-	free(builder->directory);
-	builder->directory = joined;
-	if (husk_run(builder->husk, builder->sandbox, &options, &result, err) < 0)
-		return -1;
-	husk_result_free(&result);
-	return 0;
-}
-
-static int user(struct builder *builder, const char *rest, struct husk_error *err)
-{
-	free(builder->user);
-	builder->user = strndup(rest, strcspn(rest, " \t:"));
-	return builder->user ? 0 : husk_fail_memory(err);
-}
-
-static int nothing(struct builder *builder, const char *rest, struct husk_error *err)
-{
-	(void)builder, (void)rest, (void)err;
-	return 0;
-}
-
-static int copy(struct builder *builder, const char *rest, struct husk_error *err)
-{
-	(void)rest;
-	return dialect_unsupported(builder->request, DAYTONA_LOCAL_FILES, err);
-}
-
-static int step(struct builder *builder, const char *line, struct husk_error *err)
-{
-	static const struct {
-		const char *name;
-		int (*run)(struct builder *builder, const char *rest, struct husk_error *err);
-	} steps[] = {
-		{ "FROM", from },          { "RUN", run },        { "ENV", environment },
-		{ "WORKDIR", directory },  { "USER", user },      { "COPY", copy },
-		{ "ADD", copy },           { "CMD", nothing },    { "ENTRYPOINT", nothing },
-		{ "LABEL", nothing },      { "EXPOSE", nothing }, { "MAINTAINER", nothing },
-		{ "STOPSIGNAL", nothing }, { "SHELL", nothing },  { "HEALTHCHECK", nothing },
-		{ "VOLUME", nothing },     { "ARG", argument },
-	};
-	size_t size = strcspn(line, " \t");
-	const char *rest = line + size + strspn(line + size, " \t");
-
-	if (++builder->steps > STEPS_MAX)
-		return husk_fail_field(err, "dockerfileContent", "the Dockerfile has more than %d steps", STEPS_MAX);
-	for (size_t i = 0; i < ARRAY_SIZE(steps); i++) {
-		if (strlen(steps[i].name) != size || strncasecmp(steps[i].name, line, size) != 0)
-			continue;
-		if (!builder->sandbox && steps[i].run != from && steps[i].run != argument)
-			return husk_fail_field(err, "dockerfileContent", "the Dockerfile does not begin with FROM");
-		return steps[i].run(builder, rest, err);
-	}
-	cleanup_free char *name = strndup(line, MIN(size, 40u));
-	cleanup_free char *what = str_format("%s in a Dockerfile", name ? name : "this");
-	return dialect_unsupported(builder->request, what ? what : "this step", err);
-}
-
-/* A line that ends in a backslash continues; comments do not count. */
-static int steps(struct builder *builder, const char *text, struct husk_error *err)
-{
-	cleanup_buf struct buf line = { 0 };
-
-	while (*text) {
-		size_t size = strcspn(text, "\n"), kept = size;
-		const char *first = text + strspn(text, " \t\r");
-		bool comment = *first == '#' || first >= text + size;
-		while (kept && strchr(" \t\r", text[kept - 1]))
-			kept--;
-		bool more = kept && text[kept - 1] == '\\';
-		const char *from_at = line.size ? text : first;
-		size_t length = (size_t)(text + kept - (more ? 1 : 0) - from_at);
-		if (!comment && buf_append(&line, from_at, length) < 0)
-			return husk_fail_memory(err);
-		text += size + (text[size] == '\n');
-		if (more || (comment && line.size && *text))
-			continue;
-		if (line.size && step(builder, line.data, err) < 0)
-			return -1;
-		buf_consume(&line, line.size);
-	}
-	return line.size ? step(builder, line.data, err) : 0;
-}
-
-/* Variables of ENV for later use: by each login shell, and by each command (daytona_run.c reads it). */
-static int leave_environment(struct builder *builder, struct husk_error *err)
-{
-	static const char script[] = "mkdir -p /etc/profile.d && cat >/etc/profile.d/daytona.sh";
-	const char *argv[] = { "/bin/sh", "-c", script, NULL };
-	struct husk_exec_options options = { .argv = argv, .keep_stdin = true, .timeout_ms = 30000 };
-	struct husk_process *process = NULL;
+	/* The base may be a snapshot that was built so, and has its own lines. */
+	static const char command[] = "mkdir -p /etc/profile.d && cat >>/etc/profile.d/daytona.sh";
+	const char *argv[] = { "/bin/sh", "-c", command, NULL };
+	struct husk_exec_options options = { .argv = argv, .user = "root", .keep_stdin = true, .timeout_ms = 30000 };
+	cleanup_process struct husk_process *process = NULL;
 	struct husk_process_event event = { 0 };
 
-	if (!builder->environment.size)
-		return 0;
-	if (husk_exec(builder->husk, builder->sandbox, &options, &process, NULL, err) < 0)
+	if (husk_exec(husk, sandbox, &options, &process, NULL, err) < 0)
 		return -1;
-	int result = husk_process_write(process, builder->environment.data, builder->environment.size, err);
+	int result = husk_process_write(process, script->data, script->size, err);
 	if (result == 0)
 		result = husk_process_close_stdin(process, err);
 	while (result == 0 && event.kind != HUSK_EXIT)
 		result = husk_process_next(process, &event, err);
-	husk_process_free(process);
 	return result;
+}
+
+/* Variables of ENV are for each login shell, and for each command (daytona_process.c reads the file). */
+static int finish(void *data, const struct build_result *result, struct husk_error *err)
+{
+	struct builder *builder = data;
+	struct husk *husk = request_husk(builder->request);
+	cleanup_buf struct buf script = { 0 };
+	int failed = 0;
+
+	for (char *const *pair = result->environment; pair && *pair; pair++)
+		failed |= put_export(&script, *pair);
+	if (failed)
+		return husk_fail_memory(err);
+	if (script.size && leave_script(husk, result->sandbox, &script, err) < 0)
+		return -1;
+	return husk_snapshot_create(husk, result->sandbox, builder->name, NULL, err);
+}
+
+/* ---- a build ---- */
+
+/* What the Dockerfile is to blame for is 400, with the end of the step's output. */
+static int tell_failure(struct builder *builder, const struct husk_error *why, struct husk_error *err)
+{
+	if (why->code != HUSK_INVALID && why->code != HUSK_CONFLICT && why->code != HUSK_DENIED &&
+	    why->code != HUSK_NOT_FOUND && why->code != HUSK_TIMEOUT)
+		return husk_fail(err, why->code, "%s", why->message);
+	const char *said = builder->said.size ? builder->said.data : "";
+	return daytona_fail(builder->request, 400, NULL, "the build failed: %.500s%s%.200s%s%.*s", why->message,
+			    builder->step ? " (" : "", builder->step ? builder->step : "", builder->step ? "): " : "",
+			    (int)builder->said.size, said);
 }
 
 int daytona_build_named(struct request *request, json_t *info, const struct husk_create_options *size, const char *name,
 			struct husk_error *err)
 {
-	cleanup(builder_cleanup) struct builder builder = { .request = request,
-							    .husk = request_husk(request),
-							    .size = size };
+	static const struct husk_egress open = { .mode = "open" };
+	cleanup(builder_cleanup) struct builder builder = { .request = request, .name = name };
 	const char *text = json_string_value(json_object_get(info, "dockerfileContent"));
-	struct husk_snapshot *snapshot = NULL;
+	const char *registries = getenv("HUSK_PULL_REGISTRIES");
+	const struct build_client client = { .husk = request_husk(request),
+					     .owner = request_owner(request),
+					     .alias = alias,
+					     .finish = finish,
+					     .data = &builder };
+	const struct husk_dockerfile_options options = { .text = text,
+							 .egress = &open,
+							 .registries = registries ? registries : "",
+							 .memory_bytes = size->memory_bytes,
+							 .disk_bytes = size->disk_bytes,
+							 .cpu_milli = size->cpu_milli,
+							 .progress = follow,
+							 .data = &builder };
+	struct husk_error why = { 0 };
 
 	if (!text || !*text || strlen(text) > TEXT_MAX)
 		return husk_fail_field(err, "dockerfileContent",
 				       "dockerfileContent is missing, or longer than %u bytes", TEXT_MAX);
 	if (json_array_size(json_object_get(info, "contextHashes")))
 		return dialect_unsupported(request, DAYTONA_LOCAL_FILES, err);
-	if (steps(&builder, text, err) < 0)
-		return -1;
-	if (!builder.sandbox)
-		return husk_fail_field(err, "dockerfileContent", "the Dockerfile has no FROM");
-	if (leave_environment(&builder, err) < 0 ||
-	    husk_snapshot_create(builder.husk, builder.sandbox, name, &snapshot, err) < 0)
-		return -1;
-	husk_snapshot_free(snapshot);
-	return 0;
+	return build_for_client(&client, &options, &why) < 0 ? tell_failure(&builder, &why, err) : 0;
 }
 
 static bool is_there(struct request *request, const char *name)

@@ -52,6 +52,13 @@ static bool is_default(const char *name)
 	       str_equal(name, "daytona-large");
 }
 
+char *daytona_base(struct request *request, const char *word)
+{
+	char *name = NULL;
+
+	return daytona_name("FROM", is_default(word) ? default_template(request) : word, &name, NULL) < 0 ? NULL : name;
+}
+
 /* ---- a sandbox from one ---- */
 
 static int create_from(struct request *request, const char *template, const char *snapshot,

@@ -47,6 +47,12 @@ void e2b_build_say(struct build *build, const char *level, const char *text, siz
 int e2b_build_upload(struct build *build, const char *hash, struct husk_error *err);
 bool e2b_build_stopped(void); /* the server is stopping: cancel */
 
+/* ---- e2b_variables.c ---- */
+
+bool e2b_variables_used(json_t *steps);
+/* Replaces them in the steps, with what the build's sandbox has. */
+int e2b_variables_replace(struct build *build, json_t *steps, struct husk_error *err);
+
 /* ---- e2b_steps.c ---- */
 
 /* Runs the build: 0, and its snapshots exist; the caller ends the build's sandbox. */

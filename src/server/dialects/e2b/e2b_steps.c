@@ -135,6 +135,24 @@ static int step_env(struct place *place, json_t *step, struct husk_error *err)
 	return 0;
 }
 
+/* Debian's /etc/profile sets PATH for each login shell, and every command of E2B's clients has one. */
+static int step_path(struct build *build, json_t *step, struct husk_error *err)
+{
+	static const char script[] =
+		"mkdir -p /etc/profile.d && printf 'export PATH=%q\\n' \"$HUSK_PATH\" >/etc/profile.d/zz-e2b.sh";
+	struct place place = { .cwd = (char *)"/" };
+	struct husk_pair pair = { "HUSK_PATH", NULL };
+
+	for (size_t i = 0; i + 1 < json_array_size(json_object_get(step, "args")); i += 2)
+		if (str_equal(argument(step, i), "PATH"))
+			pair.value = argument(step, i + 1);
+	if (!pair.value)
+		return 0;
+	place.environment = &pair;
+	place.environment_count = 1;
+	return require_zero(run_command(build, &place, "root", script, false, err), "failed to set PATH", err);
+}
+
 struct reader {
 	int fd;
 	off_t at;
@@ -214,7 +232,7 @@ static int run_step(struct build *build, struct place *place, json_t *step, stru
 	if (str_equal(type, "COPY"))
 		return step_copy(build, place, step, err);
 	if (str_equal(type, "ENV"))
-		return step_env(place, step, err);
+		return step_env(place, step, err) < 0 ? -1 : step_path(build, step, err);
 	if (str_equal(type, "WORKDIR"))
 		return step_workdir(build, place, step, err);
 	if (str_equal(type, "USER"))
@@ -224,8 +242,8 @@ static int run_step(struct build *build, struct place *place, json_t *step, stru
 
 /* ---- the build ---- */
 
-/* All ENV steps: the sandbox gets them, and so do all sandboxes from its snapshot. */
-static int make_sandbox(struct build *build, const char *from, struct husk_error *err)
+/* All ENV steps: the sandbox gets them, and so do all sandboxes from its snapshot. `bare`: it gets none. */
+static int make_sandbox(struct build *build, const char *from, bool bare, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	const struct husk_egress open = { .mode = "open" };
@@ -236,7 +254,7 @@ static int make_sandbox(struct build *build, const char *from, struct husk_error
 
 	json_array_foreach(json_object_get(build->definition, "steps"), index, step)
 	{
-		if (str_equal(json_string_value(json_object_get(step, "type")), "ENV"))
+		if (!bare && str_equal(json_string_value(json_object_get(step, "type")), "ENV"))
 			result |= step_env(&all, step, err);
 	}
 	const struct husk_pair mark = { E2B_BUILD_KEY, build->id };
@@ -261,7 +279,26 @@ static int make_sandbox(struct build *build, const char *from, struct husk_error
 	if (result || !sandbox)
 		return -1;
 	build->sandbox = strdup(sandbox->id);
-	return build->sandbox ? e2b_make_user(build->husk, build->sandbox, err) : husk_fail_memory(err);
+	if (!build->sandbox)
+		return husk_fail_memory(err);
+	return bare ? 0 : e2b_make_user(build->husk, build->sandbox, err);
+}
+
+/* Variables of the base are known to its sandboxes only. */
+static int replace_variables(struct build *build, const char *from, struct husk_error *err)
+{
+	json_t *steps = json_object_get(build->definition, "steps");
+
+	if (!e2b_variables_used(steps))
+		return 0;
+	int result = make_sandbox(build, from, true, err);
+	if (result == 0)
+		result = e2b_variables_replace(build, steps, err);
+	if (build->sandbox)
+		husk_kill(build->husk, build->sandbox, NULL);
+	free(build->sandbox);
+	build->sandbox = NULL;
+	return result;
 }
 
 /* waitForPort uses `ss`, which small images lack; /proc has the same information. */
@@ -413,7 +450,8 @@ static int run_all(struct build *build, struct place *place, struct husk_error *
 
 	snprintf(build->step, sizeof(build->step), "base");
 	if (set_text(&place->user, E2B_USER, err) < 0 || import_image(build, err) < 0 ||
-	    build_bundled(build, e2b_template(from), err) < 0 || make_sandbox(build, from, err) < 0)
+	    build_bundled(build, e2b_template(from), err) < 0 || replace_variables(build, from, err) < 0 ||
+	    make_sandbox(build, from, false, err) < 0)
 		return -1;
 	json_array_foreach(json_object_get(build->definition, "steps"), index, step)
 	{

@@ -1,0 +1,31 @@
+/*
+ * Builds for clients of a server (server/dialects). The client is not trusted: what it can build on is the instance's or its own, and
+ * everything that is made is its own and counts for its quotas. The result is no image but a sandbox, of which the caller takes a
+ * snapshot.
+ */
+#ifndef HUSK_BUILD_BUILD_H
+#define HUSK_BUILD_BUILD_H
+
+#include "husk.h"
+
+struct build_result {
+	const char *sandbox;      /* in the state after the last step; ends when `finish` returns */
+	char *const *environment; /* KEY=value that the steps set or changed; NULL: none */
+	const char *user, *cwd;   /* for processes; NULL: the base's */
+};
+
+struct build_client {
+	struct husk *husk;  /* the client's: sandboxes, kept steps, own templates and snapshots */
+	struct husk *owner; /* the instance's: images and templates */
+	/* The template or snapshot that a word of FROM means, if it is not the name of an image; caller frees. NULL: none. */
+	char *(*alias)(void *data, const char *word);
+	int (*finish)(void *data, const struct build_result *result, struct husk_error *err);
+	void *data;
+};
+
+/* As husk_build, with these differences: FROM can also name a snapshot, the options' name is not used, caches of RUN --mount
+ * are empty, and processes that a RUN leaves behind continue. */
+int build_for_client(const struct build_client *client, const struct husk_dockerfile_options *options,
+		     struct husk_error *err);
+
+#endif

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Builds of the server's clients: Dockerfile text that Daytona's SDKs send goes through the builder of husk build. What a tenant
+builds is its own, and so are its kept steps. E2B's SDKs send a Dockerfile as a list of steps. The SDKs themselves run in 92_e2b.py and
+94_daytona.py."""
+
+# timeout: 600
+from lib.harness import *
+from lib.http import server
+from lib.roots import copy_program, small_root
+
+PROGRAMS = ("bash", "grep", "sed", "mkdir", "chown", "cp", "id", "rm", "cat", "env", "head", "stat")
+_keys = {}
+
+
+def key(name, *options):
+    if name not in _keys:
+        _keys[name] = husk("token", "create", name, "--tenant", name, *options, "--json").json()["token"]
+    return _keys[name]
+
+
+def build(huskd, text, status=200, who="one", **more):
+    """A sandbox of the image; or the message of the error."""
+    answer = huskd.post("/daytona/sandbox", {"buildInfo": {"dockerfileContent": text}, "user": "root", **more}, token=key(who), status=status).json()
+    return adopt(answer["id"]) if status == 200 else answer["message"]
+
+
+def built(huskd, text, script, **more):
+    """What a command of the built sandbox prints, through Daytona's wire."""
+    box = build(huskd, text, **more)
+    try:
+        token = key(more.get("who", "one"))
+        answer = huskd.post(f"/daytona/toolbox/{box}/process/execute", {"command": script}, token=token, status=200).json()
+        assert_equal(answer["exitCode"], 0, answer["result"])
+        return answer["result"].strip()
+    finally:
+        husk("rm", box)
+
+
+def forget(huskd, who="one"):
+    for each in huskd.get("/daytona/snapshots", token=key(who), status=200).json()["items"]:
+        if not each["general"]:
+            huskd.call("DELETE", f"/daytona/snapshots/{each['name']}", token=key(who), status=200)
+
+
+@test
+def test_base():
+    with scratch() as place:
+        root = small_root(place)
+        for program in PROGRAMS:
+            copy_program(root, f"/usr/bin/{program}" if program in ("env", "head", "stat", "id") else f"/bin/{program}")
+        (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nweb:x:1000:50:web:/home/web:/bin/sh\n")
+        (root / "etc/group").write_text("root:x:0:\nstaff:x:50:\n")
+        (root / "etc/profile.d").mkdir()
+        (root / "etc/profile").write_text("PATH=/usr/bin:/bin; export PATH\nfor each in /etc/profile.d/*.sh; do [ ! -r $each ] || . $each; done\n")
+        husk("template", "build", "--rootfs", str(root), "--name", "small", timeout=120)
+
+
+@test
+def test_what_a_dockerfile_can():
+    """Stages, heredocs, variables in FROM, other shells, users: what an interpreter of single lines cannot do."""
+    text = (
+        "# syntax=docker/dockerfile:1\nARG BASE=small\nFROM ${BASE} AS made\nARG WORD=first\nRUN mkdir -p /out && echo $WORD >/out/word\n"
+        "FROM small\nSHELL [\"/bin/bash\", \"-c\"]\nCOPY --from=made --chmod=640 --chown=web:staff /out/word /opt/word\n"
+        "COPY <<EOF /opt/script\ntwo\nlines\nEOF\nRUN <<EOF\nset -e\nmkdir /opt/made\necho ${BASH_VERSION%%.*} >/opt/shell\nEOF\n"
+        "RUN --mount=type=cache,target=/cache echo kept >/cache/x\nENV A=1 B=\"$A two\"\nENV C=${NONE:-three}\nUSER web\nWORKDIR /opt/$C\n"
+        "USER root\nRUN id -u >/opt/user; pwd >>/opt/user; ls / >/opt/all\n"
+    )
+    with server() as huskd:
+        said = built(huskd, text, "cat /opt/word /opt/script /opt/shell /opt/user; echo $A:$B:$C; stat -c '%a %U %G' /opt/word; grep -c cache /opt/all; echo")
+        assert_equal(said.splitlines(), ["first", "two", "lines", "5", "0", "/opt/three", "1: two:three", "640 web staff", "0"])
+        forget(huskd)
+
+
+@test
+def test_steps_are_kept():
+    """A later build continues from a step that is the same; another tenant's does not see it."""
+    first = "FROM small\nRUN bash -c 'echo $RANDOM$RANDOM$RANDOM' >/number\n"
+    with server() as huskd:
+        numbers = [built(huskd, f"{first}RUN echo {i}\n", "cat /number") for i in range(2)]
+        assert_equal(numbers[0], numbers[1])
+        assert built(huskd, f"{first}RUN echo 1\n", "cat /number", who="two") != numbers[0]
+        assert built(huskd, f"{first}RUN echo 1\n", "cat /number", disk=3) != numbers[0]  # another disk is another machine
+        for who in ("one", "two"):
+            shown = huskd.get("/daytona/snapshots", token=key(who), status=200).json()["items"]
+            assert not [each for each in shown if each["name"].startswith("step-")], shown
+            assert_equal(len([each for each in shown if not each["general"]]), 3 if who == "one" else 1)
+            forget(huskd, who)
+        assert_equal(huskd.get("/daytona/sandbox", token=key("one"), status=200).json()["items"], [])
+
+
+@test
+def test_processes_continue():
+    """A snapshot has processes, and those of its base are needed."""
+    with server() as huskd:
+        text = "FROM small\nRUN sleep 7654 >/dev/null 2>&1 &\nRUN true\n"
+        assert_equal(built(huskd, text, "cat /proc/[0-9]*/cmdline | grep -ac sleep.7654"), "1")
+        forget(huskd)
+
+
+@test
+def test_a_snapshot_as_the_base():
+    with server() as huskd:
+        huskd.post("/daytona/snapshots", {"name": "Mine:1", "buildInfo": {"dockerfileContent": "FROM small\nENV PATH=/mine:$PATH ONE=1\nRUN echo 1 >/one\n"}},
+                   token=key("one"), status=200)  # fmt: skip
+        said = built(huskd, "FROM Mine:1\nENV TWO=2\nRUN cat /one >/two\n", "echo $ONE $TWO $PATH; cat /two")
+        assert_equal(said.splitlines()[1], "1")
+        assert said.startswith("1 2 /mine:/usr/"), said
+        assert_in("Mine:1", build(huskd, "FROM Mine:1\n", status=400, who="two"))
+        assert_in("snapshot", build(huskd, "FROM small\nCOPY --from=Mine:1 /one /x\n", status=400))
+        forget(huskd)
+
+
+@test
+def test_errors():
+    """Each names the place, and nothing is left."""
+    with server() as huskd:
+        for text, *says in (
+            ("FROM small\nRUN echo before; echo why >&2; exit 3\n", "Dockerfile:2:1", "status 3", "exit 3", "why"),
+            ("FROM small\n\nFETCH x\n", "Dockerfile:3:1", "FETCH"),
+            ("FROM small\nRUN true\nCOPY x /x\n", "Dockerfile:3:1", "no context"),
+            ("FROM small\nRUN --mount=type=ssh true\n", "Dockerfile:2:", "ssh"),
+            ("RUN true\n", "FROM"),
+            ("FROM nowhere:1\n", "Dockerfile:1:1", "nowhere:1", "HUSK_PULL_REGISTRIES"),
+            ("FROM small\nADD https://x.example/y /y\n", "Dockerfile:2:", "RUN with curl"),
+            ("FROM small\nENV A=${B\n", "Dockerfile:2:5"),
+            ("FROM small\nUSER nobody-here\nRUN true\n", "Dockerfile:3:1", "nobody-here"),
+            ("FROM ../../etc\n", "Dockerfile:1:1"),
+            (" ", "no FROM"),
+        ):
+            message = build(huskd, text, status=400)
+            for word in says:
+                assert word in message, f"{word!r} is not said of {text!r}: {message}"
+        assert_equal([each for each in huskd.get("/daytona/snapshots", token=key("one"), status=200).json()["items"] if not each["general"]], [])
+
+
+@test
+def test_a_quota_removes_kept_steps():
+    """They count as snapshots of the tenant, and give way to those that it can see."""
+    with server() as huskd:
+        husk("rm", build(huskd, "FROM small\nRUN echo 0 >/a\n"))
+        size = max(each["bytes"] for each in husk("snapshot", "ls", "--json").json())
+        forget(huskd)
+        key("tight", "--max-snapshots", f"{size * 5 // 2048}K")  # a kept step and its result, and not two kept steps and a result
+        for i in range(3):
+            husk("rm", build(huskd, f"FROM small\nRUN echo {i} >/a\n", who="tight"))
+            forget(huskd, "tight")
+
+
+@test
+def test_variables_of_e2b_steps():
+    """As in the Dockerfile that E2B's SDKs made the steps from, and as E2B's own server does."""
+    secret = husk("token", "create", "e2b-variables", "--e2b", "--json").json()["token"]
+
+    def template(huskd, *steps):
+        asked = {"headers": {"X-API-Key": secret}, "token": ""}
+        made = huskd.post("/v3/templates", {"name": "variables"}, status=202, **asked).json()
+        path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
+        huskd.post(f"/v2{path}", {"fromTemplate": "small", "steps": [{"type": kind, "args": list(args)} for kind, *args in steps]}, status=202, **asked)
+        last = {}
+
+        def ended():
+            last.update(huskd.get(f"{path}/status", status=200, **asked).json())
+            return last["status"] in ("ready", "error")
+
+        until(ended, "the build ends", 120)
+        if last["status"] == "error":
+            return last["reason"]
+        return adopt(huskd.post("/sandboxes", {"templateID": "variables"}, status=201, **asked).json()["sandboxID"])
+
+    try:
+        with server() as huskd:
+            box = template(
+                huskd, ("ENV", "PATH", "/it's/bin:$PATH", "PLAIN", "costs \\$5"), ("ENV", "PLACE", "/opt", "SAME", "${PLACE:-none}"),
+                ("ENV", "DEEP", "$PLACE/${NAME:-deep}"), ("WORKDIR", "$DEEP/er"), ("RUN", "pwd >/tmp/where; echo $PATH >>/tmp/where"),
+            )  # fmt: skip
+            assert isinstance(box, str), box
+            where = sh(box, "cat /tmp/where").splitlines()
+            assert_equal(where[0], "/opt/deep/er")
+            path = sh(box, "bash -l -c 'echo $PATH'")
+            assert path.startswith("/it's/bin:/usr/") and where[1] == path, (path, where)
+            assert_equal(sh(box, "echo \"$PLAIN:$SAME:$DEEP:$PATH\""), f"costs $5:none:/opt/deep:{path}")
+            husk("rm", box)
+            reason = template(huskd, ("RUN", "true"), ("ENV", "A", "${B"))
+            assert_equal(reason["step"], "2")
+            assert_in("does not end with", reason["message"])
+    finally:
+        husk("token", "rm", "e2b-variables", code=None)
+        for snapshot in husk("snapshot", "ls", "--json").json():
+            husk("snapshot", "rm", snapshot["id"], code=None)
+
+
+@test
+def test_nothing_is_left():
+    husk("token", "rm", *_keys)
+    husk("gc", "--all")
+    husk("template", "rm", "small")
+    assert_no_leaks()
+
+
+main()
