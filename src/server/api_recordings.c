@@ -134,8 +134,7 @@ static int start(struct request *request, const char *sandbox, const struct husk
 
 	if (!running)
 		return husk_fail_memory(err);
-	/* The server's own handle: the thread outlives the request. The caller's has found the sandbox. */
-	if (husk_recorder_open(request_owner(request), sandbox, options, &running->recorder, err) < 0) {
+	if (husk_recorder_open(request_husk(request), sandbox, options, &running->recorder, err) < 0) {
 		free(running);
 		return -1;
 	}

@@ -94,15 +94,16 @@ int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_e
 			   "SELECT (SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = ?1 AND ready AND NOT "
 			   "moment) + "
 			   "(SELECT coalesce(sum(p.bytes), 0) FROM points p JOIN sandboxes s ON s.id = p.sandbox "
-			   "WHERE s.tenant = ?1 AND p.ready)",
+			   "WHERE s.tenant = ?1 AND p.ready) + "
+			   "(SELECT coalesce(sum(r.bytes), 0) FROM recordings r JOIN sandboxes s ON s.id = r.sandbox "
+			   "WHERE s.tenant = ?1)",
 			   ARGUMENTS(text(catalog->view.tenant)), &used, err) < 0)
 		return -1;
 	if (!exceeds((uint64_t)used, bytes, catalog->view.max_snapshot_bytes))
 		return 0;
 	return husk_fail(err, HUSK_LIMIT,
-			 "the quota max_snapshot_bytes does not allow it: snapshots and checkpoints take %lld of %llu "
-			 "bytes, and this "
-			 "needs %llu more; remove some first",
+			 "the quota max_snapshot_bytes does not allow it: snapshots, checkpoints and recordings take "
+			 "%lld of %llu bytes, and this needs %llu more; remove some first",
 			 (long long)used, (unsigned long long)catalog->view.max_snapshot_bytes,
 			 (unsigned long long)bytes);
 }
