@@ -823,7 +823,8 @@ struct husk_recording {
 };
 struct husk_record_options {
 	int64_t max_seconds; /* 1 to 86400; 0: 3600 */
-	uint64_t max_bytes;  /* 64 KiB to 4 GiB; 0: 256 MiB */
+	uint64_t
+		max_bytes; /* 64 KiB to 4 GiB; 0: 256 MiB. Counts in the tenant's quota until the recording has ended */
 };
 enum husk_recording_part {
 	HUSK_RECORDING_SCREEN,  /* an RFB stream with times: the format FBS 001.001 */
@@ -832,7 +833,8 @@ enum husk_recording_part {
 void husk_recording_free(struct husk_recording *recording);
 void husk_recording_list_free(struct husk_recording **list);
 /* Connects to the desktop. husk_recorder_run then records, until husk_recording_stop, a limit, or the end of the
- * desktop. Over a server it is the server that records; husk_recorder_run only waits, and the handle must stay open. */
+ * desktop; the event "recording_ended" says which. Over a server it is the server that records; husk_recorder_run only waits,
+ * and the handle must stay open. LIMIT: the tenant's quota, or that of all recordings ($HUSK_RECORDINGS). */
 struct husk_recorder;
 int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
 		       struct husk_recorder **out, struct husk_error *err);
@@ -848,6 +850,11 @@ int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id
 /* A descriptor on the part, which the caller closes, and its size. */
 int husk_recording_read(struct husk *husk, const char *sandbox, const char *id, enum husk_recording_part part,
 			uint64_t *size, struct husk_error *err);
+/* The recording for other programs, as it is made: "mp4" or "webm" (a video, ten pictures a second; made by ffmpeg of the host:
+ * UNAVAILABLE without it), or "json" (what is known of it, and its actions). Of one that runs: what there is. LIMIT if
+ * the instance makes two videos already. */
+int husk_recording_export(struct husk *husk, const char *sandbox, const char *id, const char *format, husk_sink sink,
+			  void *data, struct husk_error *err);
 /* Adds an action, a JSON object, to the recordings of the sandbox that run. None: nothing happens. */
 int husk_recording_note(struct husk *husk, const char *sandbox, const char *action, struct husk_error *err);
 

@@ -4,6 +4,7 @@
  *
  *     husk desktop box view control          a link that permits to take control
  *     husk desktop box record 60             records for a minute, or until Ctrl-C
+ *     husk desktop box recordings export rec-… -o film.mp4
  */
 #include "cli/cmd_desktop_view.h"
 
@@ -13,6 +14,7 @@
 
 #include "base/thread.h"
 #include "cli/interrupt.h"
+#include "cli/save.h"
 
 #define WAKE_MS 200
 
@@ -137,6 +139,52 @@ static int run_record(struct cli *cli, const char *sandbox, char **words, int co
 	return id ? print_recordings(cli, sandbox, id, err) : husk_fail_memory(err);
 }
 
+/* ---- recordings ---- */
+
+struct outgoing {
+	struct cli *cli;
+	const char *sandbox, *id, *format;
+};
+
+static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
+{
+	const struct outgoing *outgoing = data;
+
+	return husk_recording_export(outgoing->cli->husk, outgoing->sandbox, outgoing->id, outgoing->format, sink,
+				     sink_data, err);
+}
+
+static int run_export(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
+{
+	const char *dot = view->output ? strrchr(view->output, '.') : NULL;
+	struct outgoing outgoing = { cli, view->sandbox, view->words[1], view->format };
+	char size[32];
+	uint64_t bytes = 0;
+
+	if (!view->output)
+		return husk_fail(err, HUSK_INVALID,
+				 "desktop recordings export: give a file, as in -o film.mp4 (or .webm, .json)");
+	if (!outgoing.format)
+		outgoing.format = dot ? dot + 1 : "";
+	if (save_file(view->output, export_from, &outgoing, &bytes, err) < 0)
+		return -1;
+	output_size(bytes, size, sizeof(size));
+	output_note("exported %s: %s", outgoing.id, size);
+	return 0;
+}
+
+static int run_recordings(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
+{
+	if (view->count == 0)
+		return print_recordings(cli, view->sandbox, NULL, err);
+	if (view->count == 2 && str_equal(view->words[0], "export"))
+		return run_export(cli, view, err);
+	if (view->count == 2 && str_equal(view->words[0], "rm"))
+		return husk_recording_remove(cli->husk, view->sandbox, view->words[1], err);
+	return husk_fail(err, HUSK_INVALID,
+			 "usage: husk desktop SANDBOX recordings [export ID -o FILE [--format mp4|webm|json] | rm ID]");
+}
+
 /* ---- control ---- */
 
 static int run_control(struct cli *cli, const char *sandbox, char **words, int count, struct husk_error *err)
@@ -174,16 +222,13 @@ bool desktop_view_has(const char *verb)
 	return false;
 }
 
-int desktop_view_run(struct cli *cli, const char *sandbox, const char *verb, char **words, int count,
-		     struct husk_error *err)
+int desktop_view_run(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
 {
-	if (str_equal(verb, "view"))
-		return run_view(cli, sandbox, words, count, err);
-	if (str_equal(verb, "record"))
-		return run_record(cli, sandbox, words, count, err);
-	if (str_equal(verb, "control"))
-		return run_control(cli, sandbox, words, count, err);
-	if (count > 0)
-		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX recordings");
-	return print_recordings(cli, sandbox, NULL, err);
+	if (str_equal(view->verb, "view"))
+		return run_view(cli, view->sandbox, view->words, view->count, err);
+	if (str_equal(view->verb, "record"))
+		return run_record(cli, view->sandbox, view->words, view->count, err);
+	if (str_equal(view->verb, "control"))
+		return run_control(cli, view->sandbox, view->words, view->count, err);
+	return run_recordings(cli, view, err);
 }

@@ -6,6 +6,7 @@
 
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/save.h"
 
 struct portable_arguments {
 	const char *name;
@@ -55,68 +56,42 @@ static int show_progress(void *data, uint64_t done, uint64_t all)
 typedef int (*export_fn)(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,
 			 void *data, struct husk_error *err);
 
-struct target {
-	int fd;
-	uint64_t bytes;
-	bool failed; /* errno says why */
+/* One export. */
+struct outgoing {
+	struct cli *cli;
+	const struct portable_arguments *arguments;
+	export_fn export;
+	const char *name;
 };
 
-static int write_target(void *data, const void *bytes, size_t size)
+static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
 {
-	struct target *target = data;
-
-	target->bytes += size;
-	target->failed = write_full(target->fd, bytes, size) < 0;
-	return target->failed || interrupt_seen() ? -1 : 0;
-}
-
-static int export_to(struct cli *cli, const struct portable_arguments *arguments, export_fn export, const char *name,
-		     const char *where, int fd, struct husk_error *err)
-{
+	const struct outgoing *outgoing = data;
 	struct showing showing = { .verb = "packing" };
-	const struct husk_export_options options = { .files = arguments->files,
+	const struct husk_export_options options = { .files = outgoing->arguments->files,
 						     .progress = show_progress,
 						     .data = &showing };
-	struct target target = { .fd = fd };
-	int64_t started = time_monotonic_ms();
-	char took[32], size[32];
 
-	showing.progress = progress_begin("packing %s", name);
-	int result = export(cli->husk, name, &options, write_target, &target, err);
-	int why = errno;
+	showing.progress = progress_begin("packing %s", outgoing->name);
+	int result = outgoing->export(outgoing->cli->husk, outgoing->name, &options, sink, sink_data, err);
 	progress_end(&showing.progress);
-	if (result < 0 && target.failed) {
-		errno = why;
-		return husk_fail_errno(err, "cannot write '%s'", where);
-	}
-	if (result < 0)
-		return -1;
-	output_duration(time_monotonic_ms() - started, took, sizeof(took));
-	output_size(target.bytes, size, sizeof(size));
-	output_note("exported %s: %s, in %s", name, size, took);
-	return 0;
+	return result;
 }
 
-/* The file has its name when it is complete. */
 static int export_run(struct cli *cli, const struct portable_arguments *arguments, export_fn export, char **argv,
 		      struct husk_error *err)
 {
-	if (interrupt_hold(err) < 0)
+	struct outgoing outgoing = { cli, arguments, export, argv[0] };
+	int64_t started = time_monotonic_ms();
+	char took[32], size[32];
+	uint64_t bytes = 0;
+
+	if (save_file(argv[1], export_from, &outgoing, &bytes, err) < 0)
 		return -1;
-	if (str_equal(argv[1], "-"))
-		return isatty(STDOUT_FILENO)
-			       ? husk_fail(err, HUSK_INVALID, "not to a terminal: give a file, or redirect the output")
-			       : export_to(cli, arguments, export, argv[0], "stdout", STDOUT_FILENO, err);
-	cleanup_free char *partial = str_format("%s.partial", argv[1]);
-	cleanup_close int fd = partial ? open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600) : -1;
-	if (fd < 0)
-		return husk_fail_errno(err, "cannot write '%s'", argv[1]);
-	int result = export_to(cli, arguments, export, argv[0], argv[1], fd, err);
-	if (result == 0 && rename(partial, argv[1]) < 0)
-		result = husk_fail_errno(err, "cannot write '%s'", argv[1]);
-	if (result < 0)
-		unlink(partial);
-	return result;
+	output_duration(time_monotonic_ms() - started, took, sizeof(took));
+	output_size(bytes, size, sizeof(size));
+	output_note("exported %s: %s, in %s", argv[0], size, took);
+	return 0;
 }
 
 static int snapshot_export_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
