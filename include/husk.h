@@ -858,6 +858,15 @@ int husk_recording_export(struct husk *husk, const char *sandbox, const char *id
 /* Adds an action, a JSON object, to the recordings of the sandbox that run. None: nothing happens. */
 int husk_recording_note(struct husk *husk, const char *sandbox, const char *action, struct husk_error *err);
 
+/* ---- the profile of a desktop's browser ---- */
+
+/* Cookies, logins, history, bookmarks: a tar of the profile's directory, for the same or another sandbox. Whoever has it is logged
+ * in where the browser was. Both calls end the browser first, so that it has written everything; it starts again when it is
+ * next used. UNAVAILABLE: the sandbox has no desktop. CONFLICT: a person is in control. husk_profile_save: NOT_FOUND if the browser
+ * was never started. husk_profile_load replaces the profile, or changes nothing. */
+int husk_profile_save(struct husk *husk, const char *sandbox, husk_sink sink, void *data, struct husk_error *err);
+int husk_profile_load(struct husk *husk, const char *sandbox, husk_source source, void *data, struct husk_error *err);
+
 /* For servers that connect remote callers of libhusk to a sandbox: a socket for the wire protocol (src/wire/wire.h,
  * HELLO done), limited to the methods of the guest's agent. A hibernated sandbox is woken. */
 int husk_tunnel(struct husk *husk, const char *sandbox, struct husk_error *err);

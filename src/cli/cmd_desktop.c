@@ -535,6 +535,7 @@ const struct cli_command cli_desktop = {
 		"  record [SECONDS], recordings    record the screen until Ctrl-C; list recordings\n"
 		"  recordings export ID -o FILE    as a video (.mp4, .webm; --format), or its actions (.json)\n"
 		"  recordings rm ID                remove one\n"
+		"  profile save|load FILE|-        the cookies, logins and settings of its browser\n"
 		"  act JSON|-                      a list of actions, or a whole request (docs/desktop.md)\n"
 		"\n"
 		"The sandbox needs a desktop: husk create -t desktop --memory 2G\n",

@@ -1,5 +1,5 @@
 /*
- * `husk desktop SANDBOX view|record|recordings|control`: a link to the live view, recordings of the screen, and who is in control.
+ * `husk desktop SANDBOX view|record|recordings|control|profile`: a link to the live view, recordings of the screen, and who is in control.
  * Names of people come from other callers: they are printed safely.
  *
  *     husk desktop box view control          a link that permits to take control
@@ -8,6 +8,7 @@
  */
 #include "cli/cmd_desktop_view.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -185,6 +186,36 @@ static int run_recordings(struct cli *cli, const struct desktop_view *view, stru
 			 "usage: husk desktop SANDBOX recordings [export ID -o FILE [--format mp4|webm|json] | rm ID]");
 }
 
+/* ---- the browser's profile ---- */
+
+static int profile_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
+{
+	const struct outgoing *outgoing = data;
+
+	return husk_profile_save(outgoing->cli->husk, outgoing->sandbox, sink, sink_data, err);
+}
+
+static ssize_t read_file(void *data, void *bytes, size_t size)
+{
+	return read_full(*(int *)data, bytes, size);
+}
+
+static int run_profile(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
+{
+	struct outgoing outgoing = { .cli = cli, .sandbox = view->sandbox };
+	uint64_t bytes = 0;
+
+	if (view->count == 2 && str_equal(view->words[0], "save"))
+		return save_file(view->words[1], profile_from, &outgoing, &bytes, err);
+	if (view->count != 2 || !str_equal(view->words[0], "load"))
+		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX profile save|load FILE|-");
+	const char *path = str_equal(view->words[1], "-") ? "/dev/stdin" : view->words[1];
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot read '%s'", view->words[1]);
+	return husk_profile_load(cli->husk, view->sandbox, read_file, &fd, err);
+}
+
 /* ---- control ---- */
 
 static int run_control(struct cli *cli, const char *sandbox, char **words, int count, struct husk_error *err)
@@ -214,7 +245,7 @@ static int run_control(struct cli *cli, const char *sandbox, char **words, int c
 
 bool desktop_view_has(const char *verb)
 {
-	static const char *const verbs[] = { "view", "record", "recordings", "control" };
+	static const char *const verbs[] = { "view", "record", "recordings", "control", "profile" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
 		if (str_equal(verb, verbs[i]))
@@ -230,5 +261,7 @@ int desktop_view_run(struct cli *cli, const struct desktop_view *view, struct hu
 		return run_record(cli, view->sandbox, view->words, view->count, err);
 	if (str_equal(view->verb, "control"))
 		return run_control(cli, view->sandbox, view->words, view->count, err);
+	if (str_equal(view->verb, "profile"))
+		return run_profile(cli, view, err);
 	return run_recordings(cli, view, err);
 }

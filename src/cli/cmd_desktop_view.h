@@ -6,7 +6,7 @@
 
 #include "cli/cli.h"
 
-/* Is this verb one of these: view, record, recordings, control? */
+/* Is this verb one of these: view, record, recordings, control, profile? */
 bool desktop_view_has(const char *verb);
 /* What was typed. */
 struct desktop_view {
