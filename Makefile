@@ -1,6 +1,6 @@
 # Husk's build: one makefile for everything. Sources are found by folder, so a new file needs no line here.
 #
-#   make            build/husk, build/huskd, build/libhusk.a, build/libhusk.so, build/husk-agent, build/husk-vmm,
+#   make            build/husk, build/huskd, build/libhusk.a, build/libhusk.so, build/husk-agent, build/husk-vmm, build/husk-film,
 #                   build/examples/*
 #   make help       the other targets
 #
@@ -79,6 +79,7 @@ SERVER_SOURCES := $(call sources,src/config src/server src/server/dialects src/s
 AGENT_SOURCES := $(call sources,src/agent)
 GUEST_SOURCES := $(call sources,guest)
 DESKTOP_SOURCES := $(call sources,guest/desktop)
+FILM_SOURCES := $(call sources,src/film)
 ADVERSARY_SOURCES := $(wildcard tests/adversary/*.c)
 TEST_SOURCES := $(wildcard tests/unit/test_*.c)
 FUZZ_SOURCES := $(wildcard tests/fuzz/fuzz_*.c)
@@ -89,11 +90,12 @@ CLI_OBJECTS := $(call objects,host,$(CLI_SOURCES))
 SERVER_OBJECTS := $(call objects,host,$(SERVER_SOURCES))
 AGENT_OBJECTS := $(call objects,guest-side,$(AGENT_SOURCES) $(KIT_SOURCES))
 VMM_OBJECTS := $(call objects,host,$(filter-out $(VMM_SHARED),$(VMM_SOURCES)))
-FUZZ_OBJECTS := $(call objects,fuzz,$(sort $(LIB_SOURCES) $(VMM_SOURCES)))
+FUZZ_OBJECTS := $(call objects,fuzz,$(sort $(LIB_SOURCES) $(VMM_SOURCES) $(filter-out src/film/main.c,$(FILM_SOURCES))))
 
 HUSK := $(if $(CLI_SOURCES),$(BUILD)/husk)
 AGENT := $(if $(AGENT_SOURCES),$(BUILD)/husk-agent)
 VMM := $(BUILD)/husk-vmm
+FILM := $(BUILD)/husk-film
 KERNEL := $(BUILD)/kernel/version
 # What the guest gets beside the agent: programs built from guest/*.c; the other files of guest/ go in as they are.
 GUEST := $(GUEST_SOURCES:guest/%.c=$(BUILD)/guest/%) $(BUILD)/guest/husk-desktop $(patsubst guest/preload/%.c,$(BUILD)/guest/%.so,$(wildcard guest/preload/*.c))
@@ -105,7 +107,7 @@ EXAMPLES := $(EXAMPLE_SOURCES:examples/%.c=$(BUILD)/examples/%)
 say = @printf '  %-6s %s\n' '$(1)' '$(2)'
 
 .PHONY: all coverage release-check run test sanitized soak computer-use lab bench bench-lab runsc install uninstall format house lint fuzz setup clean help tests fuzzers deb dist templates-dist deb-test FORCE
-all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so.0 $(AGENT) $(VMM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
+all: $(HUSK) $(BUILD)/huskd $(BUILD)/libhusk.a $(BUILD)/libhusk.so.0 $(AGENT) $(VMM) $(FILM) $(KERNEL) $(GUEST) $(EXAMPLES) ## build everything (the default)
 tests: $(TESTS) $(ADVERSARY)
 fuzzers: $(FUZZERS)
 
@@ -254,6 +256,11 @@ $(BUILD)/guest/husk-desktop: $(call objects,desktop,$(DESKTOP_SOURCES) $(call so
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(AGENT_LDFLAGS) $^ $(DESKTOP_LIBRARIES) -o $@
 
+# husk-film runs in a cell that holds no other file.
+$(BUILD)/husk-film: $(call objects,desktop,$(FILM_SOURCES) $(call sources,src/base))
+	$(call say,LD,$@)
+	$(Q)$(CC) $(AGENT_LDFLAGS) $^ -ljpeg -lz -o $@
+
 # Loaded into programs of the guest before their own C library: no library, no start-up code.
 $(BUILD)/guest/%.so: guest/preload/%.c $(BUILD)/.flags | $(TOP)/.setup
 	$(call say,LD,$@)
@@ -290,6 +297,7 @@ $(BUILD)/fuzzers/%: $(BUILD)/fuzz/tests/fuzz/%.o $(BUILD)/fuzz/all.a
 	$(call say,LD,$@)
 	@mkdir -p $(@D)
 	$(Q)$(CLANG) -fsanitize=fuzzer,address,undefined $^ $(LIBRARIES) -o $@
+$(BUILD)/fuzzers/fuzz_film: LIBRARIES += -ljpeg -lz
 
 FUZZ_SECONDS ?= 60
 fuzz: $(FUZZERS) ## fuzz each target (FUZZ_SECONDS=60 each), and keep new inputs in tests/fuzz/corpus
@@ -337,6 +345,7 @@ install: all ## install under PREFIX (/usr/local), staged in DESTDIR
 	install -m 755 $(BUILD)/huskd '$(ROOT)/bin/huskd'
 	install -m 755 $(BUILD)/husk-agent '$(ROOT)/lib/husk/husk-agent'
 	install -m 755 $(BUILD)/husk-vmm '$(ROOT)/lib/husk/husk-vmm'
+	install -m 755 $(BUILD)/husk-film '$(ROOT)/lib/husk/husk-film'
 	[ ! -f $(TOP)/runsc ] || install -m 755 $(TOP)/runsc '$(ROOT)/lib/husk/runsc'
 	cp -R $(BUILD)/kernel '$(ROOT)/lib/husk/'
 	cp -R $(GUEST) $(filter-out %.c %.h %/__pycache__ %/desktop %/preload,$(wildcard guest/*)) '$(ROOT)/lib/husk/guest/'
@@ -392,7 +401,7 @@ deb-test: deb ## install them in a bare Debian (SUITE=bookworm), run a sandbox, 
 # ---- keeping it in shape ---------------------------------------------------------------------------------------------
 
 HOST_SOURCES := $(sort $(LIB_SOURCES) $(VMM_SOURCES) src/vmm/main.c scripts/filters.c $(CLI_SOURCES) $(SERVER_SOURCES))
-C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(DESKTOP_SOURCES) $(wildcard guest/preload/*.c) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
+C_FILES := $(HOST_SOURCES) $(AGENT_SOURCES) $(GUEST_SOURCES) $(DESKTOP_SOURCES) $(FILM_SOURCES) $(wildcard guest/preload/*.c) $(EXAMPLE_SOURCES) $(TEST_SOURCES) $(FUZZ_SOURCES) \
 	$(ADVERSARY_SOURCES)
 H_FILES := $(wildcard include/*.h src/*/*.h src/*/*/*.h src/*/*/*/*.h guest/*.h guest/*/*.h tests/adversary/*.h)
 

@@ -823,7 +823,8 @@ struct husk_recording {
 };
 struct husk_record_options {
 	int64_t max_seconds; /* 1 to 86400; 0: 3600 */
-	uint64_t max_bytes;  /* 64 KiB to 4 GiB; 0: 256 MiB */
+	uint64_t
+		max_bytes; /* 64 KiB to 4 GiB; 0: 256 MiB. Counts in the tenant's quota until the recording has ended */
 };
 enum husk_recording_part {
 	HUSK_RECORDING_SCREEN,  /* an RFB stream with times: the format FBS 001.001 */
@@ -832,7 +833,8 @@ enum husk_recording_part {
 void husk_recording_free(struct husk_recording *recording);
 void husk_recording_list_free(struct husk_recording **list);
 /* Connects to the desktop. husk_recorder_run then records, until husk_recording_stop, a limit, or the end of the
- * desktop. Over a server it is the server that records; husk_recorder_run only waits, and the handle must stay open. */
+ * desktop; the event "recording_ended" says which. Over a server it is the server that records; husk_recorder_run only waits,
+ * and the handle must stay open. LIMIT: the tenant's quota, or that of all recordings ($HUSK_RECORDINGS). */
 struct husk_recorder;
 int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
 		       struct husk_recorder **out, struct husk_error *err);
@@ -848,8 +850,22 @@ int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id
 /* A descriptor on the part, which the caller closes, and its size. */
 int husk_recording_read(struct husk *husk, const char *sandbox, const char *id, enum husk_recording_part part,
 			uint64_t *size, struct husk_error *err);
+/* The recording for other programs, as it is made: "mp4" or "webm" (a video, ten pictures a second; made by ffmpeg of the host:
+ * UNAVAILABLE without it), or "json" (what is known of it, and its actions). Of one that runs: what there is. LIMIT if
+ * the instance makes two videos already. */
+int husk_recording_export(struct husk *husk, const char *sandbox, const char *id, const char *format, husk_sink sink,
+			  void *data, struct husk_error *err);
 /* Adds an action, a JSON object, to the recordings of the sandbox that run. None: nothing happens. */
 int husk_recording_note(struct husk *husk, const char *sandbox, const char *action, struct husk_error *err);
+
+/* ---- the profile of a desktop's browser ---- */
+
+/* Cookies, logins, history, bookmarks: a tar of the profile's directory, for the same or another sandbox. Whoever has it is logged
+ * in where the browser was. Both calls end the browser first, so that it has written everything; it starts again when it is
+ * next used. UNAVAILABLE: the sandbox has no desktop. CONFLICT: a person is in control. husk_profile_save: NOT_FOUND if the browser
+ * was never started. husk_profile_load replaces the profile, or changes nothing. */
+int husk_profile_save(struct husk *husk, const char *sandbox, husk_sink sink, void *data, struct husk_error *err);
+int husk_profile_load(struct husk *husk, const char *sandbox, husk_source source, void *data, struct husk_error *err);
 
 /* For servers that connect remote callers of libhusk to a sandbox: a socket for the wire protocol (src/wire/wire.h,
  * HELLO done), limited to the methods of the guest's agent. A hibernated sandbox is woken. */

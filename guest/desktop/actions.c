@@ -339,7 +339,11 @@ static int run_wait(struct run *run, const json_t *action, json_t *result, struc
 	(void)result;
 	if (field_seconds(action, "duration", false, &seconds, err) < 0 || spend(run, seconds, err) < 0)
 		return -1;
-	return do_wait(run, &seconds, err);
+	if (!run->d->wait)
+		return do_wait(run, &seconds, err);
+	/* No key of ours is held: others may act. If one of them found the display gone, it is the new one that is asked here. */
+	run->d->wait(run->d, (int)lround(seconds * 1000));
+	return display_alive(run->d) ? display_sync(run->d, err) : husk_fail(err, HUSK_GONE, "the display has ended");
 }
 
 static int run_type(struct run *run, const json_t *action, json_t *result, struct husk_error *err)

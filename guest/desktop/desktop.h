@@ -63,6 +63,9 @@ enum atom {
 
 /* The connection to the display; remade when the X server was started again. */
 struct display {
+	/* Waits that long, and serves other clients meanwhile; NULL: nobody does (main.c). These two outlive the connection. */
+	void (*wait)(struct display *d, int ms);
+	void *owner;
 	xcb_connection_t *x;
 	xcb_screen_t *screen;
 	xcb_window_t root, window; /* `window` is ours, never shown: it owns the clipboard */

@@ -131,7 +131,7 @@ int display_open(struct display *d, int limit_ms, struct husk_error *err)
 	int64_t deadline = time_monotonic_ms() + limit_ms;
 
 	for (;;) {
-		*d = (struct display){ 0 };
+		*d = (struct display){ .wait = d->wait, .owner = d->owner };
 		if (display_try(d, err) == 0)
 			return 0;
 		bool answered = d->x != NULL;
@@ -150,7 +150,7 @@ void display_close(struct display *d)
 	free(d->clipboard);
 	if (d->x)
 		xcb_disconnect(d->x);
-	*d = (struct display){ 0 };
+	*d = (struct display){ .wait = d->wait, .owner = d->owner };
 }
 
 bool display_alive(struct display *d)

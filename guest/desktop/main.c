@@ -1,6 +1,6 @@
 /*
- * The loop of husk-desktop: requests from stdin, one after the other, answers to stdout. Between them it answers other programs that
- * ask for the clipboard. If the X server ends, it is started again by the session of the template; the request that finds out is
+ * The loop of husk-desktop: requests from stdin, one after the other, answers to stdout. While one of them waits, those of other
+ * clients are served. Between them it answers other programs that ask for the clipboard. If the X server ends, it is started again by the session of the template; the request that finds out is
  * refused once, since everything that was on the screen is gone.
  */
 #include <poll.h>
@@ -13,6 +13,14 @@
 #define DEPTH_MAX 16
 #define OPEN_MS 20000
 #define SESSION "/run/husk/desktop" /* of guest/desktop-session */
+
+struct server {
+	struct display display;
+	struct buf input;
+	bool before; /* there was a display once */
+	bool over;
+	bool waiting; /* a request waits */
+};
 
 static int say(json_t *answer)
 {
@@ -55,70 +63,116 @@ static int ensure(struct display *d, bool *before, json_t **answer)
 	return 0;
 }
 
-static int serve(struct display *d, bool *before, const char *line, size_t size)
+static json_t *parse(const char *line, size_t size)
 {
-	cleanup_json json_t *request =
-		str_json_deeper(line, size, DEPTH_MAX) ? NULL : json_loadb(line, size, JSON_ALLOW_NUL, NULL);
+	return str_json_deeper(line, size, DEPTH_MAX) ? NULL : json_loadb(line, size, JSON_ALLOW_NUL, NULL);
+}
+
+static int serve(struct server *server, const json_t *request)
+{
 	const char *id = json_string_value(json_object_get(request, "id"));
 	json_t *answer = NULL;
 
 	if (!id)
 		return 0;
-	if (ensure(d, before, &answer) == 1)
-		answer = actions_run(d, request);
+	if (ensure(&server->display, &server->before, &answer) == 1)
+		answer = actions_run(&server->display, request);
 	if (!answer || json_object_set_new(answer, "id", json_string(id)) < 0 ||
 	    json_object_set_new(answer, "type", json_string("end")) < 0)
 		return -1;
 	return say(answer);
 }
 
-/* All whole lines of the buffer. */
-static int serve_lines(struct display *d, bool *before, struct buf *input)
+/* Has it actions that take as long as it pleases its client? Then it is not served while another waits, whose answer would be late. */
+static bool is_long(const json_t *request)
 {
+	static const char *const slow[] = { "wait", "hold_key", "open" };
+	json_t *each;
+	size_t i;
+
+	json_array_foreach(json_object_get(request, "actions"), i, each)
+	{
+		const char *name = json_string_value(json_object_get(each, "action"));
+		for (size_t n = 0; n < ARRAY_SIZE(slow); n++)
+			if (str_equal(name, slow[n]))
+				return true;
+	}
+	return false;
+}
+
+/* All whole lines of the buffer; those of long requests stay there while another waits. A line is taken out before it is served: that
+ * may read more of them. */
+static int serve_lines(struct server *server)
+{
+	struct buf *input = &server->input;
 	size_t start = 0;
 	char *newline;
 
 	while (input->size > start && (newline = memchr(input->data + start, '\n', input->size - start))) {
 		size_t size = (size_t)(newline - input->data) - start;
-		if (serve(d, before, input->data + start, size) < 0)
+		cleanup_json json_t *request = parse(input->data + start, size);
+		if (server->waiting && is_long(request)) {
+			start += size + 1;
+			continue;
+		}
+		memmove(input->data + start, newline + 1, input->size - start - size - 1);
+		input->size -= size + 1;
+		if (serve(server, request) < 0)
 			return -1;
-		start += size + 1;
 	}
-	buf_consume(input, start);
 	/* A line without an end cannot be answered; its sender has broken the protocol. */
-	if (input->size > LINE_MAX_BYTES)
-		buf_consume(input, input->size);
+	if (input->size - start > LINE_MAX_BYTES)
+		input->size = start;
 	return 0;
+}
+
+/* Waits for requests and for the X server, at most that long (-1: for ever), and deals with them. */
+static void turn(struct server *server, int ms)
+{
+	struct display *d = &server->display;
+	struct pollfd p[2] = { { .fd = 0, .events = POLLIN },
+			       { .fd = display_alive(d) ? xcb_get_file_descriptor(d->x) : -1, .events = POLLIN } };
+	char piece[16384];
+
+	if (display_alive(d))
+		xcb_flush(d->x);
+	if (poll(p, 2, ms) < 0 && errno != EINTR)
+		server->over = true;
+	if (p[1].revents && display_alive(d))
+		display_pump(d);
+	while (waitpid(-1, NULL, WNOHANG) > 0) /* browsers that ended */
+		;
+	if (server->over || !p[0].revents)
+		return;
+	ssize_t got = read(0, piece, sizeof(piece));
+	if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
+		server->over = true;
+	if (got > 0 && (buf_append(&server->input, piece, (size_t)got) < 0 || serve_lines(server) < 0))
+		server->over = true;
+}
+
+/* A client waits; requests of others are served. */
+static void wait_and_serve(struct display *d, int ms)
+{
+	struct server *server = d->owner;
+	int64_t until = time_monotonic_ms() + ms, left;
+
+	server->waiting = true;
+	while (!server->over && (left = until - time_monotonic_ms()) > 0)
+		turn(server, (int)left);
+	server->waiting = false;
 }
 
 int main(void)
 {
-	struct display display = { 0 };
-	cleanup_buf struct buf input = { 0 };
-	bool before = false;
-	char piece[65536];
+	struct server server = { .display = { .wait = wait_and_serve, .owner = &server } };
 
 	signal(SIGPIPE, SIG_IGN);
-	before = display_open(&display, 0, NULL) == 0;
+	server.before = display_open(&server.display, 0, NULL) == 0;
 	if (say(json_pack("{s:s}", "type", "ready")) < 0)
 		return 1;
-	for (;;) {
-		struct pollfd p[2] = { { .fd = 0, .events = POLLIN },
-				       { .fd = display_alive(&display) ? xcb_get_file_descriptor(display.x) : -1,
-					 .events = POLLIN } };
-		if (poll(p, 2, -1) < 0 && errno != EINTR)
-			return 1;
-		if (p[1].revents && display_alive(&display))
-			display_pump(&display);
-		while (waitpid(-1, NULL, WNOHANG) > 0) /* browsers that ended */
-			;
-		if (!p[0].revents)
-			continue;
-		ssize_t got = read(0, piece, sizeof(piece));
-		if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
-			return 0;
-		if (got > 0 &&
-		    (buf_append(&input, piece, (size_t)got) < 0 || serve_lines(&display, &before, &input) < 0))
-			return 1;
-	}
+	while (!server.over)
+		turn(&server, -1);
+	buf_free(&server.input);
+	return 0;
 }

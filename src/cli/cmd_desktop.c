@@ -10,12 +10,12 @@
 #define REQUEST_MAX (6u << 20)
 
 struct desktop_arguments {
-	const char *button, *keys, *format, *screenshot, *region;
+	const char *button, *keys, *format, *screenshot, *region, *output;
 	int64_t count, quality, max_width;
 };
 
 static const char *const buttons[] = { "left", "middle", "right", NULL };
-static const char *const formats[] = { "png", "jpeg", "webp", NULL };
+static const char *const formats[] = { "png", "jpeg", "webp", "mp4", "webm", "json", NULL };
 
 static const struct option_spec desktop_options[] = {
 	OPTION('b', "button", OPTION_CHOICE, struct desktop_arguments, button, "NAME",
@@ -28,7 +28,9 @@ static const struct option_spec desktop_options[] = {
 	OPTION('s', "screenshot", OPTION_STRING, struct desktop_arguments, screenshot, "FILE",
 	       "afterwards, when the screen is still, write a picture of it ('-': to stdout)"),
 	OPTION('f', "format", OPTION_CHOICE, struct desktop_arguments, format, "NAME",
-	       "of the picture: png, jpeg or webp (by the name of the file, else png)", .choices = formats),
+	       "of the picture: png, jpeg or webp; of an export: mp4, webm or json (by the name of the file)",
+	       .choices = formats),
+	OPTION('o', "output", OPTION_STRING, struct desktop_arguments, output, "FILE", "of an export ('-': to stdout)"),
 	OPTION(0, "quality", OPTION_INTEGER, struct desktop_arguments, quality, "N", "of jpeg and webp (75)", .min = 1,
 	       .max = 100),
 	OPTION('r', "region", OPTION_STRING, struct desktop_arguments, region, "X0,Y0,X1,Y1",
@@ -481,8 +483,13 @@ static int finish(struct cli *cli, const struct order *order, char *text, struct
 
 static int desktop_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
+	const struct desktop_arguments *arguments = data;
+
 	if (desktop_view_has(argv[1]))
-		return desktop_view_run(cli, argv[0], argv[1], argv + 2, argc - 2, err);
+		return desktop_view_run(cli,
+					&(struct desktop_view){ argv[0], argv[1], argv + 2, argc - 2, arguments->format,
+								arguments->output },
+					err);
 	struct order order = { .arguments = data, .verb = argv[1], .words = argv + 2, .count = argc - 2 };
 	const struct verb *verb = verb_find(argv[1], err);
 	cleanup_free char *answer = NULL, *text = NULL;
@@ -526,6 +533,9 @@ const struct cli_command cli_desktop = {
 		"  view [control]                  a link to the live view; with control, to take over too\n"
 		"  control [release]               who has taken over; give the desktop back\n"
 		"  record [SECONDS], recordings    record the screen until Ctrl-C; list recordings\n"
+		"  recordings export ID -o FILE    as a video (.mp4, .webm; --format), or its actions (.json)\n"
+		"  recordings rm ID                remove one\n"
+		"  profile save|load FILE|-        the cookies, logins and settings of its browser\n"
 		"  act JSON|-                      a list of actions, or a whole request (docs/desktop.md)\n"
 		"\n"
 		"The sandbox needs a desktop: husk create -t desktop --memory 2G\n",

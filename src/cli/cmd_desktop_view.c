@@ -1,18 +1,21 @@
 /*
- * `husk desktop SANDBOX view|record|recordings|control`: a link to the live view, recordings of the screen, and who is in control.
+ * `husk desktop SANDBOX view|record|recordings|control|profile`: a link to the live view, recordings of the screen, and who is in control.
  * Names of people come from other callers: they are printed safely.
  *
  *     husk desktop box view control          a link that permits to take control
  *     husk desktop box record 60             records for a minute, or until Ctrl-C
+ *     husk desktop box recordings export rec-… -o film.mp4
  */
 #include "cli/cmd_desktop_view.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 
 #include "base/thread.h"
 #include "cli/interrupt.h"
+#include "cli/save.h"
 
 #define WAKE_MS 200
 
@@ -137,6 +140,82 @@ static int run_record(struct cli *cli, const char *sandbox, char **words, int co
 	return id ? print_recordings(cli, sandbox, id, err) : husk_fail_memory(err);
 }
 
+/* ---- recordings ---- */
+
+struct outgoing {
+	struct cli *cli;
+	const char *sandbox, *id, *format;
+};
+
+static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
+{
+	const struct outgoing *outgoing = data;
+
+	return husk_recording_export(outgoing->cli->husk, outgoing->sandbox, outgoing->id, outgoing->format, sink,
+				     sink_data, err);
+}
+
+static int run_export(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
+{
+	const char *dot = view->output ? strrchr(view->output, '.') : NULL;
+	struct outgoing outgoing = { cli, view->sandbox, view->words[1], view->format };
+	char size[32];
+	uint64_t bytes = 0;
+
+	if (!view->output)
+		return husk_fail(err, HUSK_INVALID,
+				 "desktop recordings export: give a file, as in -o film.mp4 (or .webm, .json)");
+	if (!outgoing.format)
+		outgoing.format = dot ? dot + 1 : "";
+	if (save_file(view->output, export_from, &outgoing, &bytes, err) < 0)
+		return -1;
+	output_size(bytes, size, sizeof(size));
+	output_note("exported %s: %s", outgoing.id, size);
+	return 0;
+}
+
+static int run_recordings(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
+{
+	if (view->count == 0)
+		return print_recordings(cli, view->sandbox, NULL, err);
+	if (view->count == 2 && str_equal(view->words[0], "export"))
+		return run_export(cli, view, err);
+	if (view->count == 2 && str_equal(view->words[0], "rm"))
+		return husk_recording_remove(cli->husk, view->sandbox, view->words[1], err);
+	return husk_fail(err, HUSK_INVALID,
+			 "usage: husk desktop SANDBOX recordings [export ID -o FILE [--format mp4|webm|json] | rm ID]");
+}
+
+/* ---- the browser's profile ---- */
+
+static int profile_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
+{
+	const struct outgoing *outgoing = data;
+
+	return husk_profile_save(outgoing->cli->husk, outgoing->sandbox, sink, sink_data, err);
+}
+
+static ssize_t read_file(void *data, void *bytes, size_t size)
+{
+	return read_full(*(int *)data, bytes, size);
+}
+
+static int run_profile(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
+{
+	struct outgoing outgoing = { .cli = cli, .sandbox = view->sandbox };
+	uint64_t bytes = 0;
+
+	if (view->count == 2 && str_equal(view->words[0], "save"))
+		return save_file(view->words[1], profile_from, &outgoing, &bytes, err);
+	if (view->count != 2 || !str_equal(view->words[0], "load"))
+		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX profile save|load FILE|-");
+	const char *path = str_equal(view->words[1], "-") ? "/dev/stdin" : view->words[1];
+	cleanup_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return husk_fail_errno(err, "cannot read '%s'", view->words[1]);
+	return husk_profile_load(cli->husk, view->sandbox, read_file, &fd, err);
+}
+
 /* ---- control ---- */
 
 static int run_control(struct cli *cli, const char *sandbox, char **words, int count, struct husk_error *err)
@@ -166,7 +245,7 @@ static int run_control(struct cli *cli, const char *sandbox, char **words, int c
 
 bool desktop_view_has(const char *verb)
 {
-	static const char *const verbs[] = { "view", "record", "recordings", "control" };
+	static const char *const verbs[] = { "view", "record", "recordings", "control", "profile" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(verbs); i++)
 		if (str_equal(verb, verbs[i]))
@@ -174,16 +253,15 @@ bool desktop_view_has(const char *verb)
 	return false;
 }
 
-int desktop_view_run(struct cli *cli, const char *sandbox, const char *verb, char **words, int count,
-		     struct husk_error *err)
+int desktop_view_run(struct cli *cli, const struct desktop_view *view, struct husk_error *err)
 {
-	if (str_equal(verb, "view"))
-		return run_view(cli, sandbox, words, count, err);
-	if (str_equal(verb, "record"))
-		return run_record(cli, sandbox, words, count, err);
-	if (str_equal(verb, "control"))
-		return run_control(cli, sandbox, words, count, err);
-	if (count > 0)
-		return husk_fail(err, HUSK_INVALID, "usage: husk desktop SANDBOX recordings");
-	return print_recordings(cli, sandbox, NULL, err);
+	if (str_equal(view->verb, "view"))
+		return run_view(cli, view->sandbox, view->words, view->count, err);
+	if (str_equal(view->verb, "record"))
+		return run_record(cli, view->sandbox, view->words, view->count, err);
+	if (str_equal(view->verb, "control"))
+		return run_control(cli, view->sandbox, view->words, view->count, err);
+	if (str_equal(view->verb, "profile"))
+		return run_profile(cli, view, err);
+	return run_recordings(cli, view, err);
 }

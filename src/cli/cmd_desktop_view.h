@@ -6,10 +6,16 @@
 
 #include "cli/cli.h"
 
-/* Is this verb one of these: view, record, recordings, control? */
+/* Is this verb one of these: view, record, recordings, control, profile? */
 bool desktop_view_has(const char *verb);
-/* `words` follow the verb. As the `run` of a command. */
-int desktop_view_run(struct cli *cli, const char *sandbox, const char *verb, char **words, int count,
-		     struct husk_error *err);
+/* What was typed. */
+struct desktop_view {
+	const char *sandbox, *verb;
+	char **words; /* after the verb */
+	int count;
+	const char *format, *output; /* options; NULL: not given */
+};
+/* As the `run` of a command. */
+int desktop_view_run(struct cli *cli, const struct desktop_view *view, struct husk_error *err);
 
 #endif

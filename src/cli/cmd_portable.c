@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cli/interrupt.h"
+#include "cli/save.h"
 
 struct portable_arguments {
 	const char *name;
@@ -57,123 +58,42 @@ static int show_progress(void *data, uint64_t done, uint64_t all)
 typedef int (*export_fn)(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,
 			 void *data, struct husk_error *err);
 
-struct target {
-	int fd;
-	uint64_t bytes;
-	bool failed; /* errno says why */
+/* One export. */
+struct outgoing {
+	struct cli *cli;
+	const struct portable_arguments *arguments;
+	export_fn export;
+	const char *name;
 };
 
-static int write_target(void *data, const void *bytes, size_t size)
+static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
 {
-	struct target *target = data;
-
-	target->bytes += size;
-	target->failed = write_full(target->fd, bytes, size) < 0;
-	return target->failed || interrupt_seen() ? -1 : 0;
-}
-
-/* A device or a pipe is written to as it is. Else the file has its name when it is complete; before that it has none, so that a
- * kill leaves nothing, or, where the filesystem cannot do that, a name that nobody could guess. */
-struct output_file {
-	int fd;
-	char *temporary; /* NULL: it has none */
-	bool nameless;
-};
-
-static void output_file_close(struct output_file *file)
-{
-	if (file->temporary)
-		unlink(file->temporary);
-	free(file->temporary);
-	fd_close(&file->fd);
-}
-
-static int output_file_open(struct output_file *file, const char *path, struct husk_error *err)
-{
-	const char *slash = strrchr(path, '/');
-	cleanup_free char *directory = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
-	struct stat found;
-
-	if (!directory)
-		return husk_fail_memory(err);
-	if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
-		file->fd = open(path, O_WRONLY | O_CLOEXEC);
-		return file->fd < 0 ? husk_fail_errno(err, "cannot write '%s'", path) : 0;
-	}
-	file->fd = open(directory, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600);
-	file->nameless = file->fd >= 0;
-	if (file->nameless || errno == ENOENT)
-		return file->nameless ? 0 : husk_fail_errno(err, "cannot write '%s'", path);
-	char *temporary = str_format("%s.XXXXXX", path);
-	file->fd = temporary ? mkostemp(temporary, O_CLOEXEC) : -1;
-	if (file->fd >= 0)
-		file->temporary = steal_pointer(temporary);
-	free(temporary);
-	return file->fd < 0 ? husk_fail_errno(err, "cannot write '%s'", path) : 0;
-}
-
-static int output_file_keep(struct output_file *file, const char *path, struct husk_error *err)
-{
-	char self[64], tail[16];
-
-	if (!file->nameless && !file->temporary)
-		return 0;
-	if (file->nameless) {
-		snprintf(self, sizeof(self), "/proc/self/fd/%d", file->fd);
-		file->temporary = random_id(".", 8, tail) < 0 ? NULL : str_format("%s%s", path, tail);
-		if (!file->temporary)
-			return husk_fail_memory(err);
-		if (linkat(AT_FDCWD, self, AT_FDCWD, file->temporary, AT_SYMLINK_FOLLOW) < 0)
-			return husk_fail_errno(err, "cannot write '%s'", path);
-	}
-	if (fsync(file->fd) < 0 || rename(file->temporary, path) < 0)
-		return husk_fail_errno(err, "cannot write '%s'", path);
-	free(steal_pointer(file->temporary));
-	return 0;
-}
-
-static int export_to(struct cli *cli, const struct portable_arguments *arguments, export_fn export, const char *name,
-		     const char *where, struct output_file *file, struct husk_error *err)
-{
+	const struct outgoing *outgoing = data;
 	struct showing showing = { .verb = "packing" };
-	const struct husk_export_options options = { .files = arguments->files,
+	const struct husk_export_options options = { .files = outgoing->arguments->files,
 						     .progress = show_progress,
 						     .data = &showing };
-	struct target target = { .fd = file->fd };
-	int64_t started = time_monotonic_ms();
-	char took[32], size[32];
 
-	showing.progress = progress_begin("packing %s", name);
-	int result = export(cli->husk, name, &options, write_target, &target, err);
-	int why = errno;
+	showing.progress = progress_begin("packing %s", outgoing->name);
+	int result = outgoing->export(outgoing->cli->husk, outgoing->name, &options, sink, sink_data, err);
 	progress_end(&showing.progress);
-	if (result < 0 && target.failed) {
-		errno = why;
-		return husk_fail_errno(err, "cannot write '%s'", where);
-	}
-	if (result < 0 || output_file_keep(file, where, err) < 0)
-		return -1;
-	output_duration(time_monotonic_ms() - started, took, sizeof(took));
-	output_size(target.bytes, size, sizeof(size));
-	output_note("exported %s: %s, in %s", name, size, took);
-	return 0;
+	return result;
 }
 
 static int export_run(struct cli *cli, const struct portable_arguments *arguments, export_fn export, char **argv,
 		      struct husk_error *err)
 {
-	cleanup(output_file_close) struct output_file file = { .fd = -1 };
+	struct outgoing outgoing = { cli, arguments, export, argv[0] };
+	int64_t started = time_monotonic_ms();
+	char took[32], size[32];
+	uint64_t bytes = 0;
 
-	if (interrupt_hold(err) < 0)
+	if (save_file(argv[1], export_from, &outgoing, &bytes, err) < 0)
 		return -1;
-	struct output_file stdout_file = { .fd = STDOUT_FILENO };
-	if (str_equal(argv[1], "-"))
-		return isatty(STDOUT_FILENO)
-			       ? husk_fail(err, HUSK_INVALID, "not to a terminal: give a file, or redirect the output")
-			       : export_to(cli, arguments, export, argv[0], "stdout", &stdout_file, err);
-	return output_file_open(&file, argv[1], err) < 0
-		       ? -1
-		       : export_to(cli, arguments, export, argv[0], argv[1], &file, err);
+	output_duration(time_monotonic_ms() - started, took, sizeof(took));
+	output_size(bytes, size, sizeof(size));
+	output_note("exported %s: %s, in %s", argv[0], size, took);
+	return 0;
 }
 
 static int snapshot_export_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)

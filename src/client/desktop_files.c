@@ -16,6 +16,7 @@
 #define ACTION_MAX (64u << 10)
 #define ACTIONS_MAX (16u << 20) /* of one recording */
 #define ID_LETTERS 12
+#define ALL_BYTES_DEFAULT (UINT64_C(64) << 30) /* of all recordings of an instance */
 
 void husk_recording_free(struct husk_recording *recording)
 {
@@ -99,12 +100,33 @@ static size_t count_in(const char *root)
 	return count;
 }
 
-int recording_make(struct husk *husk, const char *sandbox_id, char **id, char **directory, struct husk_error *err)
+/* $HUSK_RECORDINGS: what all recordings of the instance may take. */
+static int limit_of_all(uint64_t *out, struct husk_error *err)
+{
+	const char *text = getenv("HUSK_RECORDINGS");
+
+	*out = ALL_BYTES_DEFAULT;
+	if (!text || !*text)
+		return 0;
+	return str_to_size(text, 1u << 20, out) < 0
+		       ? husk_fail(err, HUSK_INVALID, "HUSK_RECORDINGS is not a size, such as 64G: '%.32s'", text)
+		       : 0;
+}
+
+void recording_drop(struct husk *husk, const char *id, const char *directory)
+{
+	dir_remove(directory, NULL);
+	catalog_recording_remove(husk->catalog, id, NULL);
+}
+
+int recording_make(struct husk *husk, const char *sandbox_id, uint64_t bytes, char **id, char **directory,
+		   struct husk_error *err)
 {
 	cleanup_free char *root = find_root(husk, sandbox_id, err);
 	char name[4 + ID_LETTERS + 1];
+	uint64_t all_max = 0;
 
-	if (!root)
+	if (!root || limit_of_all(&all_max, err) < 0)
 		return -1;
 	if (count_in(root) >= RECORDINGS_MAX)
 		return husk_fail(err, HUSK_LIMIT, "sandbox %s has %d recordings; remove some first", sandbox_id,
@@ -115,7 +137,12 @@ int recording_make(struct husk *husk, const char *sandbox_id, char **id, char **
 	*directory = str_format("%s/%s", root, name);
 	if (!*id || !*directory)
 		return husk_fail_memory(err);
-	return dir_make(*directory, 0700, err);
+	if (catalog_recording_add(husk->catalog, name, sandbox_id, bytes, all_max, err) < 0)
+		return -1;
+	if (dir_make(*directory, 0700, err) == 0)
+		return 0;
+	catalog_recording_remove(husk->catalog, name, NULL);
+	return -1;
 }
 
 /* ---- what they are ---- */
@@ -169,6 +196,14 @@ static int read_one(const char *directory, const char *id, struct husk_recording
 	return 0;
 }
 
+int recording_get(struct husk *husk, const char *sandbox, const char *id, struct husk_recording **out,
+		  struct husk_error *err)
+{
+	cleanup_free char *directory = find(husk, sandbox, id, err);
+
+	return directory ? read_one(directory, id, out, err) : -1;
+}
+
 static int by_time(const void *a, const void *b)
 {
 	int64_t left = (*(struct husk_recording *const *)a)->started_ms;
@@ -194,6 +229,9 @@ int husk_recording_list(struct husk *husk, const char *sandbox, struct husk_reco
 		cleanup_free char *directory = is_id(entry->d_name) ? str_format("%s/%s", root, entry->d_name) : NULL;
 		if (directory && read_one(directory, entry->d_name, &list[count], err) < 0)
 			return -1;
+		/* A recorder that was killed gave nothing back of what it had reserved. */
+		if (directory && list[count]->state == HUSK_RECORDING_CUT)
+			catalog_recording_end(husk->catalog, list[count]->id, list[count]->bytes, NULL);
 		count += directory != NULL;
 	}
 	qsort(list, count, sizeof(*list), by_time);
@@ -240,7 +278,7 @@ int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id
 		return husk_fail_memory(err);
 	if (is_running(screen))
 		return husk_fail(err, HUSK_CONFLICT, "recording %s is running; stop it first", id);
-	return dir_remove(directory, err);
+	return dir_remove(directory, err) < 0 ? -1 : catalog_recording_remove(husk->catalog, id, err);
 }
 
 int husk_recording_read(struct husk *husk, const char *sandbox, const char *id, enum husk_recording_part part,

@@ -35,6 +35,7 @@ struct husk_recorder {
 	/* Of a server's: it is the server that records. */
 	struct remote *remote;
 	char *sandbox;
+	char *home; /* of the instance: a recording may outlive the handle that began it */
 	char *directory;
 	int guest, screen;
 	int64_t begun_ms, max_ms;
@@ -55,6 +56,7 @@ void husk_recorder_free(struct husk_recorder *recorder)
 	free(recorder->about.id);
 	free(recorder->about.reason);
 	free(recorder->directory);
+	free(recorder->home);
 	free(recorder->sandbox);
 	free(recorder);
 }
@@ -152,15 +154,18 @@ int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk
 	if (check_options(options, recorder, err) < 0 || recording_sandbox(husk, sandbox, &id, err) < 0 ||
 	    (recorder->guest = dial(husk, id, err)) < 0 ||
 	    rfb_client_open(recorder->guest, HANDSHAKE_MS, &hello, err) < 0 ||
-	    recording_make(husk, id, &recorder->about.id, &recorder->directory, err) < 0)
+	    recording_make(husk, id, recorder->max_bytes, &recorder->about.id, &recorder->directory, err) < 0)
 		return -1;
+	recorder->sandbox = steal_pointer(id);
+	recorder->home = strdup(husk->paths.home);
 	recorder->about.started_ms = time_wall_ms();
 	recorder->about.width = hello.width;
 	recorder->about.height = hello.height;
 	recorder->begun_ms = time_monotonic_ms();
-	if (open_screen(recorder, err) < 0 || recording_describe(recorder->directory, &recorder->about, err) < 0 ||
+	if (!recorder->home || open_screen(recorder, err) < 0 ||
+	    recording_describe(recorder->directory, &recorder->about, err) < 0 ||
 	    put_block(recorder, hello.bytes, hello.size) < 0) {
-		dir_remove(recorder->directory, NULL);
+		recording_drop(husk, recorder->about.id, recorder->directory);
 		return err && err->code ? -1 : husk_fail(err, HUSK_LIMIT, "the disk is full");
 	}
 	*out = steal_pointer(recorder);
@@ -199,6 +204,23 @@ static const char *record_until(struct husk_recorder *recorder, int64_t until_ms
 	return NULL;
 }
 
+/* Gives back what was reserved and not used, and tells why it ended. A full disk may have no room for either. */
+static void tell_end(const struct husk_recorder *recorder)
+{
+	cleanup_free char *detail =
+		str_format("{\"recording\":\"%s\",\"reason\":\"%s\",\"bytes\":%llu}", recorder->about.id,
+			   recorder->about.reason, (unsigned long long)recorder->about.bytes);
+	struct husk_error err = { 0 };
+	struct husk *husk = NULL;
+
+	if (!detail || husk_open(recorder->home, &husk, &err) < 0 ||
+	    catalog_recording_end(husk->catalog, recorder->about.id, recorder->about.bytes, &err) < 0 ||
+	    catalog_event(husk->catalog, recorder->sandbox, "recording_ended", detail, &err) < 0)
+		log_line(LOG_WARN, "recording %s ended (%s): %s", recorder->about.id, recorder->about.reason,
+			 err.message);
+	husk_close(husk);
+}
+
 int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err)
 {
 	if (recorder->remote)
@@ -224,6 +246,8 @@ int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err)
 	recorder->about.state = HUSK_RECORDING_COMPLETE;
 	int result = recorder->about.reason ? recording_describe(recorder->directory, &recorder->about, err)
 					    : husk_fail_memory(err);
+	if (recorder->about.reason)
+		tell_end(recorder);
 	fd_close(&recorder->screen); /* and with it the lock: whoever waits for the end goes on */
 	return result;
 }

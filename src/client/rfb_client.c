@@ -13,7 +13,8 @@
 #define INIT_SIZE 24
 #define NAME_MAX_BYTES 4096u
 
-/* The form of pixels, and the encodings, of noVNC. */
+/* The form of pixels, and the encodings, of noVNC; without Cursor, so that the server paints the pointer into the picture.
+ * film/film_screen.c reads these. */
 static const uint8_t pixel_format[] = { 32, 24, 0, 1, 0, 255, 0, 255, 0, 255, 0, 8, 16, 0, 0, 0 };
 static const int32_t encodings[] = {
 	1,    /* CopyRect */
@@ -24,7 +25,6 @@ static const int32_t encodings[] = {
 	-250, /* compression 6 of 9 */
 	-223, /* DesktopSize */
 	-224, /* LastRect */
-	-239, /* Cursor */
 };
 
 static void put16(uint8_t *to, uint16_t value)

@@ -32,6 +32,7 @@ static const struct {
 	{ "pool_idle", "HUSK_POOL_IDLE", NUMBER, 0, 86400, "300", "seconds after which an unused one ends" },
 	{ "templates", "HUSK_TEMPLATES", TEXT, 0, 0, "beside the program", "directory of template definitions" },
 	{ "cache", "HUSK_CACHE", TEXT, 0, 0, "cache in home", "directory of built root filesystems" },
+	{ "recordings", "HUSK_RECORDINGS", SIZE, 0, 0, "64G", "disk of all recordings of desktops" },
 	{ "network.range", "HUSK_NET", TEXT, 0, 0, "10.201.0.0/16, or the next free one",
 	  "range of the wires to guests" },
 	{ "network.dns", "HUSK_DNS", TEXT, 0, 0, "the host's", "resolver of allowed names, address[:port]" },

@@ -107,6 +107,8 @@ int remote_recording_wait(struct remote *remote, const char *sandbox, const char
 int remote_recording_stop(struct remote *remote, const char *sandbox, const char *id, struct husk_recording **out,
 			  struct husk_error *err);
 int remote_recording_remove(struct remote *remote, const char *sandbox, const char *id, struct husk_error *err);
+int remote_recording_export(struct remote *remote, const char *sandbox, const char *id, const char *format,
+			    husk_sink sink, void *data, struct husk_error *err);
 
 /* ---- remote_points.c ---- */
 

@@ -135,3 +135,13 @@ int remote_recording_remove(struct remote *remote, const char *sandbox, const ch
 
 	return exchange_run(remote, &x, NULL, err);
 }
+
+int remote_recording_export(struct remote *remote, const char *sandbox, const char *id, const char *format,
+			    husk_sink sink, void *data, struct husk_error *err)
+{
+	struct exchange x = { .method = "GET", .sink = sink, .sink_data = data };
+
+	x.target = target_make("/v1/sandboxes/%s/desktop/recordings/%s/export", sandbox, id);
+	x.target = target_add(x.target, "format", format);
+	return exchange_run(remote, &x, NULL, err);
+}

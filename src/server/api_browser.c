@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "base/http1.h"
+#include "server/api_files.h"
 #include "server/desktop_link.h"
 #include "server/proxy.h"
 
@@ -348,7 +349,28 @@ static int handle_json(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, steal_pointer(document), err);
 }
 
+/* ---- its profile ---- */
+
+static int handle_profile_save(struct request *request, struct husk_error *err)
+{
+	struct files_download download = {
+		.request = request, .status = 200, .type = "application/x-tar", .length = -1
+	};
+	int result = husk_profile_save(request_husk(request), request_path(request, "id"), files_sink, &download, err);
+
+	return files_download_end(&download, result, err);
+}
+
+static int handle_profile_load(struct request *request, struct husk_error *err)
+{
+	if (husk_profile_load(request_husk(request), request_path(request, "id"), files_source, request, err) < 0)
+		return -1;
+	return respond_empty(request, 204, err);
+}
+
 const struct route browser_routes[] = {
+	{ "GET", "/v1/sandboxes/{id}/browser/profile", handle_profile_save, ROUTE_STREAM },
+	{ "PUT", "/v1/sandboxes/{id}/browser/profile", handle_profile_load, ROUTE_STREAM },
 	{ "POST", "/v1/sandboxes/{id}/browser", handle_start, 0 },
 	{ "GET", "/v1/sandboxes/{id}/browser/cdp", handle_cdp, ROUTE_STREAM | ROUTE_BROWSER },
 	{ "GET", "/v1/sandboxes/{id}/browser/devtools/{rest*}", handle_target, ROUTE_STREAM | ROUTE_BROWSER },

@@ -3,6 +3,7 @@
  * server and ends with it; the files and what is known of them are libhusk's (src/client/desktop_record.c), so any other
  * server or program of the instance sees and stops it.
  */
+#include "server/api_files.h"
 #include "server/core.h"
 #include "server/desktop_link.h"
 
@@ -134,8 +135,7 @@ static int start(struct request *request, const char *sandbox, const struct husk
 
 	if (!running)
 		return husk_fail_memory(err);
-	/* The server's own handle: the thread outlives the request. The caller's has found the sandbox. */
-	if (husk_recorder_open(request_owner(request), sandbox, options, &running->recorder, err) < 0) {
+	if (husk_recorder_open(request_husk(request), sandbox, options, &running->recorder, err) < 0) {
 		free(running);
 		return -1;
 	}
@@ -241,12 +241,37 @@ static int handle_actions(struct request *request, struct husk_error *err)
 	return send_part(request, HUSK_RECORDING_ACTIONS, "application/x-ndjson", err);
 }
 
+static int handle_export(struct request *request, struct husk_error *err)
+{
+	static const struct {
+		const char *format, *type;
+	} types[] = { { "mp4", "video/mp4" }, { "webm", "video/webm" }, { "json", "application/json" } };
+	static const char *const known[] = { "format", NULL };
+	struct files_download download = { .request = request, .status = 200, .length = -1 };
+	const char *format = request_query(request, "format");
+
+	if (request_query_known(request, known, err) < 0)
+		return -1;
+	for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+		if (str_equal(format, types[i].format))
+			download.type = types[i].type;
+	if (!download.type)
+		return husk_fail_field(err, "format", "format is not mp4, webm or json");
+	if (respond_header(request, "X-Content-Type-Options", "nosniff", err) < 0 ||
+	    respond_header(request, "Content-Disposition", "attachment", err) < 0)
+		return -1;
+	int result = husk_recording_export(request_husk(request), request_path(request, "id"),
+					   request_path(request, "recording"), format, files_sink, &download, err);
+	return files_download_end(&download, result, err);
+}
+
 const struct route recording_routes[] = {
 	{ "POST", "/v1/sandboxes/{id}/desktop/recordings", handle_start, 0 },
 	{ "GET", "/v1/sandboxes/{id}/desktop/recordings", handle_list, 0 },
 	{ "GET", "/v1/sandboxes/{id}/desktop/recordings/{recording}", handle_get, 0 },
 	{ "DELETE", "/v1/sandboxes/{id}/desktop/recordings/{recording}", handle_remove, 0 },
 	{ "POST", "/v1/sandboxes/{id}/desktop/recordings/{recording}/stop", handle_stop, 0 },
+	{ "GET", "/v1/sandboxes/{id}/desktop/recordings/{recording}/export", handle_export, ROUTE_STREAM },
 	{ "GET", "/v1/sandboxes/{id}/desktop/recordings/{recording}/screen", handle_screen, ROUTE_STREAM | ROUTE_VIEW },
 	{ "GET", "/v1/sandboxes/{id}/desktop/recordings/{recording}/actions", handle_actions,
 	  ROUTE_STREAM | ROUTE_VIEW },

@@ -9,8 +9,11 @@
  *     husk builder --uid N --directory WORK --image SCRIPT packages mmdebstrap ARGUMENTS...
  *     husk builder --uid N --directory TREE describe                                         < machine.tar
  *     husk builder --uid N --directory TREE --digest HEX --field "root image" chunks         < machine.tar
+ *     husk builder --uid N --directory / --image HUSK-FILM film                              < recording > pictures
+ *     husk builder --uid N --directory / --image FFMPEG video -i pipe:0 ARGUMENTS...         < pictures > video
  *
- * An error is returned on standard output: the code, the field and the message, a line each.
+ * An error is returned on standard output: the code, the field and the message, a line each. The steps of a video have their
+ * result there, and return the message on standard error.
  */
 #include "store/builder.h"
 
@@ -35,6 +38,8 @@
 #define TOOL "mkfs.erofs"
 #define FILES_MAX 64
 #define INSTALL_CPU_SECONDS_MAX (60 * 60) /* of one process */
+#define FILM_MEMORY_MAX (1ull << 30)
+#define FILM_FILE_MAX (64ull << 10) /* its messages; the rest goes through pipes */
 
 struct step {
 	const char *kind, *directory, *name, *field, *digest, *image;
@@ -177,12 +182,12 @@ static int list_program(const char *program, char ***out, struct husk_error *err
 	return 0;
 }
 
-static char *find_tool(void)
+static char *find_tool(const char *name)
 {
 	static const char *const places[] = { "/usr/bin", "/usr/sbin", "/usr/local/bin", "/bin", "/sbin" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-		cleanup_free char *path = str_format("%s/" TOOL, places[i]);
+		cleanup_free char *path = str_format("%s/%s", places[i], name);
 		if (path && access(path, X_OK) == 0)
 			return steal_pointer(path);
 	}
@@ -193,7 +198,7 @@ static int make_image(const struct step *step, struct husk_error *err)
 {
 	struct cell_file files[FILES_MAX] = { { step->directory, TREE, CELL_READ },
 					      { step->image, IMAGE, CELL_WRITE } };
-	cleanup_free char *tool = find_tool();
+	cleanup_free char *tool = find_tool(TOOL);
 	cleanup_strv char **needed = NULL;
 	size_t count = 2;
 
@@ -278,6 +283,50 @@ static int install_packages(const struct step *step, struct husk_error *err)
 	return cell_run(&cell, run_packages, (void *)step->argv, err);
 }
 
+/* ---- videos ---- */
+
+static int run_program(void *data)
+{
+	char *const *argv = data;
+	static const char *const environment[] = { "PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/", NULL };
+
+	execve(argv[0], argv, (char *const *)environment);
+	dprintf(2, "cannot start %s: %s\n", argv[0], strerror(errno));
+	return 126;
+}
+
+/* The program is alone in its cell, or, with its libraries, below /usr. */
+static int make_video(const struct step *step, bool alone, struct husk_error *err)
+{
+	static const char *const libraries[] = { "/usr", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache" };
+	struct cell_file files[ARRAY_SIZE(libraries) + 1] = { { step->image, step->image, CELL_READ } };
+	size_t count = alone;
+
+	for (size_t i = 0; i < ARRAY_SIZE(libraries) && !alone; i++)
+		if (access(libraries[i], F_OK) == 0)
+			files[count++] = (struct cell_file){ libraries[i], libraries[i],
+							     str_starts(libraries[i], "/lib") ? CELL_LINK : CELL_READ };
+	files[count] = (struct cell_file){ 0 };
+	const struct cell cell = { .uid_base = step->uid,
+				   .files = files,
+				   .memory_bytes = alone ? FILM_MEMORY_MAX : MEMORY_MAX,
+				   .file_bytes = FILM_FILE_MAX,
+				   .cpu_seconds = CPU_SECONDS_MAX,
+				   .executes = true };
+	cleanup_free const char **argv = calloc(strv_length(step->argv) + 2, sizeof(*argv));
+	if (!argv)
+		return husk_fail_memory(err);
+	argv[0] = step->image;
+	for (size_t i = 0; step->argv[i]; i++)
+		argv[i + 1] = step->argv[i];
+	return cell_run(&cell, run_program, argv, err);
+}
+
+static bool is_video(const struct step *step)
+{
+	return str_equal(step->kind, "film") || str_equal(step->kind, "video");
+}
+
 static int run_step(const struct step *step, struct husk_error *err)
 {
 	const struct cell_file files[] = { { step->directory, TREE, CELL_WRITE }, { 0 } };
@@ -288,6 +337,8 @@ static int run_step(const struct step *step, struct husk_error *err)
 		return make_image(step, err);
 	if (str_equal(step->kind, "packages") && step->image && step->argv[0])
 		return install_packages(step, err);
+	if (is_video(step) && step->image)
+		return make_video(step, str_equal(step->kind, "film"), err);
 	if (str_equal(step->kind, "unpack") && step->name && step->field)
 		return run_in_cell(step, files, run_unpack, data, false, err);
 	if (str_equal(step->kind, "layer") && step->name && step->digest)
@@ -342,7 +393,11 @@ int builder_main(int argc, char **argv)
 		return report(&err);
 	}
 	int status = run_step(&step, &err);
-	return status < 0 ? report(&err) : status;
+	if (status < 0 && is_video(&step))
+		dprintf(2, "%s\n", err.message);
+	else if (status < 0)
+		report(&err);
+	return status < 0 ? 1 : status;
 }
 
 /* ---- the caller's side ---- */
@@ -512,4 +567,79 @@ int step_packages(const struct template_jail *jail, const char *directory, const
 					 .data = jail->cgroup };
 	*pid = command_start(&command, err);
 	return *pid < 0 ? -1 : 0;
+}
+
+/* ---- the steps of a video ---- */
+
+/* Sandboxes go first: a video can wait. */
+static int enter_quietly(void *data)
+{
+	return nice(10) == -1 && errno == EPERM ? 124 : enter_cell(data);
+}
+
+static int start_video(const struct template_jail *jail, const char *program, const char *const *words,
+		       const int fds[static 3], pid_t *pid, struct husk_error *err)
+{
+	char uid[16];
+	const char *argv[FILES_MAX] = { jail->program, "builder", "--uid", uid,    "--directory",
+					"/",           "--image", program, "film", NULL };
+	size_t count = 8;
+
+	for (; *words && count + 1 < ARRAY_SIZE(argv); words++)
+		argv[count++] = *words;
+	argv[count] = NULL;
+	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	const struct command command = { .argv = argv,
+					 .stdin_fd = fds[0],
+					 .stdout_fd = fds[1],
+					 .stderr_fd = fds[2],
+					 .before_exec = enter_quietly,
+					 .data = jail->cgroup };
+	*pid = command_start(&command, err);
+	return *pid < 0 ? -1 : 0;
+}
+
+int step_film(const struct template_jail *jail, int input, int output, int errors, pid_t *pid, struct husk_error *err)
+{
+	cleanup_free char *program = place_find("husk-film");
+	static const char *const words[] = { "film", NULL };
+
+	if (!program)
+		return place_missing("husk-film", err);
+	return start_video(jail, program, words, (int[]){ input, output, errors }, pid, err);
+}
+
+int step_video(const struct template_jail *jail, const char *format, int input, int output, int errors, pid_t *pid,
+	       struct husk_error *err)
+{
+	/* Fragments: the result is a pipe, in which nothing can be written twice. */
+	static const char *const mp4[] = { "video",       "-nostdin",
+					   "-loglevel",   "error",
+					   "-f",          "yuv4mpegpipe",
+					   "-i",          "pipe:0",
+					   "-c:v",        "libx264",
+					   "-preset",     "veryfast",
+					   "-crf",        "26",
+					   "-threads",    "2",
+					   "-pix_fmt",    "yuv420p",
+					   "-g",          "100",
+					   "-colorspace", "bt709",
+					   "-color_trc",  "bt709",
+					   "-movflags",   "+frag_keyframe+empty_moov+default_base_moof",
+					   "-f",          "mp4",
+					   "pipe:1",      NULL };
+	static const char *const webm[] = { "video",        "-nostdin", "-loglevel",   "error",    "-f",
+					    "yuv4mpegpipe", "-i",       "pipe:0",      "-c:v",     "libvpx-vp9",
+					    "-deadline",    "realtime", "-cpu-used",   "8",        "-crf",
+					    "32",           "-b:v",     "0",           "-threads", "2",
+					    "-g",           "100",      "-colorspace", "bt709",    "-f",
+					    "webm",         "pipe:1",   NULL };
+	cleanup_free char *program = find_tool("ffmpeg");
+
+	if (!program)
+		return husk_fail(err, HUSK_UNAVAILABLE,
+				 "ffmpeg is not installed on the host (apt install ffmpeg); without it, recordings are "
+				 "exported as json only");
+	return start_video(jail, program, str_equal(format, "mp4") ? mp4 : webm, (int[]){ input, output, errors }, pid,
+			   err);
 }

@@ -36,6 +36,13 @@ int step_packages(const struct template_jail *jail, const char *directory, const
 #define BUILDER_WORK "/work"
 #define BUILDER_SCRIPT "/customize.sh"
 
+/* Starts a step of a video; film.h describes both. The pictures of the recording that `input` is, a regular file, go to `output`,
+ * and from there into the second step, whose `format` is "mp4" or "webm". A line to `errors` says what is wrong. The caller reaps
+ * the pid. Without ffmpeg on the host step_video is UNAVAILABLE. */
+int step_film(const struct template_jail *jail, int input, int output, int errors, pid_t *pid, struct husk_error *err);
+int step_video(const struct template_jail *jail, const char *format, int input, int output, int errors, pid_t *pid,
+	       struct husk_error *err);
+
 /* husk builder … STEP: started by the functions above, with a tar as standard input. */
 int builder_main(int argc, char **argv);
 

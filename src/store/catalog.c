@@ -163,6 +163,13 @@ static const char *const schema_steps[] = {
 	"ALTER TABLE sandboxes ADD COLUMN thinned INTEGER NOT NULL DEFAULT 0;"
 	"ALTER TABLE points ADD COLUMN automatic INTEGER NOT NULL DEFAULT 0;"
 	"ALTER TABLE points ADD COLUMN ran TEXT;",
+
+	/* Recordings of desktops: what each takes, or may take while it runs. They outlive their sandbox's end. */
+	"CREATE TABLE recordings ("
+	"  id TEXT PRIMARY KEY, sandbox TEXT NOT NULL, bytes INTEGER NOT NULL);"
+	"CREATE INDEX recordings_sandbox ON recordings (sandbox);"
+	"CREATE TRIGGER sandboxes_removed_recordings AFTER DELETE ON sandboxes BEGIN"
+	"  DELETE FROM recordings WHERE sandbox = OLD.id; END;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

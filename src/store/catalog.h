@@ -233,6 +233,16 @@ int catalog_point_list(struct catalog *catalog, const char *sandbox, bool unread
 		       struct husk_error *err);
 int catalog_point_remove(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
 
+/* ---- recordings of desktops (catalog_recording.c): the space that they take; removed with the sandbox's row ---- */
+
+/* Reserves `bytes`, which count in the quota of the sandbox's tenant, beside snapshots. LIMIT: that quota, or the sum of all
+ * recordings of the instance would exceed `all_max`. */
+int catalog_recording_add(struct catalog *catalog, const char *id, const char *sandbox, uint64_t bytes,
+			  uint64_t all_max, struct husk_error *err);
+/* It has ended, and takes this much. */
+int catalog_recording_end(struct catalog *catalog, const char *id, uint64_t bytes, struct husk_error *err);
+int catalog_recording_remove(struct catalog *catalog, const char *id, struct husk_error *err);
+
 /* ---- effects: requests of a sandbox that are held (catalog_effect.c); removed with the sandbox's row ---- */
 
 struct catalog_effect {

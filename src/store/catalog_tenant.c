@@ -84,11 +84,13 @@ int quota_check(struct catalog *catalog, const char *id, size_t count, uint64_t 
 			 (unsigned long long)memory_bytes);
 }
 
-/* The bytes of the snapshots and checkpoints of a tenant. */
+/* The bytes of the snapshots, checkpoints and recordings of a tenant. */
 #define USED_BY(tenant_sql)                                                                                            \
 	"(SELECT coalesce(sum(bytes), 0) FROM snapshots WHERE tenant = " tenant_sql " AND ready AND NOT moment) + "    \
 	"(SELECT coalesce(sum(p.bytes), 0) FROM points p JOIN sandboxes s ON s.id = p.sandbox "                        \
-	"WHERE s.tenant = " tenant_sql " AND p.ready)"
+	"WHERE s.tenant = " tenant_sql " AND p.ready) + "                                                              \
+	"(SELECT coalesce(sum(r.bytes), 0) FROM recordings r JOIN sandboxes s ON s.id = r.sandbox "                    \
+	"WHERE s.tenant = " tenant_sql ")"
 
 int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_error *err)
 {
@@ -101,9 +103,8 @@ int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_e
 	if (!exceeds((uint64_t)used, bytes, catalog->view.max_snapshot_bytes))
 		return 0;
 	return husk_fail(err, HUSK_LIMIT,
-			 "the quota max_snapshot_bytes does not allow it: snapshots and checkpoints take %lld of %llu "
-			 "bytes, and this "
-			 "needs %llu more; remove some first",
+			 "the quota max_snapshot_bytes does not allow it: snapshots, checkpoints and recordings take "
+			 "%lld of %llu bytes, and this needs %llu more; remove some first",
 			 (long long)used, (unsigned long long)catalog->view.max_snapshot_bytes,
 			 (unsigned long long)bytes);
 }

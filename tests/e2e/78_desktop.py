@@ -7,6 +7,7 @@ import base64
 import json
 import subprocess
 import sys
+import time
 
 from lib import documents, pypi
 from lib.harness import *
@@ -401,6 +402,18 @@ def e2b_desktop_for_python():
     except (AssertionError, subprocess.TimeoutExpired) as error:
         raise Skip(f"PyPI cannot be reached: {str(error)[-200:]}") from error
     e2b([python, "suite.py"], TOP / "tests/compat/e2b-desktop")
+
+
+@test
+def others_act_while_one_waits():
+    box = create("-t", "desktop", "--memory", "2G")
+    husk("desktop", box, "wait", "0")
+    with subprocess.Popen([HUSK, "desktop", box, "wait", "90"], stdin=subprocess.DEVNULL) as waiting:
+        time.sleep(1)
+        husk("desktop", box, "move", "5", "6")
+        husk("desktop", box, "windows")
+        assert waiting.poll() is None, "the wait ended first"
+        waiting.terminate()
 
 
 if __name__ == "__main__":

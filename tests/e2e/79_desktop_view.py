@@ -397,10 +397,56 @@ def the_python_sdk():
             recording = sandbox.desktop.record(max_seconds=30)
             assert_equal(sandbox.desktop.stop_recording(recording.id).state, "complete")
             assert sandbox.desktop.read_recording(recording.id).startswith(b"FBS ")
+            assert_equal(json.loads(sandbox.desktop.export_recording(recording.id, format="json"))["id"], recording.id)
             assert_equal([each.id for each in sandbox.desktop.recordings()], [recording.id])
             sandbox.desktop.remove_recording(recording.id)
             husk("exec", "-i", box, "--", "sh", "-c", "cat >/tmp/form.html", stdin=FORM.encode())
             assert_equal(play("drive", sandbox.browser.cdp_url("file:///tmp/form.html"), "", "from Python")["title"], "typed:from Python")
+
+
+# Gives a cookie, and says in the title whether it knows the browser.
+SITE = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Site(BaseHTTPRequestHandler):
+    def do_GET(self):
+        known = "login=ada" in self.headers.get("Cookie", "")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Set-Cookie", "login=ada; Max-Age=86400")
+        self.end_headers()
+        self.wfile.write(b"<title>%s</title>" % (b"known" if known else b"stranger"))
+HTTPServer(("127.0.0.1", 8123), Site).serve_forever()
+"""
+
+
+@test
+def a_profile_goes_to_another_sandbox():
+    def visit(box):
+        husk("desktop", box, "open", "http://127.0.0.1:8123/", timeout=120)
+        titles = [each["title"] for each in husk("desktop", box, "windows", "--json").json()["results"][0]["windows"]]
+        return [title for title in titles if title.endswith("- Chromium")]
+
+    one, two = (create("-t", "desktop", "--memory", "2G") for _ in range(2))
+    for box in (one, two):
+        husk("exec", "-i", box, "--", "sh", "-c", "cat >/tmp/site.py", stdin=SITE.encode())
+        husk("exec", "-d", box, "--", "python3", "/tmp/site.py")
+    assert "no profile yet" in husk("desktop", one, "profile", "save", "-", code=3).error
+    assert_equal(visit(one), ["stranger - Chromium"])
+    saved = husk("desktop", one, "profile", "save", "-", timeout=120).out
+    husk("desktop", two, "profile", "load", "-", stdin=saved, timeout=120)
+    assert_equal(visit(two), ["known - Chromium"])
+    # What is no profile changes nothing.
+    husk("desktop", two, "profile", "load", "-", stdin=b"no tar" * 1000, code=2, timeout=120)
+    husk("desktop", two, "profile", "load", "/dev/null", code=2, timeout=120)
+    assert_equal(visit(two), ["known - Chromium"])
+    with server() as huskd:
+        path = f"/v1/sandboxes/{two}/browser/profile"
+        huskd.put(f"/v1/sandboxes/{two}/desktop/control", {"name": "Ada", "holder": "a"})
+        huskd.get(path, 409)
+        huskd.delete(f"/v1/sandboxes/{two}/desktop/control")
+        assert len(huskd.get(path, timeout=120).body) > 10000
+    plain = create()
+    assert "no desktop" in husk("desktop", plain, "profile", "save", "-", code=None).error
 
 
 @test

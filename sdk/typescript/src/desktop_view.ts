@@ -68,6 +68,12 @@ export class DesktopView {
     return bytes(await this.transport.open("GET", path));
   }
 
+  /** The recording as a video ("mp4" or "webm"), or as a document with its actions ("json"). */
+  async exportRecording(recording: string, format: "mp4" | "webm" | "json" = "mp4", signal?: Signal): Promise<Uint8Array> {
+    const path = `${this.sandboxPath}/desktop/recordings/${encodeURIComponent(recording)}/export`;
+    return bytes(await this.transport.open("GET", path, { query: { format }, signal }));
+  }
+
   async removeRecording(recording: string): Promise<void> {
     const path = `${this.sandboxPath}/desktop/recordings/${encodeURIComponent(recording)}`;
     (await this.transport.open("DELETE", path)).resume();

@@ -30,3 +30,12 @@ class AsyncBrowser:
     async def cdp_url(self, url: str | None = None, *, expires_seconds: int | None = None) -> str:
         """As start: the address of the protocol, which needs no token until it expires."""
         return (await self.start(url, expires_seconds=expires_seconds)).cdp_url
+
+    async def save_profile(self) -> bytes:
+        """Its cookies, logins, history and settings, as a tar for load_profile of this or another sandbox. Ends the browser."""
+        return await self._client._bytes(Request("GET", path("sandboxes", self._sandbox, "browser", "profile")))
+
+    async def load_profile(self, profile: bytes) -> None:
+        """Replaces its profile. Ends the browser; it starts again when it is next used."""
+        url = path("sandboxes", self._sandbox, "browser", "profile")
+        await self._client._done(Request("PUT", url, headers={"Content-Type": "application/x-tar"}, body=profile))

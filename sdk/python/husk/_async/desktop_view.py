@@ -77,5 +77,10 @@ class AsyncDesktopView:
         """The recorded actions: a JSON object per line."""
         return await self._client._bytes(Request.get(self._path("recordings", recording, "actions")))
 
+    async def export_recording(self, recording: str, *, format: str = "mp4") -> bytes:
+        """The recording as a video ("mp4" or "webm"), or as a document with its actions ("json")."""
+        request = Request("GET", self._path("recordings", recording, "export"), given(format=format), timeout=1800.0)
+        return await self._client._bytes(request)
+
     async def remove_recording(self, recording: str) -> None:
         await self._client._done(Request("DELETE", self._path("recordings", recording)))

@@ -31,3 +31,12 @@ class Browser:
     def cdp_url(self, url: str | None = None, *, expires_seconds: int | None = None) -> str:
         """As start: the address of the protocol, which needs no token until it expires."""
         return (self.start(url, expires_seconds=expires_seconds)).cdp_url
+
+    def save_profile(self) -> bytes:
+        """Its cookies, logins, history and settings, as a tar for load_profile of this or another sandbox. Ends the browser."""
+        return self._client._bytes(Request("GET", path("sandboxes", self._sandbox, "browser", "profile")))
+
+    def load_profile(self, profile: bytes) -> None:
+        """Replaces its profile. Ends the browser; it starts again when it is next used."""
+        url = path("sandboxes", self._sandbox, "browser", "profile")
+        self._client._done(Request("PUT", url, headers={"Content-Type": "application/x-tar"}, body=profile))

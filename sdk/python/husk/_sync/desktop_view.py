@@ -78,5 +78,10 @@ class DesktopView:
         """The recorded actions: a JSON object per line."""
         return self._client._bytes(Request.get(self._path("recordings", recording, "actions")))
 
+    def export_recording(self, recording: str, *, format: str = "mp4") -> bytes:
+        """The recording as a video ("mp4" or "webm"), or as a document with its actions ("json")."""
+        request = Request("GET", self._path("recordings", recording, "export"), given(format=format), timeout=1800.0)
+        return self._client._bytes(request)
+
     def remove_recording(self, recording: str) -> None:
         self._client._done(Request("DELETE", self._path("recordings", recording)))
