@@ -48,13 +48,17 @@ static void cell_expiry(struct table *table, const struct husk_sandbox *sandbox)
 	}
 }
 
-static int ls_table(struct husk_sandbox *const *list, struct husk_error *err)
+/* The owner of an instance sees the sandboxes of its tenants too, with a column that says whose they are. */
+static int ls_table(struct husk_sandbox *const *list, bool owner, struct husk_error *err)
 {
-	static const char *const heading[] = { "ID",        "NAME", "TEMPLATE", "STATE",
-					       "ISOLATION", "AGE",  "EXPIRES",  "MEMORY" };
+	static const char *const heading[] = { "ID",  "NAME",    "TEMPLATE", "STATE", "ISOLATION",
+					       "AGE", "EXPIRES", "MEMORY",   "TENANT" };
 	cleanup_table struct table table;
+	bool tenants = false;
 
-	table_begin(&table, heading, ARRAY_SIZE(heading));
+	for (size_t i = 0; list[i]; i++)
+		tenants |= list[i]->tenant && (owner || !str_equal(list[i]->tenant, list[0]->tenant));
+	table_begin(&table, heading, ARRAY_SIZE(heading) - !tenants);
 	for (size_t i = 0; list[i]; i++) {
 		table_cell(&table, list[i]->id);
 		table_cell(&table, list[i]->name);
@@ -67,6 +71,8 @@ static int ls_table(struct husk_sandbox *const *list, struct husk_error *err)
 		table_age(&table, list[i]->created_ms);
 		cell_expiry(&table, list[i]);
 		table_size(&table, list[i]->memory_bytes);
+		if (tenants)
+			table_cell(&table, list[i]->tenant);
 	}
 	return table_print(&table, err);
 }
@@ -88,7 +94,7 @@ static int ls_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 	if (cli->json)
 		return output_json(json_sandbox_list(list), err);
 	if (!arguments->quiet)
-		return ls_table(list, err);
+		return ls_table(list, !husk_url(cli->husk), err);
 	for (size_t i = 0; list[i]; i++)
 		puts(list[i]->id);
 	return 0;

@@ -56,8 +56,26 @@ void catalog_sandbox_list_free(struct catalog_sandbox **list)
 
 /* ---- finding ---- */
 
+/* Names belong to tenants, so the owner names a tenant's sandbox by its id. 1: there is one with this name. */
+static int is_of_tenant(struct catalog *catalog, const char *name, struct husk_error *err)
+{
+	void *found = NULL;
+	int result = table_one(catalog, &sandboxes,
+			       "WHERE name = ?1 AND state NOT IN ('preparing', 'pool', 'ended') LIMIT 1",
+			       ARGUMENTS(text(name)), &found, err);
+	const struct catalog_sandbox *row = found;
+
+	if (result > 0)
+		husk_fail(err, HUSK_NOT_FOUND, "sandbox '%.80s' belongs to tenant '%.80s'; use its id: %s", name,
+			  row->tenant ? row->tenant : "", row->id);
+	catalog_sandbox_free(found);
+	return result;
+}
+
 static int not_found(struct catalog *catalog, const char *word, struct husk_error *err)
 {
+	if (!catalog->view.tenant && is_of_tenant(catalog, word, err) != 0)
+		return -1;
 	return catalog_not_found(
 		catalog, "sandbox", word,
 		"SELECT id FROM sandboxes WHERE state NOT IN ('preparing', 'pool', 'ended') "
