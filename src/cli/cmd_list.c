@@ -56,8 +56,10 @@ static int ls_table(struct husk_sandbox *const *list, bool owner, struct husk_er
 	cleanup_table struct table table;
 	bool tenants = false;
 
-	for (size_t i = 0; list[i]; i++)
-		tenants |= list[i]->tenant && (owner || !str_equal(list[i]->tenant, list[0]->tenant));
+	for (size_t i = 0; list[i]; i++) {
+		const char *tenant = list[i]->tenant, *first = list[0]->tenant;
+		tenants |= owner ? tenant != NULL : tenant ? !str_equal(tenant, first) : first != NULL;
+	}
 	table_begin(&table, heading, ARRAY_SIZE(heading) - !tenants);
 	for (size_t i = 0; list[i]; i++) {
 		table_cell(&table, list[i]->id);
