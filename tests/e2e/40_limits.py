@@ -36,14 +36,15 @@ def test_resize():
     box = create("--memory", "192M", "--cpus", "1")
     shown = "nproc; sed -n 's/MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"
     big = "b = b'x' * (300 << 20); print(len(b))"
-    husk("exec", box, "--", "python3", "-c", big, code=137, timeout=120)
+    stays = f"{big}; import time; time.sleep(100)"  # relief takes a moment
+    husk("exec", box, "--", "python3", "-c", stays, code=137, timeout=120)
     husk("resize", box, "--memory", "512M", "--cpus", "2")
     assert_equal(sh(box, shown).split(), [str(min(2, os.cpu_count())), str(512 << 10)])
     assert_equal(sh(box, f'python3 -c "{big}"', timeout=120), str(300 << 20), "what did not fit before")
     found = husk("inspect", box, "--json").json()
     assert_equal((found["memory_bytes"], found["cpus"]), (512 << 20, 2))
     husk("resize", box, "--memory", "192M")
-    husk("exec", box, "--", "python3", "-c", big, code=137, timeout=120)
+    husk("exec", box, "--", "python3", "-c", stays, code=137, timeout=120)
     husk("hibernate", box)
     husk("resize", box, "--memory", "1G", "--cpus", "1")
     assert_equal(sh(box, shown).split(), ["1", str(1 << 20)])
