@@ -1,7 +1,8 @@
 /*
  * Dockerfiles (dockerfile.h). The order of the work: lines are joined to logical lines, of which each byte knows its line and
  * column; keyword and flags are split off; the rest is split as the keyword needs it; heredocs take the lines that follow. When
- * all steps are known, the stages and what refers to them are checked. The words of variables are in dockerfile_words.c.
+ * all steps are known, the stages and what refers to them are checked. The words of variables are in
+ * dockerfile_words.c, stages in dockerfile_stages.c.
  */
 #include "build/dockerfile.h"
 
@@ -673,94 +674,7 @@ static int parse_step(struct parser *parser)
 	return parse_rest(parser, keyword, step, at, spot);
 }
 
-/* ---- stages ---- */
-
-static bool is_number(const char *word)
-{
-	return *word && !word[strspn(word, "0123456789")];
-}
-
-int dockerfile_find_stage(const struct dockerfile *file, const char *word, size_t before)
-{
-	int64_t number;
-
-	for (size_t i = 0; i < MIN(before, file->stage_count); i++)
-		if (file->stages[i].name && strcasecmp(file->stages[i].name, word) == 0)
-			return (int)i;
-	if (str_to_int64(word, 0, (int64_t)MIN(before, file->stage_count) - 1, &number) == 0)
-		return (int)number;
-	return -1;
-}
-
-/* A stage may use earlier ones only, so there can be no cycle. */
-static int check_reference(struct parser *parser, const char *word, size_t stage, struct spot spot, int *found)
-{
-	*found = dockerfile_find_stage(parser->out, word, stage);
-	if (*found >= 0 || strchr(word, '$'))
-		return *found >= 0 ? 0
-				   : fail_at(parser, spot,
-					     "--from cannot have a variable; use FROM $… AS NAME and --from=NAME");
-	int later = dockerfile_find_stage(parser->out, word, parser->out->stage_count);
-	if (later < 0 && is_number(word))
-		return fail_at(parser, spot, "there is no stage %.40s", word);
-	if (later < 0)
-		return 0;
-	if ((size_t)later == stage)
-		return fail_at(parser, spot, "the stage '%.60s' refers to itself", word);
-	return fail_at(parser, spot, "the stage '%.60s' comes later (line %u): a stage can use earlier ones only", word,
-		       parser->out->steps[parser->out->stages[later].first].line);
-}
-
-static int check_mount_sources(struct parser *parser, const struct dockerfile_step *step, size_t stage)
-{
-	for (size_t i = 0; i < step->flag_count; i++) {
-		struct dockerfile_mount mount = { 0 };
-		int found, result = 0;
-		if (!str_equal(step->flags[i].key, "mount") ||
-		    dockerfile_mount_parse(step->flags[i].value, &mount, NULL) < 0)
-			continue;
-		if (mount.from)
-			result = check_reference(parser, mount.from, stage, (struct spot){ step->line, step->column },
-						 &found);
-		if (result == 0 && mount.from && found < 0)
-			result = fail_at(parser, ((struct spot){ step->line, step->column }),
-					 "--mount: from=%.60s is not an earlier stage; add FROM %.60s AS NAME",
-					 mount.from, mount.from);
-		dockerfile_mount_free(&mount);
-		if (result < 0)
-			return -1;
-	}
-	return 0;
-}
-
-static int check_stages(struct parser *parser)
-{
-	struct dockerfile *file = parser->out;
-
-	if (!file->stage_count)
-		return fail_at(parser, ((struct spot){ 1, 1 }), "no FROM: a Dockerfile needs at least one stage");
-	for (size_t i = 0; i < file->stage_count; i++) {
-		struct dockerfile_stage *stage = &file->stages[i];
-		size_t end = i + 1 < file->stage_count ? file->stages[i + 1].first : file->step_count;
-		int unused;
-		stage->count = end - stage->first;
-		/* The last steps before the next FROM may be ARGs of that one; they do no harm here. */
-		const struct dockerfile_step *from = &file->steps[stage->first];
-		if (stage->base < 0 && !strchr(from->words[0], '$') && !is_number(from->words[0]) &&
-		    check_reference(parser, from->words[0], i, (struct spot){ from->line, from->column }, &unused) < 0)
-			return -1;
-		for (size_t k = stage->first; k < end; k++) {
-			struct dockerfile_step *step = &file->steps[k];
-			const char *word = step->kind == STEP_COPY ? dockerfile_flag(step, "from") : NULL;
-			if (word && check_reference(parser, word, i, (struct spot){ step->line, step->column },
-						    &step->from) < 0)
-				return -1;
-			if (step->kind == STEP_RUN && check_mount_sources(parser, step, i) < 0)
-				return -1;
-		}
-	}
-	return 0;
-}
+/* ---- all of it ---- */
 
 static int parse_all(struct parser *parser)
 {
@@ -785,7 +699,9 @@ static int parse(struct parser *parser)
 	if (!parser->trigger && read_directives(parser) < 0)
 		return -1;
 	parser->line = 1;
-	return parse_all(parser) < 0 ? -1 : parser->trigger ? 0 : check_stages(parser);
+	return parse_all(parser) < 0 ? -1
+	       : parser->trigger     ? 0
+				     : dockerfile_link(parser->out, parser->name, parser->err);
 }
 
 static int run_parser(struct parser *parser)

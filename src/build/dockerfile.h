@@ -89,6 +89,8 @@ int dockerfile_parse(const char *name, const char *text, size_t size, struct doc
 int dockerfile_parse_trigger(const char *name, const char *text, struct dockerfile *out, struct husk_error *err);
 void dockerfile_free(struct dockerfile *file);
 
+/* The parser's last step: the steps of each stage, and the stages that they refer to. `name` as above. */
+int dockerfile_link(struct dockerfile *file, const char *name, struct husk_error *err);
 /* The stage of this name or number, before stage `before`; -1: none. */
 int dockerfile_find_stage(const struct dockerfile *file, const char *word, size_t before);
 /* The value of a flag; NULL: the step does not have it. */

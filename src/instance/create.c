@@ -296,6 +296,18 @@ static int inherit_life(struct husk *husk, const char *parent, struct plan *plan
 	return 0;
 }
 
+/* The machine of a row of snapshots or of sandboxes, which have these fields in common. */
+#define PLAN_MACHINE(plan, from)                                                                                       \
+	do {                                                                                                           \
+		(plan)->row.disk_bytes = (from)->disk_bytes;                                                           \
+		(plan)->row.memory_bytes = (from)->memory_bytes;                                                       \
+		(plan)->row.cpu_milli = (from)->cpu_milli;                                                             \
+		(plan)->row.pids = (from)->pids;                                                                       \
+		(plan)->row.template_name = strdup((from)->template_name);                                             \
+		(plan)->row.template_digest = strdup((from)->template_digest);                                         \
+		(plan)->row.isolation = strdup((from)->isolation);                                                     \
+	} while (0)
+
 /* `parent`: for a fork, which also gets the metadata and secrets of its parent. */
 static int plan_from_snapshot(struct husk *husk, const char *snapshot, const char *parent, const char *secrets,
 			      const struct husk_create_options *o, struct plan *plan, struct husk_error *err)
@@ -314,13 +326,7 @@ static int plan_from_snapshot(struct husk *husk, const char *snapshot, const cha
 				"disk is part of a snapshot and cannot be changed; leave it out (it is %llu bytes)",
 				(unsigned long long)row->disk_bytes);
 	} else {
-		plan->row.disk_bytes = row->disk_bytes;
-		plan->row.memory_bytes = row->memory_bytes;
-		plan->row.cpu_milli = row->cpu_milli;
-		plan->row.pids = row->pids;
-		plan->row.template_name = strdup(row->template_name);
-		plan->row.template_digest = strdup(row->template_digest);
-		plan->row.isolation = strdup(row->isolation);
+		PLAN_MACHINE(plan, row);
 		plan->row.parent = strdup(parent ? parent : row->id);
 		plan->row.origin = strdup(row->id);
 		plan->image = path_snapshot(&husk->paths, row->id);
@@ -365,13 +371,7 @@ static int plan_from_point(struct husk *husk, const char *word, const struct hus
 		return -1;
 	if (o->disk_bytes && o->disk_bytes != row->disk_bytes)
 		return husk_fail_field(err, "disk", "disk is part of a checkpoint and cannot be changed; leave it out");
-	plan->row.disk_bytes = row->disk_bytes;
-	plan->row.memory_bytes = row->memory_bytes;
-	plan->row.cpu_milli = row->cpu_milli;
-	plan->row.pids = row->pids;
-	plan->row.template_name = strdup(row->template_name);
-	plan->row.template_digest = strdup(row->template_digest);
-	plan->row.isolation = strdup(row->isolation);
+	PLAN_MACHINE(plan, row);
 	plan->row.parent = strdup(row->id);
 	plan->row.origin = str_format("%s@%lld", row->id, (long long)point->number);
 	plan->image = path_point(&husk->paths, row->id, point->number);

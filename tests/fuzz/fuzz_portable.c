@@ -8,26 +8,7 @@
 
 #include "store/portable.h"
 
-static char place[] = "/tmp/husk-fuzz.XXXXXX";
-
-static void require(bool condition)
-{
-	if (!condition)
-		abort();
-}
-
-static void remove_place(void)
-{
-	dir_remove(place, NULL);
-}
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-	(void)argc, (void)argv;
-	require(mkdtemp(place) != NULL);
-	atexit(remove_place);
-	return 0;
-}
+#include "place.h"
 
 static void check_description(const struct portable *portable)
 {

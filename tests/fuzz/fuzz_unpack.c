@@ -10,30 +10,12 @@
 
 #include "store/rootfs.h"
 
+#include "place.h"
+
 #define DEEPEST 520
 #define LONGEST 4096
 
-static char place[] = "/tmp/husk-fuzz.XXXXXX";
 static size_t top_length;
-
-static void require(bool condition)
-{
-	if (!condition)
-		abort();
-}
-
-static void remove_place(void)
-{
-	dir_remove(place, NULL);
-}
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-	(void)argc, (void)argv;
-	require(mkdtemp(place) != NULL);
-	atexit(remove_place);
-	return 0;
-}
 
 static int look(const char *path, const struct stat *st, int kind, struct FTW *walk)
 {
