@@ -101,6 +101,7 @@ static void tries_an_upgrade_on_a_copy(void **state)
 	add(w, "sb-1", NULL, CATALOG_RUNNING);
 	change_by_hand(w, "DROP TRIGGER sandboxes_ended; DROP TRIGGER sandboxes_removed; DROP INDEX points_label;"
 			  "DROP TRIGGER sandboxes_removed_effects; DROP TABLE effects;"
+			  "DROP TRIGGER sandboxes_removed_recordings; DROP TABLE recordings;"
 			  "ALTER TABLE sandboxes DROP COLUMN effect; ALTER TABLE sandboxes DROP COLUMN each_call;"
 			  "ALTER TABLE sandboxes DROP COLUMN thinned; ALTER TABLE sandboxes DROP COLUMN origin;"
 			  "ALTER TABLE snapshots DROP COLUMN moment;"
