@@ -66,7 +66,8 @@ static int is_of_tenant(struct catalog *catalog, const char *name, struct husk_e
 	const struct catalog_sandbox *row = found;
 
 	if (result > 0)
-		husk_fail(err, HUSK_NOT_FOUND, "sandbox '%.80s' belongs to tenant '%.80s'; use its id: %s", name,
+		husk_fail(err, HUSK_NOT_FOUND,
+			  "sandbox '%.80s' not found; tenant '%.80s' has one of this name: use its id, %s", name,
 			  row->tenant ? row->tenant : "", row->id);
 	catalog_sandbox_free(found);
 	return result;

@@ -297,7 +297,7 @@ def test_tenants():
         assert {made["id"], own["id"]} <= seen, seen
         rows = {line.split()[0]: line.split()[-1] for line in husk("ls").text.split("\n") if line}
         assert_equal((rows["ID"], rows[made["id"]], rows[own["id"]]), ("TENANT", "red", "blue"))
-        assert_fails("exec", "same", "--", "true", code=125, says=["belongs to tenant", "use its id: sb-"])
+        assert_fails("exec", "same", "--", "true", code=125, says=["not found", "has one of this name: use its id, sb-"])
         told = huskd.get("/v1/events", token=red).json()["events"]
         assert own["id"] not in {event["sandbox"] for event in told}, "another's events"
         huskd.get("/metrics", token=admin)

@@ -218,8 +218,7 @@ static void snapshots_are_apart(void **state)
 	put_snapshot(w, w->red, "sn-red2", NULL);
 	refused(w, catalog_snapshot_finish(w->red->catalog, "sn-red2", 200, &w->err), HUSK_LIMIT,
 		"max_snapshot_bytes does not allow it: snapshots, checkpoints and recordings take 900 of 1000 bytes, "
-		"and this "
-		"needs 200 more");
+		"and this needs 200 more");
 	assert_int_equal(catalog_snapshot_finish(w->red->catalog, "sn-red2", 100, &w->err), 0);
 	refused(w, catalog_quota_snapshots(w->red->catalog, &w->err), HUSK_LIMIT, "1000 of 1000");
 }
