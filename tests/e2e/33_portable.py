@@ -78,8 +78,12 @@ def counting(name, *options):
 
 
 def count(box, env=None):
-    result = husk("exec", box, "--", "cat", "/tmp/n", code=None, env=env)
-    return int(result.text or 0) if result.code == 0 and result.text.strip().isdigit() else 0
+    """0: the counter has not started. Between two numbers the file is empty for a moment."""
+    for _ in range(10):
+        result = husk("exec", box, "--", "cat", "/tmp/n", code=None, env=env)
+        if result.code == 0 and result.text.strip().isdigit():
+            return int(result.text)
+    return 0
 
 
 def goes_on(name, env, at_least):
