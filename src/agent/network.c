@@ -1,6 +1,7 @@
 /*
  * METHOD_NETWORK, and the network part of IDENTITY: the name server, and the certificates that programs trust in addition
- * to the template's (the authority of the gateway, those of the policy). The interface is set up by the engine or by interface.c. Files are replaced, never written through: a process of the guest
+ * to the template's (the authority of the gateway, those of the policy). The interface is set up by the engine or by
+ * interface.c. Files are replaced, never written through: a process of the guest
  * may have put a link or a pipe in their place, and the agent must not wait on one.
  */
 #include <dirent.h>

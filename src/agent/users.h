@@ -18,7 +18,8 @@ struct user {
 	int group_count;
 };
 
-/* Looks a user up by name or decimal uid, with a group or without ("name:group"); NULL or "": root. A uid without an entry is allowed; a name without an entry
+/* Looks a user up by name or decimal uid, with a group or without ("name:group"); NULL or "": root. A uid without an
+ * entry is allowed; a name without an entry
  * is not. */
 int user_lookup(const char *who, struct user *out, struct husk_error *err);
 /* Names of ids, cached between calls; NULL if the id has no name. */

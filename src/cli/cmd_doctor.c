@@ -1,6 +1,7 @@
 /*
  * `husk doctor` reports what works on this host and what does not, with the fix. `husk doctor --leaks` finds what no live
- * sandbox owns, and `husk gc` removes it. `husk doctor --fix` repairs first (doctor_fix.c). doctor exits with 1 when a check fails or a leak is found.
+ * sandbox owns, and `husk gc` removes it. `husk doctor --fix` repairs first (doctor_fix.c). doctor exits with 1 when a
+ * check fails or a leak is found.
  */
 #include "cli/doctor_fix.h"
 

@@ -1,7 +1,8 @@
 /*
  * The tools for going back and forth: checkpoint_sandbox saves the state of a sandbox, rewind_sandbox puts the same sandbox
  * back to it and lists what that could not undo, sandbox_history lists the saved states, promote_sandbox puts a fork into the place of its parent,
- * merge_sandbox merges the work of another one, diff_sandbox lists the files that differ. Each tool is a thin layer over libhusk; mcp_session.c decides which sandboxes may be used.
+ * merge_sandbox merges the work of another one, diff_sandbox lists the files that differ. Each tool is a thin layer
+ * over libhusk; mcp_session.c decides which sandboxes may be used.
  */
 #include "mcp/tools.h"
 

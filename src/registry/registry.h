@@ -40,7 +40,8 @@ struct registry_request {
 		    struct husk_error *err);
 	void *data;
 };
-/* 0 with the status 200, 206 or 416 in reply; of a POST or PUT, 201, 202 or 204. NOT_FOUND, DENIED, or UNAVAILABLE; after UNAVAILABLE the request may be
+/* 0 with the status 200, 206 or 416 in reply; of a POST or PUT, 201, 202 or 204. NOT_FOUND, DENIED, or UNAVAILABLE;
+ * after UNAVAILABLE the request may be
  * repeated. */
 int registry_get(struct registry *registry, const struct registry_request *request, struct transport_reply *reply,
 		 struct husk_error *err);

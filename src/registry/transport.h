@@ -43,7 +43,8 @@ struct transport_reply {
 	char text[512];       /* the beginning of an error's body, without control characters */
 };
 
-/* Connections are kept, for each thread, and used again by its next request. 0 if there is an answer, with any status. UNAVAILABLE: the server was not reached, or the connection failed; the same
+/* Connections are kept, for each thread, and used again by its next request. 0 if there is an answer, with any status.
+ * UNAVAILABLE: the server was not reached, or the connection failed; the same
  * request may be repeated. */
 int transport_perform(const struct transport_request *request, struct transport_reply *reply, struct husk_error *err);
 /* Text for a query or a form; caller frees, NULL with err. */
