@@ -36,8 +36,8 @@ struct tool {
 	const char *name;
 	int (*run)(struct tool_call *call, struct husk_error *err); /* -1: `err` becomes the result, as an error */
 };
-/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_effects.c,
- * tool_effects.c, tool_egress.c, tool_desktop.c, tool_human.c ---- */
+/* ---- the tools: tool_code.c, tool_run.c, tool_files.c, tool_sandboxes.c, tool_history.c, tool_effects.c, tool_egress.c,
+ * tool_desktop.c, tool_human.c ---- */
 
 int tool_run_code(struct tool_call *call, struct husk_error *err);
 int tool_run_command(struct tool_call *call, struct husk_error *err);
