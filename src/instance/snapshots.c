@@ -35,7 +35,7 @@ void snapshot_settle(struct husk *husk, const char *id, int *lock)
 }
 
 /* Adds the row; then the supervisor of the sandbox writes the image. */
-static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, const char *name, char *id,
+static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, const char *name, char *id, int lock,
 		int64_t *effect, struct husk_error *err)
 {
 	cleanup_free char *directory = path_snapshot(&husk->paths, id);
@@ -58,7 +58,8 @@ static int save(struct husk *husk, int fd, const struct catalog_sandbox *row, co
 		.volumes = row->volumes,
 	};
 
-	if (!directory || wire_put_string(&arguments, TAG_PATH, directory) < 0)
+	if (!directory || wire_put_string(&arguments, TAG_PATH, directory) < 0 ||
+	    wire_put_int(&arguments, TAG_FLAGS, lock) < 0)
 		return husk_fail_memory(err);
 	if (catalog_snapshot_add(husk->catalog, &snapshot, err) < 0)
 		return -1;
@@ -84,7 +85,7 @@ int snapshot_take(struct husk *husk, const char *sandbox, const char *name, char
 	if (result == 0 && random_id("sn-", 10, id) < 0)
 		result = husk_fail_errno(err, "cannot make an id");
 	cleanup_close int lock = result == 0 ? supervisor_lock_new(husk, id, err) : -1;
-	if (lock >= 0 && save(husk, fd, row, name, id, effect, err) < 0)
+	if (lock >= 0 && save(husk, fd, row, name, id, lock, effect, err) < 0)
 		snapshot_settle(husk, id, &lock);
 	catalog_sandbox_free(row);
 	return steal_fd(&lock);

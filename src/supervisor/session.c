@@ -261,14 +261,15 @@ static void open_relay(struct session *session, const struct wire_header *header
 
 /* ---- methods of the supervisor ---- */
 
-/* Receives the sandbox's lock from a client that wakes the sandbox. The lock is never released in between. */
+/* Shares a lock of the client: of the sandbox that it wakes, or of the image that it wants. The lock is never released in
+ * between. */
 static int take_lock_of_peer(struct session *session, int64_t their_fd, struct husk_error *err)
 {
 	if (their_fd < 0)
 		return -1;
 	cleanup_close int pidfd = (int)syscall(SYS_pidfd_open, session->peer, 0);
 	int fd = pidfd < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, pidfd, (int)their_fd, 0);
-	return fd < 0 ? husk_fail_errno(err, "cannot take over the lock of the sandbox") : fd;
+	return fd < 0 ? husk_fail_errno(err, "cannot take over the lock of the caller") : fd;
 }
 
 static int claim(struct session *session, const char *payload, size_t size, struct husk_error *err)
@@ -294,6 +295,23 @@ static int point(struct session *session, const char *payload, size_t size, stru
 	int bad = wire_put_int(results, TAG_POINT, number);
 	bad |= wire_put_int(results, TAG_DURATION_MS, pause_ms);
 	return bad ? husk_fail_memory(err) : 0;
+}
+
+/* If the client dies, its snapshot is nobody's and is removed; with the lock, not before the image is written. */
+static int checkpoint(struct session *session, const char *payload, size_t size, struct buf *results,
+		      struct husk_error *err)
+{
+	cleanup_free char *image = wire_get_string(payload, size, TAG_PATH);
+	int64_t their_lock = wire_get_int(payload, size, TAG_FLAGS, -1), pause_ms = 0, effect = 0;
+	cleanup_close int lock = take_lock_of_peer(session, their_lock, err);
+
+	if (their_lock >= 0 && lock < 0)
+		return -1;
+	if (!image)
+		return husk_fail_memory(err);
+	if (machine_checkpoint(session->supervisor, image, &pause_ms, &effect, err) < 0)
+		return -1;
+	return wire_put_int(results, TAG_DURATION_MS, pause_ms) | wire_put_int(results, TAG_EFFECT, effect);
 }
 
 /* 1: not one of ours. */
@@ -322,14 +340,8 @@ static int serve(struct session *session, int64_t method, const char *payload, s
 	case METHOD_SANDBOX_RESIZE:
 		return machine_resize(s, (uint64_t)wire_get_int(payload, size, TAG_MEMORY, 0),
 				      (uint32_t)wire_get_int(payload, size, TAG_CPU_MILLI, 0), err);
-	case METHOD_SANDBOX_CHECKPOINT: {
-		cleanup_free char *image = wire_get_string(payload, size, TAG_PATH);
-		int64_t effect = 0;
-		result = !image ? husk_fail_memory(err) : machine_checkpoint(s, image, &number, &effect, err);
-		return result < 0 ? result
-				  : wire_put_int(results, TAG_DURATION_MS, number) |
-					    wire_put_int(results, TAG_EFFECT, effect);
-	}
+	case METHOD_SANDBOX_CHECKPOINT:
+		return checkpoint(session, payload, size, results, err);
 	case METHOD_SANDBOX_EGRESS: {
 		cleanup_free char *policy = wire_get_string(payload, size, TAG_JSON);
 		cleanup_wipe char *secrets = wire_get_string(payload, size, TAG_SECRETS);

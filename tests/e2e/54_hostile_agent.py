@@ -440,7 +440,7 @@ breaking("exit", "reboot", "exec", method=FREEZE, answers=True, name="exit reboo
 # ---- limits ----
 
 breaking("never-answer", "resize", "stats", method=LIMITS, answers=True)
-breaking("never-answer", "resize", "resize", "hibernate", method=LIMITS, end="ttl")
+breaking("never-answer", "resize", "resize", "snapshot", method=LIMITS, end="ttl")
 breaking("refuse", "resize", "stats", method=LIMITS, answers=True)
 breaking("lie", "resize", "stats", method=LIMITS, answers=True)
 breaking("exit", "resize", "exec", method=LIMITS, answers=True)

@@ -527,7 +527,7 @@ def test_recovers_by_itself():
             def ended():
                 return catalog.execute("SELECT state FROM sandboxes WHERE id = ?", (made,)).fetchone() == ("ended",)
             until(ended, "the row says so", seconds=120)
-        assert_in("cleared up after 1 sandboxes", huskd.log())
+        until(lambda: "cleared up after 1 sandboxes" in huskd.log(), "the log says so, when all is cleared")
 
 
 @test

@@ -233,8 +233,12 @@ def desktop_view(call, box):
     call("listRecordings", id=box)
     for name in ("getRecording", "removeRecording", "stopRecording", "recordedScreen", "recordedActions"):
         call(name, status=404, id=box, recording="rec-none")
+    call("exportRecording", status=404, query="?format=json", id=box, recording="rec-none")
+    call("exportRecording", status=400, query="?format=gif", id=box, recording="rec-none")
     call("startBrowser", {"url": "https://example.test/"}, 409, id=box)
     call("startBrowser", {"url": "--version"}, 400, id=box)
+    call("saveProfile", status=503, id=box)
+    call("loadProfile", b"no tar", 503, id=box, headers={"Content-Type": "application/x-tar"})
     call("browserCdp", status=409, id=box, headers=upgrade)
     call("browserTarget", status=409, id=box, rest="page/F00", headers=upgrade)
     call("browserJson", status=409, id=box, rest="version")
