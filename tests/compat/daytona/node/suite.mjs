@@ -266,6 +266,7 @@ await check('computerUse.keyboard.type, press, hotkey', async () => {
   await sandbox.process.executeCommand('DISPLAY=:0 setsid mousepad --disable-server js.txt >/dev/null 2>&1 </dev/null &')
   let place
   for (let i = 0; i < 300 && !place; i++) place = (await computer.display.getWindows()).windows.find((each) => each.title.includes('js.txt'))
+  await sandbox.process.executeCommand('sleep 2') // a window is there before its program takes keys
   await computer.mouse.click(place.x + 100, place.y + 150)
   await computer.keyboard.type('von JavaScript: ü')
   await computer.keyboard.press('a', ['shift'])
