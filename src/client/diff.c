@@ -1,7 +1,7 @@
 /*
  * husk_diff: the files of one state against those of another: sandboxes, checkpoints, snapshots (moment.c) or their template. The
  * agents of both list what differs from the template; this file puts the two lists together. A file that both have is the same if nothing
- * has touched it since the two were one machine (inode and time of its last change), and is compared byte by byte otherwise.
+ * has touched it since the two were one machine (listing_untouched), and is compared byte by byte otherwise.
  *
  *     base            sandbox         in the result
  *     -               added           added
@@ -103,7 +103,7 @@ static int same_entry(const struct listing *base, const struct listed *old, cons
 {
 	if (!same_attributes(&old->change.file, &new->change.file))
 		return 0;
-	if (new->change.file.type != HUSK_FILE || (old->inode == new->inode && old->ctime_ns == new->ctime_ns))
+	if (new->change.file.type != HUSK_FILE || listing_untouched(old, new))
 		return 1;
 	return same_bytes(base, side, &new->change.file, err);
 }

@@ -8,6 +8,7 @@
 
 #define CHANGES_MAX 1000000u
 #define CHANGES_BYTES_MAX (256u * 1024u * 1024u)
+#define CLOCKS_DIFFER_NS INT64_C(1000000000) /* at most, between a guest and its host */
 
 void listing_free(struct listing *listing)
 {
@@ -76,6 +77,15 @@ int listing_compare(const char *a, const char *b)
 	return left - right;
 }
 
+/* An inode shows a file that was replaced. A machine with a cloned disk numbers its files anew when it is restored; there a time
+ * from before the younger machine began shows the same: that one has not touched the file, so the time is older than both. */
+bool listing_untouched(const struct listed *a, const struct listed *b)
+{
+	if (a->ctime_ns != b->ctime_ns)
+		return false;
+	return a->inode == b->inode || a->ctime_ns < MAX(a->began_ns, b->began_ns) - CLOCKS_DIFFER_NS;
+}
+
 static int by_path(const void *a, const void *b)
 {
 	return listing_compare(((const struct listed *)a)->change.file.path,
@@ -97,7 +107,11 @@ static int check_since(const struct call_event *end, int64_t since_ns, struct hu
 static int load(struct listing *listing, const struct buf *arguments, int64_t since_ns, struct husk_error *err)
 {
 	cleanup_call struct call *call = NULL;
+	cleanup_row struct catalog_sandbox *row = NULL;
 	struct call_event event = { 0 };
+
+	if (!listing->husk->remote && catalog_sandbox_get(listing->husk->catalog, listing->sandbox, &row, err) < 0)
+		return -1;
 	int result = call_start(listing->husk, listing->sandbox, METHOD_CHANGES, arguments, &call, err);
 
 	while (result == 0 && (result = call_next(call, &event, err)) == 0 && event.type != WIRE_END)
@@ -107,6 +121,8 @@ static int load(struct listing *listing, const struct buf *arguments, int64_t si
 		result = wire_end_status(event.data, event.size, err);
 	if (result == 0)
 		result = check_since(&event, since_ns, err);
+	for (size_t i = 0; row && i < listing->count; i++)
+		listing->entries[i].began_ns = row->created_ms * 1000000;
 	if (result == 0 && listing->count)
 		qsort(listing->entries, listing->count, sizeof(*listing->entries), by_path);
 	return result;

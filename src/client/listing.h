@@ -9,8 +9,8 @@
 
 struct listed {
 	struct husk_change change;
-	/* While both stay the same, nothing has touched the file, also in a fork of the machine. */
-	int64_t inode, ctime_ns;
+	int64_t inode, ctime_ns; /* for listing_untouched */
+	int64_t began_ns;        /* when the machine was made; 0: not known */
 };
 
 struct listing {
@@ -28,6 +28,8 @@ int listing_load(struct listing *listing, const char *path, bool all, struct hus
 int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err);
 void listing_free(struct listing *listing);
 #define cleanup_listing cleanup(listing_free)
+/* True: nothing has touched this file in either machine since they were one. */
+bool listing_untouched(const struct listed *a, const struct listed *b);
 /* As strcmp, but '/' comes first: what is below a directory follows it at once. */
 int listing_compare(const char *a, const char *b);
 

@@ -8,7 +8,7 @@
  *
  * The base is the state that both last shared, at the moment of the fork (merge_base.c), or one that the caller names; without one,
  * the template. All three are machines of one template: their agents list what differs from it (listing.h), and a path that two of them
- * do not list, or list with the same inode and time, is the same in both. Everything is read and decided before the first write, and is
+ * do not list, or list as untouched, is the same in both. Everything is read and decided before the first write, and is
  * written all or none (commit.c), also if this process is killed. Both machines run on: a file is replaced as a whole, so a reader sees
  * the old or the new.
  */
@@ -188,7 +188,7 @@ static bool untouched(const struct listed *a, const struct listed *b)
 		return a == b;
 	if (a->change.kind == HUSK_REMOVED || b->change.kind == HUSK_REMOVED)
 		return a->change.kind == b->change.kind;
-	return a->inode == b->inode && a->ctime_ns == b->ctime_ns && a->change.file.mode == b->change.file.mode;
+	return listing_untouched(a, b) && a->change.file.mode == b->change.file.mode;
 }
 
 static struct husk_merge_entry *add_result(struct merge *merge, const char *path, const struct version *ours,
