@@ -8,7 +8,6 @@
 
 #define CHANGES_MAX 1000000u
 #define CHANGES_BYTES_MAX (256u * 1024u * 1024u)
-#define CLOCKS_DIFFER_NS INT64_C(1000000000) /* at most, between a guest and its host */
 
 void listing_free(struct listing *listing)
 {
@@ -83,7 +82,7 @@ bool listing_untouched(const struct listed *a, const struct listed *b)
 {
 	if (a->ctime_ns != b->ctime_ns)
 		return false;
-	return a->inode == b->inode || a->ctime_ns < MAX(a->began_ns, b->began_ns) - CLOCKS_DIFFER_NS;
+	return a->inode == b->inode || a->ctime_ns < MAX(a->began_ns, b->began_ns);
 }
 
 static int by_path(const void *a, const void *b)
