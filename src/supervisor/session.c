@@ -297,7 +297,8 @@ static int point(struct session *session, const char *payload, size_t size, stru
 	return bad ? husk_fail_memory(err) : 0;
 }
 
-/* If the client dies, its snapshot is nobody's and is removed; with the lock, not before the image is written. */
+/* A client may die before its snapshot is written. The supervisor then keeps the lock of the snapshot, so that no other call
+ * removes the snapshot while its image is being written. */
 static int checkpoint(struct session *session, const char *payload, size_t size, struct buf *results,
 		      struct husk_error *err)
 {
