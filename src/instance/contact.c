@@ -4,6 +4,8 @@
  */
 #include "instance/contact.h"
 
+#include <poll.h>
+#include <stddef.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -16,6 +18,8 @@
 #define CALL_MS 45000
 #define IMAGE_MS (20 * 60 * 1000) /* for calls that read all memory and disk of a guest */
 #define KILL_MS 2000
+#define LOOK_MS 10000 /* how often a long call checks whether the supervisor still greets */
+#define LOOKS_MAX 2   /* checks without a greeting, one after the other, that end the call */
 
 int supervisor_patience(uint16_t method)
 {
@@ -85,18 +89,13 @@ static int exchange_hello(int fd, const char *id, int64_t flags, int64_t deadlin
 	return 0;
 }
 
-/* `flags`: of HELLO. CONFLICT: the sandbox is being hibernated. */
-static int dial(struct husk *husk, const char *id, int64_t flags, int timeout_ms, struct husk_error *err)
+static int dial_address(const struct sockaddr_un *address, const char *id, int64_t flags, int timeout_ms,
+			struct husk_error *err)
 {
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
 	int64_t deadline = time_monotonic_ms() + timeout_ms;
-	cleanup_free char *path = path_socket(&husk->paths, id);
 	cleanup_close int fd = limited_socket(timeout_ms);
 
-	if (!path || strlen(path) >= sizeof(address.sun_path))
-		return husk_fail_memory(err);
-	memcpy(address.sun_path, path, strlen(path) + 1);
-	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
+	if (fd < 0 || connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0) {
 		if (errno == ENOENT || errno == ECONNREFUSED)
 			return husk_fail(err, HUSK_GONE, "nothing answers for sandbox %s", id);
 		if (errno == EAGAIN)
@@ -106,9 +105,59 @@ static int dial(struct husk *husk, const char *id, int64_t flags, int timeout_ms
 	return exchange_hello(fd, id, flags, deadline, err) < 0 ? -1 : steal_fd(&fd);
 }
 
+/* `flags`: of HELLO. CONFLICT: the sandbox is being hibernated. */
+static int dial(struct husk *husk, const char *id, int64_t flags, int timeout_ms, struct husk_error *err)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	cleanup_free char *path = path_socket(&husk->paths, id);
+
+	if (!path || strlen(path) >= sizeof(address.sun_path))
+		return husk_fail_memory(err);
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	return dial_address(&address, id, flags, timeout_ms, err);
+}
+
 int supervisor_dial(struct husk *husk, const char *id, int timeout_ms, struct husk_error *err)
 {
 	return dial(husk, id, 0, timeout_ms, err);
+}
+
+/* False: the supervisor at the other end does not greet a new connection, so it is stopped or hangs. Any other answer is
+ * one, and a tunnel through a server has no address to ask at. */
+static bool greets(int fd, char id[static sizeof(((struct sockaddr_un *)0)->sun_path)])
+{
+	struct sockaddr_un address = { 0 };
+	socklen_t size = sizeof(address) - 1; /* the rest stays zero: a path has an end */
+	struct husk_error why = { 0 };
+
+	if (getpeername(fd, (struct sockaddr *)&address, &size) < 0 || address.sun_family != AF_UNIX ||
+	    !address.sun_path[0])
+		return true;
+	const char *slash = strrchr(address.sun_path, '/');
+	const char *name = slash ? slash + 1 : address.sun_path;
+	snprintf(id, sizeof(address.sun_path), "%.*s", (int)strcspn(name, "."), name);
+	cleanup_close int other = dial_address(&address, id, 0, SUPERVISOR_DIAL_MS, &why);
+	return other >= 0 || why.code != HUSK_TIMEOUT;
+}
+
+/* Waits until there is something to read, the connection has ended, or the deadline is over. */
+static int await_answer(int fd, int64_t deadline_ms, struct husk_error *err)
+{
+	char id[sizeof(((struct sockaddr_un *)0)->sun_path)] = "";
+
+	for (unsigned silent = 0; silent < LOOKS_MAX;) {
+		struct pollfd p = { .fd = fd, .events = POLLIN };
+		int64_t left = deadline_ms - time_monotonic_ms();
+		int n = left <= 0 ? 1 : poll(&p, 1, (int)MIN(left, LOOK_MS));
+
+		if (n > 0)
+			return 0;
+		if (n == 0)
+			silent = greets(fd, id) ? 0 : silent + 1;
+		else if (errno != EINTR)
+			return husk_fail_errno(err, "cannot wait for an answer");
+	}
+	return fail_timeout(id, err);
 }
 
 /* Waits for END. Other frames of this channel are not allowed in a call without streams. */
@@ -125,7 +174,10 @@ int supervisor_call(int fd, uint16_t method, const struct buf *arguments, struct
 	if (wire_send(fd, 1, WIRE_OPEN, 0, message.data, message.size, err) < 0)
 		return -1;
 	do {
-		int got = wire_receive_until(fd, &header, payload, deadline, err);
+		if (await_answer(fd, deadline, err) < 0)
+			return -1;
+		/* A frame that has begun arrives soon. */
+		int got = wire_receive_until(fd, &header, payload, MIN(deadline, time_monotonic_ms() + CALL_MS), err);
 		if (got < 0)
 			return -1;
 		if (got == 0)

@@ -345,18 +345,26 @@ def test_exec_beside_a_stopped_supervisor_ends_on_sigterm():
                 raise AssertionError("husk exec survived SIGTERM") from None
 
 
-def serve_garbage(listener):
-    def answer(connection):
-        with contextlib.suppress(OSError), connection:
-            connection.sendall(os.urandom(4096))
-            connection.recv(1)
+VERSION = struct.pack("<HHIq", 1, 0, 8, 1)
+HELLO = struct.pack("<IIBBH", len(VERSION), 0, 1, 0, 0) + VERSION
 
+
+def serve_each(listener, answer):
     def accept():
         with contextlib.suppress(OSError):
             while True:
                 threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
+
+
+def serve_garbage(listener):
+    def answer(connection):
+        with contextlib.suppress(OSError), connection:
+            connection.sendall(os.urandom(4096))
+            connection.recv(1)
+
+    serve_each(listener, answer)
 
 
 def serve_half_an_answer(listener):
@@ -364,20 +372,32 @@ def serve_half_an_answer(listener):
 
     def answer(connection):
         with contextlib.suppress(OSError), connection:
-            hello = struct.pack("<HHIq", 1, 0, 8, 1)
             connection.recv(1 << 16)
-            connection.sendall(struct.pack("<IIBBH", len(hello), 0, 1, 0, 0) + hello)
+            connection.sendall(HELLO)
             connection.recv(1 << 16)
             connection.sendall(b"\x10\0\0\0\1")
             while connection.recv(1 << 16):
                 pass
 
-    def accept():
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+    serve_each(listener, answer)
 
-    threading.Thread(target=accept, daemon=True).start()
+
+LONG_CALLS = (["hibernate"], ["fork"], ["snapshot", "create"], ["checkpoint"])
+
+
+def serve_first_greetings(listener):
+    """Greets each of LONG_CALLS and nobody after them, as a supervisor that is stopped during these calls."""
+    left = threading.Semaphore(len(LONG_CALLS))
+
+    def answer(connection):
+        with contextlib.suppress(OSError), connection:
+            if left.acquire(blocking=False):
+                connection.recv(1 << 16)
+                connection.sendall(HELLO)
+            while connection.recv(1 << 16):
+                pass
+
+    serve_each(listener, answer)
 
 
 def serve_nothing(listener):
@@ -416,7 +436,18 @@ def test_a_supervisor_that_answers_garbage():
 def test_a_supervisor_that_answers_half():
     with life() as one:
         with fake_supervisor(one.box, serve_half_an_answer):
-            assert_all_return(one.box, NEEDS_ANSWER[:4], 2 * RETURN_SECONDS)
+            assert_all_return(one.box, seconds=2 * RETURN_SECONDS)
+        assert_equal(sh(one.box, "echo fine"), "fine", "the machine itself is well")
+
+
+@test
+def test_a_supervisor_that_stops_during_a_call():
+    with life() as one, contextlib.ExitStack() as stack:
+        with fake_supervisor(one.box, serve_first_greetings):
+            calls = [stack.enter_context(ending(start(*words, one.box))) for words in LONG_CALLS]
+            for words, call in zip(LONG_CALLS, calls):
+                _, err = call.communicate(timeout=2 * RETURN_SECONDS * SLOW)
+                assert_in(b"does not answer", err, str(words))
         assert_equal(sh(one.box, "echo fine"), "fine", "the machine itself is well")
 
 
