@@ -367,7 +367,8 @@ static bool opens_request(struct http_opening *opening, const char *data, size_t
 		}
 		if (opening->gap)
 			next_word(opening);
-		if (opening->word == 0 && !http_is_token(c))
+		/* No server accepts a longer line. */
+		if ((opening->word == 0 && !http_is_token(c)) || ++opening->length > HTTP_HEAD_MAX)
 			opening->settled = true;
 		if (opening->word == 1 && opening->size == 0)
 			opening->simple = opening->simple && (c == '/' || tolower(c) == 'h');
@@ -395,6 +396,12 @@ bool http_body_done(const struct http_body *body)
 {
 	return body->framing == BODY_NONE || (body->framing == BODY_LENGTH && body->left == 0) ||
 	       (body->framing == BODY_CHUNKED && body->state == CHUNK_DONE);
+}
+
+bool http_body_undecided(const struct http_body *body)
+{
+	return body->strict && !http_body_done(body) && !body->opening.settled &&
+	       (body->opening.word || body->opening.size);
 }
 
 /* "1a3f"; in an answer also "1a3f ;extension". */

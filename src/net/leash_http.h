@@ -61,6 +61,7 @@ struct http_opening {
 	unsigned word;
 	size_t size; /* of the word */
 	char text[9];
+	size_t length; /* of the line */
 };
 
 /* Follows a body to its end. */
@@ -77,6 +78,8 @@ struct http_body {
 void http_body_start(struct http_body *body, const struct http_request *request);
 void http_body_start_answer(struct http_body *body, const struct http_response *response);
 bool http_body_done(const struct http_body *body);
+/* The bytes that were fed last may be a part of a request line: they must not be sent yet. */
+bool http_body_undecided(const struct http_body *body);
 /* How many of these bytes belong to the body. -1 if its framing is invalid, or if a request's body begins with a
  * request line: a server that ignores the body would read an unchecked second request there. */
 ssize_t http_body_feed(struct http_body *body, const char *data, size_t size);

@@ -9,7 +9,7 @@
  *   connection;
  * - a request with a body is the last one on its connection. It is sent with "Connection: close", so that a host that
  *   ignores the body does not take it for the next request; and leash_http.c refuses a body that begins with a request
- *   line;
+ *   line, of which the host sees no byte;
  * - a body that is cut short ends with a reset, never like a complete one;
  * - a request that is held (leash_hold.c) is the last one on its connection, and is answered here;
  * - only a WebSocket may take over a connection, on its first request: another protocol (h2c) could then name hosts
@@ -32,6 +32,7 @@ struct web {
 	const struct terms *terms; /* TLS: the terms that allowed the connection, with its secrets */
 	struct mask mask;
 	struct buf in;       /* from the guest, not parsed yet */
+	struct buf opening;  /* of a body, while it may begin with a request line */
 	struct buf up, down; /* waiting to be written to the host, to the guest */
 	enum { HEAD, BODY, HOLDING, UPGRADING, RAW, CLOSING } state; /* of the guest's side */
 	struct http_body body;
@@ -335,9 +336,14 @@ static int take_body(struct web *web)
 	if (taken < 0)
 		return refuse_malformed(web, "its body is not framed as it must be, or begins like a request") < 0 ? -1
 														   : 1;
-	if (buf_append(&web->up, web->in.data, (size_t)taken) < 0)
+	if (buf_append(&web->opening, web->in.data, (size_t)taken) < 0)
 		return -1;
 	buf_consume(&web->in, (size_t)taken);
+	if (!http_body_undecided(&web->body)) {
+		if (buf_append(&web->up, web->opening.data, web->opening.size) < 0)
+			return -1;
+		buf_consume(&web->opening, web->opening.size);
+	}
 	if (http_body_done(&web->body))
 		web->state = web->last ? CLOSING : HEAD;
 	return taken > 0 || web->state != BODY;
@@ -652,6 +658,7 @@ static void web_free(struct web *web)
 	mask_free(&web->mask);
 	hold_free(web->hold);
 	buf_free(&web->in);
+	buf_free(&web->opening);
 	buf_free(&web->up);
 	buf_free(&web->down);
 	buf_free(&web->answer);

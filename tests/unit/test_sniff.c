@@ -281,6 +281,39 @@ static void finds_requests_in_bodies(void **state)
 	assert_int_equal(feed("2\r\nGE\r\n3\r\nT /\r\nb\r\n HTTP/1.1\r\n\r\n", 1, &done), -1);
 }
 
+/* How many bytes of this body are known to be harmless, when it was sent byte by byte so far? */
+static size_t decided(const char *text, uint64_t length)
+{
+	struct http_request request = { .framing = BODY_LENGTH, .length = length };
+	struct http_body body;
+	size_t size = 0;
+
+	http_body_start(&body, &request);
+	for (size_t at = 0; text[at]; at++) {
+		assert_int_equal(http_body_feed(&body, text + at, 1), 1);
+		if (!http_body_undecided(&body))
+			size = at + 1;
+	}
+	return size;
+}
+
+static void keeps_back_what_may_be_a_request(void **state)
+{
+	cleanup_free char *endless = calloc(1, HTTP_HEAD_MAX + 16);
+
+	(void)state;
+	assert_int_equal(decided("GET / HTTP/1.1", 100), 0);
+	assert_int_equal(decided("\r\n  GET / HTTP/1.1", 100), 4);
+	assert_int_equal(decided("hello", 100), 0);
+	assert_int_equal(decided("hello", 5), 5);
+	assert_int_equal(decided("hello\n", 100), 6);
+	assert_int_equal(decided("{", 100), 1);
+	assert_int_equal(decided("GET lost\nGET / HTTP/1.1", 100), 23);
+	assert_non_null(endless);
+	memset(endless, 'x', HTTP_HEAD_MAX + 8);
+	assert_int_equal(decided(endless, 1 << 20), HTTP_HEAD_MAX + 8);
+}
+
 static ssize_t parse_response(const char *text, bool bodiless, struct http_response *out)
 {
 	return http_response_parse(text, strlen(text), bodiless, out);
@@ -487,6 +520,7 @@ int main(void)
 		cmocka_unit_test(refuses_ambiguous_requests),
 		cmocka_unit_test(follows_bodies),
 		cmocka_unit_test(finds_requests_in_bodies),
+		cmocka_unit_test(keeps_back_what_may_be_a_request),
 		cmocka_unit_test(reads_http_answers),
 		cmocka_unit_test(knows_http_when_it_sees_it),
 		cmocka_unit_test(reads_queries),
