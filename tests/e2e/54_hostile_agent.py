@@ -696,10 +696,10 @@ def stopped_from_inside(how, end):
 
     def run():
         with Trial() as trial:
-            if end == "ttl":
-                trial.give_ttl()
             script = "kill -STOP 1" if how == "signal" else "exec python3 -c \"$0\""
             husk("exec", "-d", trial.box, "--", "sh", "-c", script, HIJACK)
+            if end == "ttl":
+                trial.give_ttl()
             time.sleep(1)
             trial.call("cp-in", "stats", "snapshot", "hibernate")
             trial.settle()

@@ -92,7 +92,7 @@ static void command_shows_only_the_tail_of_its_errors(void **state)
 static void command_timeout_ends_the_whole_group(void **state)
 {
 	cleanup_free char *script = str_format("(while sleep 0.05; do echo x >>%s/alive; done) & sleep 60", scratch);
-	struct command command = { COMMAND_INIT, .argv = SHELL(script), .timeout_ms = 300 };
+	struct command command = { COMMAND_INIT, .argv = SHELL(script), .timeout_ms = 2000 };
 	struct husk_error err = { 0 };
 	int64_t started = time_monotonic_ms();
 	struct stat first, second;
@@ -100,7 +100,7 @@ static void command_timeout_ends_the_whole_group(void **state)
 	(void)state;
 	assert_int_equal(command_run(&command, &err), -1);
 	assert_int_equal(err.code, HUSK_TIMEOUT);
-	assert_true(time_monotonic_ms() - started < 10000);
+	assert_true(time_monotonic_ms() - started < 30000);
 	assert_int_equal(stat(at("alive"), &first), 0);
 	usleep(300000);
 	assert_int_equal(stat(at("alive"), &second), 0);
@@ -111,13 +111,13 @@ static void command_does_not_wait_for_what_it_left_behind(void **state)
 {
 	cleanup_buf struct buf output = { 0 };
 	/* The child left behind holds both pipes open; the output that is there already must not be lost. */
-	struct command command = { COMMAND_INIT, .argv = SHELL("sleep 5 & echo started"), .output = &output };
+	struct command command = { COMMAND_INIT, .argv = SHELL("sleep 20 & echo started"), .output = &output };
 	struct husk_error err = { 0 };
 	int64_t started = time_monotonic_ms();
 
 	(void)state;
 	assert_int_equal(command_run(&command, &err), 0);
-	assert_true(time_monotonic_ms() - started < 4000);
+	assert_true(time_monotonic_ms() - started < 15000);
 	assert_string_equal(output.data, "started\n");
 }
 
