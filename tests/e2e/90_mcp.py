@@ -350,6 +350,12 @@ def a_subscription_is_acknowledged_and_ends_with_us():
 # ---- by hand, over HTTP ----
 
 
+def answer_in(response):
+    """The answer to a call: a JSON document or, if the call takes some time, the last event of a stream."""
+    lines = [line for line in response.text.splitlines() if line.startswith("data: {")]
+    return json.loads(lines[-1].removeprefix("data: ")) if lines else response.json()
+
+
 class Session:
     """A legacy session over HTTP."""
 
@@ -369,7 +375,7 @@ class Session:
     def tool(self, name, status=200, **arguments):
         self.number += 1
         message = {"jsonrpc": "2.0", "id": self.number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
-        return self.post(message, status=status).json()["result"]
+        return answer_in(self.post(message, status=status))["result"]
 
     def box(self):
         return self.tool("run_command", command="true")["structuredContent"]["sandbox"]
@@ -505,7 +511,7 @@ def many_first_calls_at_once_make_one_sandbox():
         session = Session(huskd, secret)
         call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "run_command", "arguments": {"command": "true"}}}
         with ThreadPoolExecutor(6) as crowd:
-            made = list(crowd.map(lambda n: session.post({**call, "id": n}).json(), range(6)))
+            made = list(crowd.map(lambda n: answer_in(session.post({**call, "id": n})), range(6)))
         boxes = {one["result"]["structuredContent"]["sandbox"] for one in made}
         assert len(boxes) == 1, boxes
         huskd.delete("/mcp", token=secret, headers=session.headers())
