@@ -1130,7 +1130,7 @@ struct husk_dockerfile_options {
 	size_t argument_count;
 	const struct husk_pair *secrets; /* for RUN --mount=type=secret: id and value */
 	size_t secret_count;
-	const struct husk_egress *egress; /* of RUN; NULL: off */
+	const struct husk_egress *egress; /* of RUN, and of ADD of a URL; NULL: off */
 	const char *registries;           /* those that FROM may pull from (husk_image_allowed); NULL: all */
 	const char *isolation;
 	uint64_t memory_bytes, disk_bytes; /* of the sandboxes; 0: 2 GiB, and the base's */

@@ -419,7 +419,7 @@ static int prepare(struct build *build, struct husk_error *err)
 	if (random_id("bd-", 10, build->id) < 0)
 		return husk_fail_errno(err, "cannot make an id");
 	if (dir_make(build->cache, 0700, err) < 0 ||
-	    plan_make(build->options, base_resolve, build, &build->plan, err) < 0)
+	    plan_make(build->options, base_resolve, step_fetch, build, &build->plan, err) < 0)
 		return -1;
 	build->sandboxes = calloc(build->plan.file.stage_count, sizeof(*build->sandboxes));
 	return build->sandboxes ? 0 : husk_fail_memory(err);

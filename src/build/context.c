@@ -408,6 +408,21 @@ int context_tar_text(const char *name, const char *text, int64_t mode, struct ar
 	return result;
 }
 
+int context_tar_file(const struct context_file *file, int fd, struct archive *archive, struct husk_error *err)
+{
+	cleanup_free struct walk *walk = calloc(1, sizeof(*walk));
+	struct stat status = { 0 };
+
+	if (!walk)
+		return husk_fail_memory(err);
+	if (fstat(fd, &status) < 0 || lseek(fd, 0, SEEK_SET) < 0)
+		return husk_fail_errno(err, "cannot read '%s'", file->name);
+	status.st_mode = (mode_t)(S_IFREG | file->mode);
+	status.st_mtim.tv_sec = file->modified;
+	*walk = (struct walk){ .archive = archive, .err = err };
+	return pass_entry(walk, file->name, &status, NULL, fd);
+}
+
 int context_tar_end(struct archive *archive, struct husk_error *err)
 {
 	int result = archive_write_close(archive) == ARCHIVE_OK

@@ -62,6 +62,12 @@ int context_tar_add(const struct context *context, const struct context_source *
 		    const struct context_target *target, struct archive *archive, struct husk_error *err);
 /* A file of the Dockerfile itself. */
 int context_tar_text(const char *name, const char *text, int64_t mode, struct archive *archive, struct husk_error *err);
+/* A file that is no part of the context. */
+struct context_file {
+	const char *name;
+	int64_t mode, modified;
+};
+int context_tar_file(const struct context_file *file, int fd, struct archive *archive, struct husk_error *err);
 int context_tar_end(struct archive *archive, struct husk_error *err); /* frees it, also after a failure */
 
 #endif

@@ -35,9 +35,10 @@ static const struct option_spec build_options[] = {
 	OPTION(0, "secret", OPTION_STRINGS, struct build_arguments, secrets, "id=ID[,src=FILE|,env=VARIABLE]",
 	       "a secret for RUN --mount=type=secret; may be repeated"),
 	OPTION(0, "allow", OPTION_STRINGS, struct build_arguments, allow, "RULE",
-	       "what RUN may reach: example.com, *.example.com, 10.1.2.0/24:5432; may be repeated (nothing)"),
+	       "what RUN and ADD may reach: example.com, *.example.com, 10.1.2.0/24:5432; may be repeated (nothing)"),
 	OPTION(0, "egress", OPTION_CHOICE, struct build_arguments, egress, "MODE",
-	       "what RUN may reach: off (the default), allow (what the rules name), open (every public address)",
+	       "what RUN and ADD may reach: off (the default), allow (what the rules name), open (every public "
+	       "address)",
 	       .choices = egress_names),
 	OPTION(0, "memory", OPTION_SIZE, struct build_arguments, memory_bytes, "SIZE", "memory of its sandboxes (2G)",
 	       .min = INT64_C(64) << 20, .max = INT64_C(1) << 40),
@@ -435,8 +436,9 @@ const struct cli_command cli_build = {
 	.summary = "Build an image and its template from a Dockerfile; every RUN happens in a sandbox",
 	.details =
 		"DIR is the context: the files that COPY and ADD may copy, without what its .dockerignore names (.).\n"
-		"FROM is a template (base, agent), an image that was built or pulled here, or one of a registry. RUN\n"
-		"reaches nothing unless --allow or --egress say so. Results of steps are kept, and a later build goes "
+		"FROM is a template (base, agent), an image that was built or pulled here, or one of a registry. RUN "
+		"and ADD\n"
+		"reach nothing unless --allow or --egress say so. Results of steps are kept, and a later build goes "
 		"on\n"
 		"from them; HUSK_BUILD_CACHE limits their size (10G), and husk gc --all removes them. Whatever a "
 		"Dockerfile\n"
