@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 
 #include "build/work.h"
+#include "client/files.h"
+#include "wire/wire.h"
 
 #define COPY_BYTES_MAX (UINT64_C(64) << 30)
 #define MATCHES_MAX 10000
@@ -61,7 +63,8 @@ int tree_in(struct build *build, const char *sandbox, const char *path, const ch
 {
 	struct file_bytes file = { .fd = fd };
 
-	return husk_tar_write(build->husk, sandbox, path, owner, get_bytes, &file, err);
+	/* Links are copied as they are: a virtual environment's leads to the interpreter of its image. */
+	return tar_write_flags(build->husk, sandbox, path, owner, TAR_ANY_LINKS, get_bytes, &file, err);
 }
 
 /* ---- targets ---- */
@@ -384,14 +387,12 @@ static int copy_sandbox(struct build *build, const char *sandbox, const struct p
 	size_t count = strv_length(step->words) - 1;
 	cleanup_strv char **paths = NULL;
 
-	for (size_t i = 0; i < count; i++) {
-		size_t before = paths ? strv_length(paths) : 0;
+	for (size_t i = 0; i < count; i++)
 		if (match_paths(build, from, "", step->words[i], &paths, err) < 0)
 			return -1;
-		if ((paths ? strv_length(paths) : 0) == before)
-			return husk_fail(err, HUSK_INVALID, "no file matches '%.120s' there", step->words[i]);
-	}
-	if (paths && strv_length(paths) > 1 && !str_ends(step->words[count], "/"))
+	if (!paths)
+		return husk_fail(err, HUSK_INVALID, "no file matches '%.120s' there", step->words[0]);
+	if (strv_length(paths) > 1 && !str_ends(step->words[count], "/"))
 		return husk_fail(err, HUSK_INVALID, "several files need a target that is a directory and ends with /");
 	for (size_t i = 0; paths && paths[i]; i++)
 		if (copy_path(build, sandbox, step, from, paths[i], step->words[count], err) < 0)

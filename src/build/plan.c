@@ -160,6 +160,8 @@ static int hash_mounts(struct maker *maker, const struct plan_step *step)
 		char digest[65];
 		struct husk_error why = { 0 };
 		int result = context_find(&maker->plan->context, mount->source ? mount->source : ".", &sources, &why);
+		if (result == 0 && sources.count != 1)
+			result = husk_fail(&why, HUSK_INVALID, "--mount: the source must be one file or directory");
 		if (result == 0)
 			result = context_digest(&maker->plan->context, &sources.items[0], digest, &why);
 		context_sources_free(&sources);
@@ -259,7 +261,7 @@ static int take_download(struct maker *maker, struct plan_step *out, const char 
 /* Everything that COPY takes from the context, and ADD from elsewhere, in the key. */
 static int hash_sources(struct maker *maker, struct plan_step *out)
 {
-	size_t count = strv_length(out->words) - 1;
+	size_t count = strv_length(out->words) - 1, found = out->step->heredoc_count;
 
 	if (dockerfile_flag(out->step, "checksum") && dockerfile_source(out->words[0]) != SOURCE_URL)
 		return fail_invalid(maker, out->step, "--checksum goes with one source, which is a URL");
@@ -275,6 +277,7 @@ static int hash_sources(struct maker *maker, struct plan_step *out)
 		if (dockerfile_source(out->words[i]) == SOURCE_URL) {
 			if (take_download(maker, out, out->words[i]) < 0)
 				return -1;
+			found++;
 			continue;
 		}
 		int result = context_find(&maker->plan->context, out->words[i], &sources, &why);
@@ -284,11 +287,13 @@ static int hash_sources(struct maker *maker, struct plan_step *out)
 			    (hash_text(maker, sources.items[k].path) < 0 || hash_text(maker, digest) < 0))
 				result = husk_fail_memory(&why);
 		}
+		found += sources.count;
 		context_sources_free(&sources);
 		if (result < 0)
 			return maker_fail(maker, out->step, &why);
 	}
-	return 0;
+	/* Of several sources, a wildcard may match nothing: COPY package.json yarn.lock* ./ */
+	return found ? 0 : fail_invalid(maker, out->step, "no file of the context matches '%.120s'", out->words[0]);
 }
 
 static int take_texts(struct maker *maker, struct plan_step *out)
@@ -597,7 +602,8 @@ static int make(struct maker *maker)
 	return 0;
 }
 
-static int read_dockerfile(const struct husk_dockerfile_options *options, struct plan *out, struct husk_error *err)
+int plan_read(const struct husk_dockerfile_options *options, char **out_text, struct dockerfile *out,
+	      struct husk_error *err)
 {
 	const char *name = options->dockerfile ? options->dockerfile : "Dockerfile";
 	cleanup_free char *beside = options->context ? str_format("%s/Dockerfile", options->context) : NULL;
@@ -609,7 +615,10 @@ static int read_dockerfile(const struct husk_dockerfile_options *options, struct
 
 	if (!text)
 		return options->text || !path ? husk_fail(err, HUSK_INVALID, "no Dockerfile is given") : -1;
-	return dockerfile_parse(name, text, size, &out->file, err);
+	if (dockerfile_parse(name, text, size, out, err) < 0)
+		return -1;
+	*out_text = steal_pointer(text);
+	return 0;
 }
 
 int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, plan_fetch fetch, void *data,
@@ -624,7 +633,8 @@ int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolv
 			       .hash = EVP_MD_CTX_new() };
 
 	*out = (struct plan){ .context = { .root = -1 } };
-	int result = read_dockerfile(options, out, err);
+	cleanup_free char *text = NULL;
+	int result = plan_read(options, &text, &out->file, err);
 	if (result == 0)
 		result =
 			context_begin(options->context, options->text ? NULL : options->dockerfile, &out->context, err);

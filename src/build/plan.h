@@ -77,6 +77,9 @@ typedef int (*plan_resolve)(void *data, const char *word, struct plan_base *out,
 /* How the content of a URL is got: fills everything but the URL and the name. */
 typedef int (*plan_fetch)(void *data, struct plan_download *out, struct husk_error *err);
 
+/* The Dockerfile of the options, and its text; the caller frees both. */
+int plan_read(const struct husk_dockerfile_options *options, char **out_text, struct dockerfile *out,
+	      struct husk_error *err);
 int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, plan_fetch fetch, void *data,
 	      struct plan *out, struct husk_error *err);
 void plan_free(struct plan *plan);
