@@ -1166,6 +1166,7 @@ int husk_build_prune(struct husk *husk, uint64_t limit, size_t *count, uint64_t 
 typedef int (*husk_progress)(void *data, uint64_t done, uint64_t all);
 struct husk_export_options {
 	bool files;             /* a snapshot: also its files as a tar, for hosts that cannot continue its memory */
+	const char *passphrase; /* an export is encrypted with it, on this host; NULL: not encrypted. Not for a push */
 	husk_progress progress; /* may be NULL */
 	void *data;
 };
@@ -1182,7 +1183,9 @@ struct husk_import_options {
 	const char *path;   /* a file; or */
 	husk_source source; /* its bytes; or */
 	void *source_data;
-	const char *reference;  /* its name in a registry: [HOST[:PORT]/]NAME[:TAG|@DIGEST] */
+	const char *reference; /* its name in a registry: [HOST[:PORT]/]NAME[:TAG|@DIGEST] */
+	const char *
+		passphrase; /* of an encrypted file or source; NULL: it is not encrypted. DENIED: it is the wrong one */
 	husk_progress progress; /* of a download, then of unpacking; may be NULL */
 	void *data;
 };
