@@ -142,7 +142,7 @@ static void test_refused(void **state)
 		{ "FROM a\nENV A=${B%x}\n", "D:2:5: '${B%x}' is not supported" },
 		{ "FROM a\nENV A='x\n", "D:2:5: a quote does not end" },
 		{ "FROM a\nCOPY x\n", "D:2:1: COPY needs at least" },
-		{ "FROM a\nADD https://x/y /z\n", "D:2:1: ADD of a URL" },
+		{ "FROM a\nADD https://x/y.git /z\n", "D:2:1: ADD of a git repository" },
 		{ "FROM a\nRUN <<EOF\nx\n", "D:2:5: the heredoc 'EOF' does not end" },
 		{ "FROM a\nSHELL /bin/sh\n", "D:2:1: SHELL needs a JSON list" },
 		{ "FROM a\nONBUILD ONBUILD RUN x\n", "D:2:9: ONBUILD:" },
