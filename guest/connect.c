@@ -53,7 +53,7 @@ static int take_client(const char *path)
 
 	if (strlen(path) >= sizeof(address.sun_path))
 		return fail(path, "the path is too long");
-	strcpy(address.sun_path, path);
+	memcpy(address.sun_path, path, strlen(path) + 1);
 	unlink(path);
 	if (listener < 0 || bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(listener, 1) < 0)
 		return fail(path, strerror(errno));

@@ -53,7 +53,8 @@ static int wait_ready(struct husk_process *process, const char *host, struct hus
 static int dial(struct fetch *fetch, const struct url *url, struct husk_error *err)
 {
 	char number[8];
-	const char *argv[] = { CONNECT, url->host, number, SOCKET, NULL };
+	static const char program[] = CONNECT;
+	const char *argv[] = { program, url->host, number, SOCKET, NULL };
 	const struct husk_exec_options options = { .argv = argv, .user = "root", .cwd = "/", .timeout_ms = 3600000 };
 	struct husk_process *process = NULL;
 
