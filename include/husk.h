@@ -1085,6 +1085,9 @@ struct husk_commit_options {
 	/* What the image says, as `config` of an OCI image in JSON; NULL: what the sandbox's own image or template says. */
 	const char *config;
 	const char *key; /* kept with the image, for husk_build; NULL: none */
+	/* Not in the store: below this existing directory, as the OCI image layout `pulled`. Then everybody may make it. NULL: in the
+	 * store. */
+	const char *directory;
 };
 /* Makes an image of the files of a sandbox: one layer, without Husk's files and without what every sandbox has of its own. The
  * sandbox continues; files that are written meanwhile may be in it half-written. The image is in the store, as if pulled. */
@@ -1130,7 +1133,7 @@ struct husk_dockerfile_options {
 	size_t argument_count;
 	const struct husk_pair *secrets; /* for RUN --mount=type=secret: id and value */
 	size_t secret_count;
-	const struct husk_egress *egress; /* of RUN; NULL: off */
+	const struct husk_egress *egress; /* of RUN, and of ADD of a URL; NULL: off */
 	const char *registries;           /* those that FROM may pull from (husk_image_allowed); NULL: all */
 	const char *isolation;
 	uint64_t memory_bytes, disk_bytes; /* of the sandboxes; 0: 2 GiB, and the base's */
@@ -1145,7 +1148,11 @@ struct husk_dockerfile_options {
 };
 /* Builds an image from a Dockerfile, and its template. Every RUN happens in a sandbox. Results of steps are kept as snapshots; a
  * later build continues from them. INVALID, with file, line and column: the Dockerfile has an error or uses something that is not
- * supported; nothing has run then. CONFLICT: a RUN ended with another status than 0. *fresh: something was made. For the owner of an instance of this host. */
+ * supported; nothing has run then. CONFLICT: a RUN ended with another status than 0. *fresh: something was made.
+ *
+ * On a server, the files of the context that the Dockerfile can name are sent; with `failed` it is UNAVAILABLE. A tenant gets a template of
+ * its own instead of an image of the instance: the name must be one of a template, and caches of RUN --mount are empty. On this host,
+ * for the owner of the instance. */
 int husk_build(struct husk *husk, const struct husk_dockerfile_options *options, struct husk_image **out, bool *fresh,
 	       struct husk_error *err);
 /* Removes kept results of steps, oldest first, until at most `limit` bytes are left. husk_snapshot_list does not show them. */
@@ -1159,6 +1166,7 @@ int husk_build_prune(struct husk *husk, uint64_t limit, size_t *count, uint64_t 
 typedef int (*husk_progress)(void *data, uint64_t done, uint64_t all);
 struct husk_export_options {
 	bool files;             /* a snapshot: also its files as a tar, for hosts that cannot continue its memory */
+	const char *passphrase; /* an export is encrypted with it, on this host; NULL: not encrypted. Not for a push */
 	husk_progress progress; /* may be NULL */
 	void *data;
 };
@@ -1175,7 +1183,9 @@ struct husk_import_options {
 	const char *path;   /* a file; or */
 	husk_source source; /* its bytes; or */
 	void *source_data;
-	const char *reference;  /* its name in a registry: [HOST[:PORT]/]NAME[:TAG|@DIGEST] */
+	const char *reference; /* its name in a registry: [HOST[:PORT]/]NAME[:TAG|@DIGEST] */
+	const char *
+		passphrase; /* of an encrypted file or source; NULL: it is not encrypted. DENIED: it is the wrong one */
 	husk_progress progress; /* of a download, then of unpacking; may be NULL */
 	void *data;
 };

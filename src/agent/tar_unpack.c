@@ -16,7 +16,8 @@ struct unpack {
 	int in;
 	int root;
 	const char *root_path;
-	bool give; /* to `owner`; otherwise root */
+	bool give;      /* to `owner`; otherwise root */
+	bool any_links; /* TAR_ANY_LINKS */
 	struct user owner;
 	int64_t count;
 };
@@ -322,7 +323,7 @@ static int member_check(const struct unpack *unpack, struct member *member, stru
 			return -1;
 		return check_hard_link(unpack, member, err);
 	case TAR_SYMLINK:
-		if (symlink_stays_inside(unpack, member))
+		if (unpack->any_links || symlink_stays_inside(unpack, member))
 			return 0;
 		return husk_fail(err, HUSK_INVALID, "refused tar entry '%s': it links to '%s', outside of '%s'",
 				 member->name, member->link, unpack->root_path);
@@ -554,6 +555,7 @@ static int unpack_run(struct job *job, struct husk_error *err)
 	    request_string(&job->request, TAG_USER, &who, err) < 0 || user_lookup(who, &unpack.owner, err) < 0)
 		return -1;
 	unpack.give = unpack.owner.uid != 0;
+	unpack.any_links = request_int(&job->request, TAG_FLAGS, 0) & TAR_ANY_LINKS;
 	struct stat before;
 	bool fresh = stat(path, &before) < 0;
 	if (dir_make(path, 0755, err) < 0)

@@ -393,6 +393,10 @@ static int hand_over(struct build *build, struct husk_error *err)
 	struct build_result result = { .user = json_string_value(json_object_get(stage->config, "User")),
 				       .cwd = json_string_value(json_object_get(stage->config, "WorkingDir")) };
 
+	cleanup_free char *config = json_dumps(stage->config, JSON_COMPACT);
+	result.config = config;
+	if (!config)
+		return husk_fail_memory(err);
 	if (build_stage(build, build->plan.target, &result.sandbox, err) < 0)
 		return -1;
 	build->step = NULL;
@@ -419,7 +423,7 @@ static int prepare(struct build *build, struct husk_error *err)
 	if (random_id("bd-", 10, build->id) < 0)
 		return husk_fail_errno(err, "cannot make an id");
 	if (dir_make(build->cache, 0700, err) < 0 ||
-	    plan_make(build->options, base_resolve, build, &build->plan, err) < 0)
+	    plan_make(build->options, base_resolve, step_fetch, build, &build->plan, err) < 0)
 		return -1;
 	build->sandboxes = calloc(build->plan.file.stage_count, sizeof(*build->sandboxes));
 	return build->sandboxes ? 0 : husk_fail_memory(err);
@@ -452,7 +456,7 @@ int husk_build(struct husk *husk, const struct husk_dockerfile_options *options,
 	       struct husk_error *err)
 {
 	if (husk->remote)
-		return remote_refuse(husk->remote, "building from a Dockerfile", "do it on the server's host", err);
+		return build_on_server(husk->remote, options, out, fresh, err);
 	struct build build = { .husk = husk, .owner = husk, .options = options, .plan = { .context = { .root = -1 } } };
 	struct husk_image *image = NULL;
 	bool made = false;

@@ -1,7 +1,7 @@
 /*
- * Builds for clients of a server (server/dialects). The client is not trusted: what it can build on is the instance's or its own, and
+ * Builds for clients of a server (server/api_build.c, server/dialects). The client is not trusted: what it can build on is the instance's or its own, and
  * everything that is made is its own and counts for its quotas. The result is no image but a sandbox, of which the caller takes a
- * snapshot.
+ * snapshot or the files.
  */
 #ifndef HUSK_BUILD_BUILD_H
 #define HUSK_BUILD_BUILD_H
@@ -12,6 +12,7 @@ struct build_result {
 	const char *sandbox;      /* in the state after the last step; ends when `finish` returns */
 	char *const *environment; /* KEY=value that the steps set or changed; NULL: none */
 	const char *user, *cwd;   /* for processes; NULL: the base's */
+	const char *config;       /* all that the Dockerfile says, as `config` of an OCI image in JSON */
 };
 
 struct build_client {
@@ -21,11 +22,23 @@ struct build_client {
 	char *(*alias)(void *data, const char *word);
 	int (*finish)(void *data, const struct build_result *result, struct husk_error *err);
 	void *data;
+	/* The result is the files of the sandbox, without its processes: those that a RUN leaves behind end with that RUN. */
+	bool files;
 };
 
 /* As husk_build, with these differences: FROM can also name a snapshot, the options' name is not used, caches of RUN --mount
- * are empty, and processes that a RUN leaves behind continue. */
+ * are empty, and processes that a RUN leaves behind continue, unless `files` is set. */
 int build_for_client(const struct build_client *client, const struct husk_dockerfile_options *options,
 		     struct husk_error *err);
+
+/* ---- upload.c ---- */
+
+/* The context of a client: a tar at `fd`, a regular file, which a jailed process unpacks into a directory of the instance.
+ * build_upload_close removes it; after a kill, the sweep of the instance does. INVALID, LIMIT: the tar is compressed, damaged, or too
+ * large. */
+struct build_upload;
+int build_upload_open(struct husk *owner, int fd, struct build_upload **out, struct husk_error *err);
+const char *build_upload_path(const struct build_upload *upload);
+void build_upload_close(struct build_upload *upload); /* NULL is allowed */
 
 #endif

@@ -180,20 +180,14 @@ static int find_pattern(const struct context *context, const char *folder, const
 int context_find(const struct context *context, const char *word, struct context_sources *out, struct husk_error *err)
 {
 	cleanup_free char *path = clean(word);
-	size_t before = out->count;
 	struct stat status;
 
 	if (!path)
 		return husk_fail_memory(err);
 	if (context->root < 0)
 		return husk_fail(err, HUSK_INVALID, "'%.120s' cannot be copied: this build has no context", word);
-	if (pattern_is(path)) {
-		if (find_pattern(context, "", path, out, err) < 0)
-			return -1;
-		return out->count > before
-			       ? 0
-			       : husk_fail(err, HUSK_INVALID, "no file of the context matches '%.120s'", word);
-	}
+	if (pattern_is(path))
+		return find_pattern(context, "", path, out, err);
 	cleanup_close int fd = open_below(context, path, O_PATH);
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return husk_fail(err, HUSK_INVALID, "'%.120s' is not in the context", word);
@@ -390,6 +384,17 @@ int context_tar_add(const struct context *context, const struct context_source *
 	return pass_source(walk, source);
 }
 
+int context_tar_send(const struct context *context, const struct context_source *source, struct archive *archive,
+		     struct husk_error *err)
+{
+	cleanup_free struct walk *walk = calloc(1, sizeof(*walk));
+
+	if (!walk)
+		return husk_fail_memory(err);
+	*walk = (struct walk){ .context = context, .archive = archive, .err = err };
+	return pass_any(walk, source->path, source->path, 0);
+}
+
 int context_tar_text(const char *name, const char *text, int64_t mode, struct archive *archive, struct husk_error *err)
 {
 	struct archive_entry *entry = archive_entry_new();
@@ -406,6 +411,21 @@ int context_tar_text(const char *name, const char *text, int64_t mode, struct ar
 			: 0;
 	archive_entry_free(entry);
 	return result;
+}
+
+int context_tar_file(const struct context_file *file, int fd, struct archive *archive, struct husk_error *err)
+{
+	cleanup_free struct walk *walk = calloc(1, sizeof(*walk));
+	struct stat status = { 0 };
+
+	if (!walk)
+		return husk_fail_memory(err);
+	if (fstat(fd, &status) < 0 || lseek(fd, 0, SEEK_SET) < 0)
+		return husk_fail_errno(err, "cannot read '%s'", file->name);
+	status.st_mode = (mode_t)(S_IFREG | file->mode);
+	status.st_mtim.tv_sec = file->modified;
+	*walk = (struct walk){ .archive = archive, .err = err };
+	return pass_entry(walk, file->name, &status, NULL, fd);
 }
 
 int context_tar_end(struct archive *archive, struct husk_error *err)

@@ -40,7 +40,7 @@ struct context_sources {
 	size_t count;
 };
 void context_sources_free(struct context_sources *sources);
-/* Adds what a word of COPY means. INVALID: nothing. */
+/* Adds what a word of COPY means: nothing, if it has wildcards and no file matches. INVALID: there is no such file. */
 int context_find(const struct context *context, const char *word, struct context_sources *out, struct husk_error *err);
 
 /* Opens a file of the context for reading; -1 with errno. */
@@ -60,8 +60,17 @@ struct archive;
 struct archive *context_tar_begin(int fd, struct husk_error *err);
 int context_tar_add(const struct context *context, const struct context_source *source,
 		    const struct context_target *target, struct archive *archive, struct husk_error *err);
+/* The same with the paths of the context, for another host. */
+int context_tar_send(const struct context *context, const struct context_source *source, struct archive *archive,
+		     struct husk_error *err);
 /* A file of the Dockerfile itself. */
 int context_tar_text(const char *name, const char *text, int64_t mode, struct archive *archive, struct husk_error *err);
+/* A file that is no part of the context. */
+struct context_file {
+	const char *name;
+	int64_t mode, modified;
+};
+int context_tar_file(const struct context_file *file, int fd, struct archive *archive, struct husk_error *err);
 int context_tar_end(struct archive *archive, struct husk_error *err); /* frees it, also after a failure */
 
 #endif

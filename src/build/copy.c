@@ -1,5 +1,5 @@
 /*
- * COPY and ADD of a Dockerfile, from the context, from another stage, from an image, or from a heredoc. Works with the guest's agent
+ * COPY and ADD of a Dockerfile, from the context, from another stage, from an image, from a heredoc, or from a URL (fetch.c). Works with the guest's agent
  * alone, so that an image without a shell (FROM scratch) can be filled. Bytes of one guest reach another through an unnamed file;
  * the host parses none of them.
  */
@@ -7,10 +7,13 @@
 #include <sys/stat.h>
 
 #include "build/work.h"
+#include "client/files.h"
+#include "wire/wire.h"
 
 #define COPY_BYTES_MAX (UINT64_C(64) << 30)
 #define MATCHES_MAX 10000
 #define ARCHIVE "/tmp/.husk-add"
+#define DOWNLOAD_MODE 0600 /* as in Docker */
 
 /* ---- bytes ---- */
 
@@ -60,7 +63,8 @@ int tree_in(struct build *build, const char *sandbox, const char *path, const ch
 {
 	struct file_bytes file = { .fd = fd };
 
-	return husk_tar_write(build->husk, sandbox, path, owner, get_bytes, &file, err);
+	/* Links are copied as they are: a virtual environment's leads to the interpreter of its image. */
+	return tar_write_flags(build->husk, sandbox, path, owner, TAR_ANY_LINKS, get_bytes, &file, err);
 }
 
 /* ---- targets ---- */
@@ -171,9 +175,49 @@ static int find_sources(struct build *build, const struct plan_step *step, struc
 	size_t count = strv_length(step->words) - 1;
 
 	for (size_t i = 0; i < count; i++)
-		if (!str_starts(step->words[i], "<<") &&
+		if (!str_starts(step->words[i], "<<") && dockerfile_source(step->words[i]) == SOURCE_FILE &&
 		    context_find(&build->plan.context, step->words[i], out, err) < 0)
 			return -1;
+	return 0;
+}
+
+/* Downloads what the plan did not have to: what has a checksum. */
+static int fetch_missing(struct build *build, const struct plan_step *step, struct husk_error *err)
+{
+	for (size_t i = 0; i < step->download_count; i++) {
+		struct plan_download *download = &step->downloads[i];
+		char wanted[sizeof(download->digest)];
+		if (download->fd >= 0)
+			continue;
+		memcpy(wanted, download->digest, sizeof(wanted));
+		if (step_fetch(build, download, err) < 0)
+			return -1;
+		if (str_equal(wanted, download->digest))
+			continue;
+		husk_fail(err, HUSK_INVALID, "the file has the sha256 %s, not the one of --checksum", download->digest);
+		memcpy(download->digest, wanted, sizeof(wanted));
+		fd_close(&download->fd);
+		return -1;
+	}
+	return 0;
+}
+
+static int write_downloads(const struct plan_step *step, const char *name, struct archive *archive,
+			   struct husk_error *err)
+{
+	for (size_t i = 0; i < step->download_count; i++) {
+		const struct plan_download *download = &step->downloads[i];
+		const char *called = name ? name : download->name;
+		if (!called)
+			return husk_fail(err, HUSK_INVALID,
+					 "the target is a directory, and '%.120s' has no name for the file",
+					 download->url);
+		const struct context_file file = { .name = called,
+						   .mode = step->mode >= 0 ? step->mode : DOWNLOAD_MODE,
+						   .modified = download->modified };
+		if (context_tar_file(&file, download->fd, archive, err) < 0)
+			return -1;
+	}
 	return 0;
 }
 
@@ -190,6 +234,8 @@ static int write_tar(struct build *build, const struct plan_step *step, const st
 	for (size_t i = 0; result == 0 && step->texts && step->texts[i]; i++)
 		result = context_tar_text(name ? name : step->step->heredocs[i].name, step->texts[i], step->mode,
 					  archive, err);
+	if (result == 0)
+		result = write_downloads(step, name, archive, err);
 	if (archive && context_tar_end(archive, result < 0 ? NULL : err) < 0)
 		result = -1;
 	return result;
@@ -219,9 +265,10 @@ static int copy_context(struct build *build, const char *sandbox, const struct p
 	cleanup(context_sources_free) struct context_sources sources = { 0 };
 	cleanup(target_free) struct target target = { 0 };
 	const char *word = step->words[strv_length(step->words) - 1];
-	size_t texts = step->texts ? strv_length(step->texts) : 0;
+	/* Files that are not of the context: heredocs and downloads. */
+	size_t texts = (step->texts ? strv_length(step->texts) : 0) + step->download_count;
 
-	if (find_sources(build, step, &sources, err) < 0)
+	if (find_sources(build, step, &sources, err) < 0 || fetch_missing(build, step, err) < 0)
 		return -1;
 	size_t left = sources.count;
 	bool one = left + texts == 1 && (texts || !sources.items[0].directory);
@@ -340,14 +387,12 @@ static int copy_sandbox(struct build *build, const char *sandbox, const struct p
 	size_t count = strv_length(step->words) - 1;
 	cleanup_strv char **paths = NULL;
 
-	for (size_t i = 0; i < count; i++) {
-		size_t before = paths ? strv_length(paths) : 0;
+	for (size_t i = 0; i < count; i++)
 		if (match_paths(build, from, "", step->words[i], &paths, err) < 0)
 			return -1;
-		if ((paths ? strv_length(paths) : 0) == before)
-			return husk_fail(err, HUSK_INVALID, "no file matches '%.120s' there", step->words[i]);
-	}
-	if (paths && strv_length(paths) > 1 && !str_ends(step->words[count], "/"))
+	if (!paths)
+		return husk_fail(err, HUSK_INVALID, "no file matches '%.120s' there", step->words[0]);
+	if (strv_length(paths) > 1 && !str_ends(step->words[count], "/"))
 		return husk_fail(err, HUSK_INVALID, "several files need a target that is a directory and ends with /");
 	for (size_t i = 0; paths && paths[i]; i++)
 		if (copy_path(build, sandbox, step, from, paths[i], step->words[count], err) < 0)

@@ -430,7 +430,7 @@ static const struct keyword {
 	{ "LABEL", STEP_LABEL, SHAPE_PAIRS, "" },
 	{ "RUN", STEP_RUN, SHAPE_COMMAND, "mount network " },
 	{ "COPY", STEP_COPY, SHAPE_FILES, "from chown chmod link " },
-	{ "ADD", STEP_ADD, SHAPE_FILES, "chown chmod link " },
+	{ "ADD", STEP_ADD, SHAPE_FILES, "chown chmod link checksum " },
 	{ "WORKDIR", STEP_WORKDIR, SHAPE_TEXT, "" },
 	{ "USER", STEP_USER, SHAPE_TEXT, "" },
 	{ "SHELL", STEP_SHELL, SHAPE_LIST, "" },
@@ -501,16 +501,22 @@ static int check_flags(struct parser *parser, const struct keyword *keyword, con
 static int check_files(struct parser *parser, const struct dockerfile_step *step, struct spot spot)
 {
 	size_t words = step->words ? strv_length(step->words) : 0;
+	struct husk_error why = { 0 };
+	char digest[65];
 
 	/* A heredoc is a source, and one of the words. */
 	if (words < 2)
 		return fail_at(parser, spot, "%s needs at least one source and a target",
 			       dockerfile_kind_name(step->kind));
-	for (size_t i = 0; step->kind == STEP_ADD && i + 1 < words; i++)
-		if (strstr(step->words[i], "://") || str_starts(step->words[i], "git@"))
-			return fail_at(parser, spot,
-				       "ADD of a URL is not supported: use RUN with curl or git, and husk build "
-				       "--allow HOST");
+	for (size_t i = 0; i + 1 < words; i++)
+		/* A word with variables is checked again when they are replaced. */
+		if (!strchr(step->words[i], '$') && dockerfile_check_source(step->kind, step->words[i], &why) < 0)
+			return fail_at(parser, spot, "%s", why.message);
+	const char *checksum = dockerfile_flag(step, "checksum");
+	if (checksum && words != 2)
+		return fail_at(parser, spot, "--checksum goes with one source, which is a URL");
+	if (checksum && !strchr(checksum, '$') && dockerfile_checksum(checksum, digest, &why) < 0)
+		return fail_at(parser, spot, "%s", why.message);
 	return 0;
 }
 

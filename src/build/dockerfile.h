@@ -93,6 +93,18 @@ void dockerfile_free(struct dockerfile *file);
 int dockerfile_link(struct dockerfile *file, const char *name, struct husk_error *err);
 /* The stage of this name or number, before stage `before`; -1: none. */
 int dockerfile_find_stage(const struct dockerfile *file, const char *word, size_t before);
+/* What a source of COPY or ADD is. Decided by the word after its variables are replaced. */
+enum dockerfile_source {
+	SOURCE_FILE, /* of the context, a stage or an image; or a heredoc */
+	SOURCE_URL,  /* http or https */
+	SOURCE_GIT,  /* a git repository */
+	SOURCE_OTHER /* a URL that is none of these */
+};
+enum dockerfile_source dockerfile_source(const char *word);
+/* 0, or INVALID with the reason why the step cannot have such a source. */
+int dockerfile_check_source(enum dockerfile_kind kind, const char *word, struct husk_error *err);
+/* The digest of --checksum ("sha256:<hex>") in `out`, in lower case; INVALID if it has another form. */
+int dockerfile_checksum(const char *value, char out[static 65], struct husk_error *err);
 /* The value of a flag; NULL: the step does not have it. */
 const char *dockerfile_flag(const struct dockerfile_step *step, const char *name);
 const char *dockerfile_kind_name(enum dockerfile_kind kind);

@@ -262,3 +262,44 @@ int dockerfile_mount_parse(const char *text, struct dockerfile_mount *out, struc
 	dockerfile_mount_free(out);
 	return -1;
 }
+
+/* ---- sources of COPY and ADD ---- */
+
+enum dockerfile_source dockerfile_source(const char *word)
+{
+	size_t size = strcspn(word, "?#");
+
+	if (str_starts(word, "git@") || str_starts(word, "git://") || str_starts(word, "ssh://"))
+		return SOURCE_GIT;
+	if (!str_starts(word, "http://") && !str_starts(word, "https://"))
+		return strstr(word, "://") ? SOURCE_OTHER : SOURCE_FILE;
+	return size > 4 && strncmp(word + size - 4, ".git", 4) == 0 ? SOURCE_GIT : SOURCE_URL;
+}
+
+int dockerfile_check_source(enum dockerfile_kind kind, const char *word, struct husk_error *err)
+{
+	enum dockerfile_source source = dockerfile_source(word);
+
+	if (source == SOURCE_FILE || (source == SOURCE_URL && kind == STEP_ADD))
+		return 0;
+	if (source == SOURCE_GIT)
+		return husk_fail(err, HUSK_INVALID,
+				 "%s of a git repository is not supported: use RUN git clone, and husk build --allow "
+				 "HOST",
+				 dockerfile_kind_name(kind));
+	if (source == SOURCE_URL)
+		return husk_fail(err, HUSK_INVALID, "COPY of a URL is not possible; ADD downloads it");
+	return husk_fail(err, HUSK_INVALID, "'%.80s' is not a URL of http or https", word);
+}
+
+int dockerfile_checksum(const char *value, char out[static 65], struct husk_error *err)
+{
+	static const char prefix[] = "sha256:";
+	const char *hex = value + strlen(prefix);
+
+	if (!str_starts(value, prefix) || strlen(hex) != 64 || strspn(hex, "0123456789abcdefABCDEF") != 64)
+		return husk_fail(err, HUSK_INVALID, "--checksum=%.80s is not sha256: and 64 hexadecimal digits", value);
+	for (size_t i = 0; i <= 64; i++)
+		out[i] = (char)tolower((unsigned char)hex[i]);
+	return 0;
+}

@@ -3,6 +3,7 @@
  * config of the image, the key. It touches no sandbox.
  */
 #include "build/settings.h"
+#include "build/url.h"
 
 #define PLATFORM "linux/amd64"
 
@@ -159,6 +160,8 @@ static int hash_mounts(struct maker *maker, const struct plan_step *step)
 		char digest[65];
 		struct husk_error why = { 0 };
 		int result = context_find(&maker->plan->context, mount->source ? mount->source : ".", &sources, &why);
+		if (result == 0 && sources.count != 1)
+			result = husk_fail(&why, HUSK_INVALID, "--mount: the source must be one file or directory");
 		if (result == 0)
 			result = context_digest(&maker->plan->context, &sources.items[0], digest, &why);
 		context_sources_free(&sources);
@@ -223,10 +226,45 @@ static int take_mode(struct maker *maker, struct plan_step *out)
 	return 0;
 }
 
-/* Everything that COPY takes from the context, in the key. */
-static int hash_sources(struct maker *maker, const struct plan_step *out)
+/* A URL with a checksum is known without a download; any other is downloaded now, because its content is in the key. */
+static int take_download(struct maker *maker, struct plan_step *out, const char *url)
 {
-	size_t count = strv_length(out->words) - 1;
+	const char *given = dockerfile_flag(out->step, "checksum"), *target = out->words[strv_length(out->words) - 1];
+	const struct husk_egress *egress = maker->options->egress;
+	struct plan_download *grown = reallocarray(out->downloads, out->download_count + 1, sizeof(*grown));
+	cleanup_free char *checksum = NULL;
+	cleanup(url_free) struct url parsed = { 0 };
+	struct husk_error why = { 0 };
+
+	if (!grown)
+		return husk_fail_memory(maker->err);
+	out->downloads = grown;
+	struct plan_download *download = &grown[out->download_count++];
+	*download = (struct plan_download){ .url = strdup(url), .fd = -1 };
+	if (!download->url)
+		return husk_fail_memory(maker->err);
+	if (url_parse(url, &parsed, &why) < 0)
+		return maker_fail(maker, out->step, &why);
+	download->name = url_file_name(&parsed);
+	if (!egress || str_equal(egress->mode, "off") || (!egress->mode && !egress->allow_count))
+		return fail_invalid(maker, out->step, "ADD of a URL needs the network: husk build --allow HOST");
+	if (!download->name && str_ends(target, "/"))
+		return fail_invalid(maker, out->step, "'%.120s' has no name for the file; give a target without /",
+				    url);
+	if (given && maker_expand(maker, out->step, given, &checksum) < 0)
+		return -1;
+	int result = given ? dockerfile_checksum(checksum, download->digest, &why)
+			   : maker->fetch(maker->data, download, &why);
+	return result < 0 ? maker_fail(maker, out->step, &why) : hash_text(maker, download->digest);
+}
+
+/* Everything that COPY takes from the context, and ADD from elsewhere, in the key. */
+static int hash_sources(struct maker *maker, struct plan_step *out)
+{
+	size_t count = strv_length(out->words) - 1, found = out->step->heredoc_count;
+
+	if (dockerfile_flag(out->step, "checksum") && dockerfile_source(out->words[0]) != SOURCE_URL)
+		return fail_invalid(maker, out->step, "--checksum goes with one source, which is a URL");
 
 	for (size_t i = 0; i < count; i++) {
 		struct context_sources sources = { 0 };
@@ -234,6 +272,14 @@ static int hash_sources(struct maker *maker, const struct plan_step *out)
 		char digest[65];
 		if (str_starts(out->words[i], "<<"))
 			continue;
+		if (dockerfile_check_source(out->step->kind, out->words[i], &why) < 0)
+			return maker_fail(maker, out->step, &why);
+		if (dockerfile_source(out->words[i]) == SOURCE_URL) {
+			if (take_download(maker, out, out->words[i]) < 0)
+				return -1;
+			found++;
+			continue;
+		}
 		int result = context_find(&maker->plan->context, out->words[i], &sources, &why);
 		for (size_t k = 0; result == 0 && k < sources.count; k++) {
 			result = context_digest(&maker->plan->context, &sources.items[k], digest, &why);
@@ -241,11 +287,13 @@ static int hash_sources(struct maker *maker, const struct plan_step *out)
 			    (hash_text(maker, sources.items[k].path) < 0 || hash_text(maker, digest) < 0))
 				result = husk_fail_memory(&why);
 		}
+		found += sources.count;
 		context_sources_free(&sources);
 		if (result < 0)
 			return maker_fail(maker, out->step, &why);
 	}
-	return 0;
+	/* Of several sources, a wildcard may match nothing: COPY package.json yarn.lock* ./ */
+	return found ? 0 : fail_invalid(maker, out->step, "no file of the context matches '%.120s'", out->words[0]);
 }
 
 static int take_texts(struct maker *maker, struct plan_step *out)
@@ -265,7 +313,7 @@ static int take_texts(struct maker *maker, struct plan_step *out)
 	return 0;
 }
 
-static void base_free(struct plan_base *base)
+void plan_base_free(struct plan_base *base)
 {
 	free(base->template);
 	free(base->snapshot);
@@ -286,7 +334,7 @@ static int take_image(struct maker *maker, struct plan_step *out, const char *wo
 		maker_fail(maker, out->step, &why);
 	else if ((result = hash_text(maker, base.digest)) == 0)
 		out->image = steal_pointer(base.template);
-	base_free(&base);
+	plan_base_free(&base);
 	return result;
 }
 
@@ -393,7 +441,7 @@ static int begin_from_image(struct maker *maker, const struct dockerfile_step *f
 	if (!*word)
 		return fail_invalid(maker, from, "FROM names no image: '%.80s' is empty", from->words[0]);
 	if (maker->resolve(maker->data, word, &base, &why) < 0) {
-		base_free(&base);
+		plan_base_free(&base);
 		return maker_fail(maker, from, &why);
 	}
 	stage->template = steal_pointer(base.template);
@@ -401,7 +449,7 @@ static int begin_from_image(struct maker *maker, const struct dockerfile_step *f
 	stage->config = json_is_object(base.config) ? steal_pointer(base.config) : json_object();
 	stage->inherited = json_deep_copy(json_object_get(stage->config, "Env"));
 	result = hash_base(maker, &base) < 0 ? -1 : hash_end(maker, stage->key);
-	base_free(&base);
+	plan_base_free(&base);
 	return result;
 }
 
@@ -554,7 +602,8 @@ static int make(struct maker *maker)
 	return 0;
 }
 
-static int read_dockerfile(const struct husk_dockerfile_options *options, struct plan *out, struct husk_error *err)
+int plan_read(const struct husk_dockerfile_options *options, char **out_text, struct dockerfile *out,
+	      struct husk_error *err)
 {
 	const char *name = options->dockerfile ? options->dockerfile : "Dockerfile";
 	cleanup_free char *beside = options->context ? str_format("%s/Dockerfile", options->context) : NULL;
@@ -566,18 +615,26 @@ static int read_dockerfile(const struct husk_dockerfile_options *options, struct
 
 	if (!text)
 		return options->text || !path ? husk_fail(err, HUSK_INVALID, "no Dockerfile is given") : -1;
-	return dockerfile_parse(name, text, size, &out->file, err);
+	if (dockerfile_parse(name, text, size, out, err) < 0)
+		return -1;
+	*out_text = steal_pointer(text);
+	return 0;
 }
 
-int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, void *data, struct plan *out,
-	      struct husk_error *err)
+int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, plan_fetch fetch, void *data,
+	      struct plan *out, struct husk_error *err)
 {
-	struct maker maker = {
-		.options = options, .resolve = resolve, .data = data, .plan = out, .err = err, .hash = EVP_MD_CTX_new()
-	};
+	struct maker maker = { .options = options,
+			       .resolve = resolve,
+			       .fetch = fetch,
+			       .data = data,
+			       .plan = out,
+			       .err = err,
+			       .hash = EVP_MD_CTX_new() };
 
 	*out = (struct plan){ .context = { .root = -1 } };
-	int result = read_dockerfile(options, out, err);
+	cleanup_free char *text = NULL;
+	int result = plan_read(options, &text, &out->file, err);
 	if (result == 0)
 		result =
 			context_begin(options->context, options->text ? NULL : options->dockerfile, &out->context, err);
@@ -601,6 +658,12 @@ static void step_free(struct plan_step *step)
 	free(step->cwd);
 	free(step->owner);
 	free(step->image);
+	for (size_t i = 0; i < step->download_count; i++) {
+		free(step->downloads[i].url);
+		free(step->downloads[i].name);
+		fd_close(&step->downloads[i].fd);
+	}
+	free(step->downloads);
 	for (size_t i = 0; i < step->mount_count; i++)
 		dockerfile_mount_free(&step->mounts[i]);
 	free(step->mounts);

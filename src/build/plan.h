@@ -15,6 +15,15 @@
 
 #define KEY_LENGTH 64
 
+/* A URL of ADD. */
+struct plan_download {
+	char *url;
+	char *name;       /* of the file, when the target is a directory; NULL: the URL names none */
+	char digest[65];  /* sha256 of the content: of --checksum, or of what was downloaded */
+	int fd;           /* the content; -1: not downloaded yet */
+	int64_t modified; /* its time, in seconds since 1970; 0: unknown */
+};
+
 struct plan_step {
 	const struct dockerfile_step *step;
 	char key[KEY_LENGTH + 1]; /* after the step */
@@ -29,6 +38,8 @@ struct plan_step {
 	int64_t mode; /* --chmod; -1: none */
 	char **texts; /* its heredocs, replaced */
 	char *image;  /* COPY --from of an image: its template */
+	struct plan_download *downloads;
+	size_t download_count;
 	struct dockerfile_mount *mounts;
 	size_t mount_count;
 };
@@ -61,10 +72,16 @@ struct plan_base {
 	char *template, *snapshot, *digest;
 	json_t *config;
 };
+void plan_base_free(struct plan_base *base);
 typedef int (*plan_resolve)(void *data, const char *word, struct plan_base *out, struct husk_error *err);
+/* How the content of a URL is got: fills everything but the URL and the name. */
+typedef int (*plan_fetch)(void *data, struct plan_download *out, struct husk_error *err);
 
-int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, void *data, struct plan *out,
+/* The Dockerfile of the options, and its text; the caller frees both. */
+int plan_read(const struct husk_dockerfile_options *options, char **out_text, struct dockerfile *out,
 	      struct husk_error *err);
+int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, plan_fetch fetch, void *data,
+	      struct plan *out, struct husk_error *err);
 void plan_free(struct plan *plan);
 
 #endif

@@ -360,7 +360,7 @@ int step_run(struct build *build, const char *sandbox, const struct plan_step *s
 		code = start_and_follow(build, sandbox, step, pairs, count, err);
 	if (code > 0)
 		report_failure(build, sandbox, step, pairs, count, code);
-	if (code == 0 && !build->client) /* a snapshot has processes, those of its base too */
+	if (code == 0 && (!build->client || build->client->files)) /* a snapshot has processes, its base's too */
 		end_leftovers(build, sandbox);
 	for (size_t i = mounted; i-- > 0;) {
 		if (mount_end(build, sandbox, &step->mounts[i], &before[i], code == 0, &later) < 0 && code == 0)

@@ -12,6 +12,7 @@
 struct maker {
 	const struct husk_dockerfile_options *options;
 	plan_resolve resolve;
+	plan_fetch fetch;
 	void *data;
 	struct plan *plan;
 	json_t *globals; /* ARGs before the first FROM, and those that are always there */

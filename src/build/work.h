@@ -45,6 +45,18 @@ int build_scratch(const struct build *build, struct husk_error *err);
 int base_resolve(void *data, const char *word, struct plan_base *out, struct husk_error *err);
 struct husk_build_options base_options(struct build *build); /* for templates that the build makes */
 
+/* ---- fetch.c ---- */
+
+/* A plan_fetch; `data` is the build. The connection is one of a sandbox with the build's egress policy. */
+int step_fetch(void *data, struct plan_download *out, struct husk_error *err);
+
+/* ---- send.c ---- */
+
+/* husk_build on a server. */
+struct remote;
+int build_on_server(struct remote *remote, const struct husk_dockerfile_options *options, struct husk_image **out,
+		    bool *fresh, struct husk_error *err);
+
 /* ---- run.c ---- */
 
 int step_run(struct build *build, const char *sandbox, const struct plan_step *step, struct husk_error *err);

@@ -35,9 +35,10 @@ static const struct option_spec build_options[] = {
 	OPTION(0, "secret", OPTION_STRINGS, struct build_arguments, secrets, "id=ID[,src=FILE|,env=VARIABLE]",
 	       "a secret for RUN --mount=type=secret; may be repeated"),
 	OPTION(0, "allow", OPTION_STRINGS, struct build_arguments, allow, "RULE",
-	       "what RUN may reach: example.com, *.example.com, 10.1.2.0/24:5432; may be repeated (nothing)"),
+	       "what RUN and ADD may reach: example.com, *.example.com, 10.1.2.0/24:5432; may be repeated (nothing)"),
 	OPTION(0, "egress", OPTION_CHOICE, struct build_arguments, egress, "MODE",
-	       "what RUN may reach: off (the default), allow (what the rules name), open (every public address)",
+	       "what RUN and ADD may reach: off (the default), allow (what the rules name), open (every public "
+	       "address)",
 	       .choices = egress_names),
 	OPTION(0, "memory", OPTION_SIZE, struct build_arguments, memory_bytes, "SIZE", "memory of its sandboxes (2G)",
 	       .min = INT64_C(64) << 20, .max = INT64_C(1) << 40),
@@ -62,24 +63,14 @@ static const struct option_spec build_options[] = {
 
 struct building {
 	struct cli *cli;
-	bool json, quiet, debug;
+	bool json, quiet;
 	bool mid_line; /* the last output did not end its line */
 };
 
 static int print_json(const struct husk_build_event *event)
 {
-	static const char *const kinds[] = { "", "step", "cached", "output", "done", "note" };
-	cleanup_json json_t *document =
-		json_pack("{s:s, s:o}", "event", kinds[event->kind], "text", json_text(event->text, event->size));
+	cleanup_json json_t *document = json_build_event(event);
 
-	if (event->stage)
-		json_object_update_new(document, json_pack("{s:o, s:I, s:I, s:I}", "stage", json_text0(event->stage),
-							   "step", (json_int_t)event->step, "steps",
-							   (json_int_t)event->steps, "line", (json_int_t)event->line));
-	if (event->kind == HUSK_BUILD_OUTPUT)
-		json_object_set_new(document, "stream", json_string(event->error_output ? "stderr" : "stdout"));
-	if (event->kind == HUSK_BUILD_DONE)
-		json_object_set_new(document, "duration_ms", json_integer(event->duration_ms));
 	if (json_dumpf(document, stdout, JSON_COMPACT) == 0)
 		putchar('\n');
 	fflush(stdout);
@@ -146,8 +137,6 @@ static void on_failed(void *data, const struct husk_build_failure *failure)
 	struct husk_error why = { 0 };
 	int64_t pid = 0;
 
-	if (!building->debug)
-		return;
 	if (building->mid_line)
 		fputc('\n', stderr);
 	building->mid_line = false;
@@ -259,8 +248,7 @@ static int build_with(struct cli *cli, const struct build_arguments *arguments, 
 	const struct egress_arguments network = { .mode = arguments->egress, .allow = arguments->allow };
 	struct building building = { .cli = cli,
 				     .json = str_equal(arguments->progress, "json"),
-				     .quiet = str_equal(arguments->progress, "quiet"),
-				     .debug = arguments->debug };
+				     .quiet = str_equal(arguments->progress, "quiet") };
 	bool from_stdin = str_equal(arguments->dockerfile, "-"), fresh = false;
 	cleanup_free char *text = from_stdin ? read_stdin(err) : NULL;
 	cleanup_image struct husk_image *image = NULL;
@@ -286,7 +274,7 @@ static int build_with(struct cli *cli, const struct build_arguments *arguments, 
 							 .timeout_ms = arguments->timeout_ms,
 							 .no_cache = arguments->no_cache,
 							 .progress = on_progress,
-							 .failed = on_failed,
+							 .failed = arguments->debug ? on_failed : NULL,
 							 .data = &building };
 	if (result == 0)
 		result = husk_build(cli->husk, &options, &image, &fresh, err);
@@ -435,8 +423,9 @@ const struct cli_command cli_build = {
 	.summary = "Build an image and its template from a Dockerfile; every RUN happens in a sandbox",
 	.details =
 		"DIR is the context: the files that COPY and ADD may copy, without what its .dockerignore names (.).\n"
-		"FROM is a template (base, agent), an image that was built or pulled here, or one of a registry. RUN\n"
-		"reaches nothing unless --allow or --egress say so. Results of steps are kept, and a later build goes "
+		"FROM is a template (base, agent), an image that was built or pulled here, or one of a registry. RUN "
+		"and ADD\n"
+		"reach nothing unless --allow or --egress say so. Results of steps are kept, and a later build goes "
 		"on\n"
 		"from them; HUSK_BUILD_CACHE limits their size (10G), and husk gc --all removes them. Whatever a "
 		"Dockerfile\n"

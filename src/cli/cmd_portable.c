@@ -10,8 +10,10 @@
 #include "cli/interrupt.h"
 #include "cli/save.h"
 
+#define PASSPHRASE_MAX 4096
+
 struct portable_arguments {
-	const char *name;
+	const char *name, *passphrase_file;
 	bool files, disk_only;
 };
 
@@ -23,7 +25,25 @@ struct portable_arguments {
 	OPTION(0, "disk-only", OPTION_FLAG, struct portable_arguments, disk_only, NULL,                                \
 	       "take its files as a template; needs an export with --files")
 
+#define PASSPHRASE_OPTION(meaning)                                                                                     \
+	OPTION(0, "passphrase-file", OPTION_STRING, struct portable_arguments, passphrase_file, "FILE", meaning)
+#define SEAL_OPTION PASSPHRASE_OPTION("encrypt it with the passphrase in this file")
+#define UNSEAL_OPTION PASSPHRASE_OPTION("it is encrypted with the passphrase in this file")
+
 static const struct option_spec out_options[] = { FILES_OPTION, { 0 } };
+static const struct option_spec snapshot_out_options[] = { FILES_OPTION, SEAL_OPTION, { 0 } };
+static const struct option_spec template_out_options[] = { SEAL_OPTION, { 0 } };
+static const struct option_spec snapshot_file_options[] = {
+	NAME_OPTION("what it is called here (as it was)"),
+	DISK_ONLY_OPTION,
+	UNSEAL_OPTION,
+	{ 0 },
+};
+static const struct option_spec template_file_options[] = {
+	NAME_OPTION("what it is called here (as it was)"),
+	UNSEAL_OPTION,
+	{ 0 },
+};
 static const struct option_spec snapshot_in_options[] = {
 	NAME_OPTION("what it is called here (as it was)"),
 	DISK_ONLY_OPTION,
@@ -53,6 +73,25 @@ static int show_progress(void *data, uint64_t done, uint64_t all)
 	return interrupt_seen() != 0;
 }
 
+/* ---- passphrases ---- */
+
+/* Without the end of its line; the caller wipes it. *out is NULL if there is none. */
+static int read_passphrase(const struct portable_arguments *arguments, char **out, struct husk_error *err)
+{
+	const char *path = arguments->passphrase_file;
+	size_t size = 0;
+
+	if (!path)
+		return 0;
+	*out = file_read(path, PASSPHRASE_MAX, &size, err);
+	if (!*out)
+		return -1;
+	while (size && ((*out)[size - 1] == '\n' || (*out)[size - 1] == '\r'))
+		(*out)[--size] = '\0';
+	return size && strlen(*out) == size ? 0
+					    : husk_fail_field(err, "passphrase-file", "'%s' holds no passphrase", path);
+}
+
 /* ---- export ---- */
 
 typedef int (*export_fn)(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,
@@ -63,7 +102,7 @@ struct outgoing {
 	struct cli *cli;
 	const struct portable_arguments *arguments;
 	export_fn export;
-	const char *name;
+	const char *name, *passphrase;
 };
 
 static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_error *err)
@@ -71,6 +110,7 @@ static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_
 	const struct outgoing *outgoing = data;
 	struct showing showing = { .verb = "packing" };
 	const struct husk_export_options options = { .files = outgoing->arguments->files,
+						     .passphrase = outgoing->passphrase,
 						     .progress = show_progress,
 						     .data = &showing };
 
@@ -83,11 +123,15 @@ static int export_from(void *data, husk_sink sink, void *sink_data, struct husk_
 static int export_run(struct cli *cli, const struct portable_arguments *arguments, export_fn export, char **argv,
 		      struct husk_error *err)
 {
-	struct outgoing outgoing = { cli, arguments, export, argv[0] };
+	cleanup_wipe char *passphrase = NULL;
+	struct outgoing outgoing = { cli, arguments, export, argv[0], NULL };
 	int64_t started = time_monotonic_ms();
 	char took[32], size[32];
 	uint64_t bytes = 0;
 
+	if (read_passphrase(arguments, &passphrase, err) < 0)
+		return -1;
+	outgoing.passphrase = passphrase;
 	if (save_file(argv[1], export_from, &outgoing, &bytes, err) < 0)
 		return -1;
 	output_duration(time_monotonic_ms() - started, took, sizeof(took));
@@ -155,8 +199,12 @@ static int take_in(struct cli *cli, const struct portable_arguments *arguments, 
 		   const char *source, struct husk_error *err)
 {
 	struct showing showing = { .verb = pulls ? "pulling" : "importing" };
+	cleanup_wipe char *passphrase = NULL;
 	struct husk_import_options options = { .name = arguments->name, .progress = show_progress, .data = &showing };
 
+	if (read_passphrase(arguments, &passphrase, err) < 0)
+		return -1;
+	options.passphrase = passphrase;
 	if (pulls)
 		options.reference = source;
 	else if (str_equal(source, "-"))
@@ -276,17 +324,17 @@ static int template_push_run(struct cli *cli, void *data, int argc, char **argv,
 	"what it lacks.\n"
 
 COMMAND(cli_snapshot_export, "snapshot export", "SNAPSHOT FILE|-", "Write a snapshot into a file, for another host",
-	TRAVELS, out_options, 2, snapshot_export_run);
-COMMAND(cli_snapshot_import, "snapshot import", "FILE|-", "Take a snapshot from a file", TAKES, snapshot_in_options, 1,
-	snapshot_import_run);
+	TRAVELS, snapshot_out_options, 2, snapshot_export_run);
+COMMAND(cli_snapshot_import, "snapshot import", "FILE|-", "Take a snapshot from a file", TAKES, snapshot_file_options,
+	1, snapshot_import_run);
 COMMAND(cli_snapshot_push, "snapshot push", "SNAPSHOT REGISTRY/NAME:TAG",
 	"Send a snapshot to a registry: what it does not have yet", TRAVELS, out_options, 2, snapshot_push_run);
 COMMAND(cli_snapshot_pull, "snapshot pull", "REGISTRY/NAME:TAG", "Take a snapshot from a registry", TAKES,
 	snapshot_in_options, 1, snapshot_pull_run);
 COMMAND(cli_template_export, "template export", "TEMPLATE FILE|-", "Write a template into a file, for another host",
-	NULL, NULL, 2, template_export_run);
+	NULL, template_out_options, 2, template_export_run);
 COMMAND(cli_template_import, "template import", "FILE|-", "Take a template from a file, instead of building it", TAKES,
-	template_in_options, 1, template_import_run);
+	template_file_options, 1, template_import_run);
 COMMAND(cli_template_push, "template push", "TEMPLATE REGISTRY/NAME:TAG", "Send a template to a registry", NULL, NULL,
 	2, template_push_run);
 COMMAND(cli_template_pull, "template pull", "REGISTRY/NAME:TAG",

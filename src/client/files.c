@@ -171,6 +171,12 @@ int tar_read_flags(struct husk *husk, const char *sandbox, const char *path, int
 int husk_tar_write(struct husk *husk, const char *sandbox, const char *path, const char *user, husk_source source,
 		   void *data, struct husk_error *err)
 {
+	return tar_write_flags(husk, sandbox, path, user, 0, source, data, err);
+}
+
+int tar_write_flags(struct husk *husk, const char *sandbox, const char *path, const char *user, int64_t flags,
+		    husk_source source, void *data, struct husk_error *err)
+{
 	cleanup_buf struct buf message = { 0 };
 	cleanup_call struct call *call = NULL;
 	int bad = 0;
@@ -179,6 +185,8 @@ int husk_tar_write(struct husk *husk, const char *sandbox, const char *path, con
 		return -1;
 	bad |= wire_put_string(&message, TAG_PATH, path);
 	bad |= wire_put_string(&message, TAG_USER, user);
+	if (flags)
+		bad |= wire_put_int(&message, TAG_FLAGS, flags);
 	if (check_arguments(bad, err) < 0)
 		return -1;
 	if (call_start(husk, sandbox, METHOD_TAR_WRITE, &message, &call, err) < 0)

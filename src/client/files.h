@@ -15,5 +15,8 @@ enum husk_file_type file_type_of(int64_t type);
 /* husk_tar_read with flags of the wire (enum wire_tar_flags). */
 int tar_read_flags(struct husk *husk, const char *sandbox, const char *path, int64_t flags, husk_sink sink, void *data,
 		   struct husk_error *err);
+/* husk_tar_write likewise. */
+int tar_write_flags(struct husk *husk, const char *sandbox, const char *path, const char *user, int64_t flags,
+		    husk_source source, void *data, struct husk_error *err);
 
 #endif

@@ -219,12 +219,13 @@ int husk_commit(struct husk *husk, const char *sandbox, const struct husk_commit
 	if (husk->remote)
 		return remote_refuse(husk->remote, "making an image of a sandbox", "do it on the server's host", err);
 	cleanup(image_store_close) struct image_store store = { 0 };
-	cleanup_free char *folder = path_images(&husk->paths);
+	cleanup_free char *folder = options->directory ? strdup(options->directory) : path_images(&husk->paths);
 	char hex[OCI_HEX_LENGTH + 1], tar_hex[OCI_HEX_LENGTH + 1];
 	struct image_made made = { 0 };
 	struct husk_image *image = NULL;
 
-	if (husk_owner_only(husk, "making an image of a sandbox", err) < 0 || image_check_name(options->name, err) < 0)
+	if (!options->directory && (husk_owner_only(husk, "making an image of a sandbox", err) < 0 ||
+				    image_check_name(options->name, err) < 0))
 		return -1;
 	if (!folder || image_store_open(folder, &store, err) < 0)
 		return folder ? -1 : husk_fail_memory(err);
@@ -237,7 +238,7 @@ int husk_commit(struct husk *husk, const char *sandbox, const struct husk_commit
 		return -1;
 	made.config = config;
 	made.key = options->key;
-	if (image_add(husk, options->name, &made, out ? out : &image, err) < 0)
+	if (image_add(husk, &store, options->name, &made, out ? out : &image, err) < 0)
 		return -1;
 	husk_image_free(image);
 	return 0;

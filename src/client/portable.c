@@ -71,6 +71,8 @@ static int write_out(const struct portable_export *export, const char *name, hus
 int husk_snapshot_export(struct husk *husk, const char *snapshot, const struct husk_export_options *options,
 			 husk_sink sink, void *data, struct husk_error *err)
 {
+	if (options && options->passphrase)
+		return portable_sealed_export(husk_snapshot_export, husk, snapshot, options, sink, data, err);
 	if (husk->remote)
 		return remote_export(husk->remote, "snapshots", snapshot, options, sink, data, err);
 	cleanup(portable_export_free) struct portable_export export = { .pack = { .fd = -1 } };
@@ -83,6 +85,8 @@ int husk_snapshot_export(struct husk *husk, const char *snapshot, const struct h
 int husk_template_export(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,
 			 void *data, struct husk_error *err)
 {
+	if (options && options->passphrase)
+		return portable_sealed_export(husk_template_export, husk, name, options, sink, data, err);
 	if (husk->remote)
 		return remote_export(husk->remote, "templates", name, options, sink, data, err);
 	cleanup(portable_export_free) struct portable_export export = { .pack = { .fd = -1 } };
@@ -95,8 +99,13 @@ int husk_template_export(struct husk *husk, const char *name, const struct husk_
 /* ---- push ---- */
 
 /* Nothing is packed before the name is known to be one, of a registry that answers. */
-static int check_push(struct husk *husk, const char *reference, struct husk_error *err)
+static int check_push(struct husk *husk, const char *reference, const struct husk_export_options *options,
+		      struct husk_error *err)
 {
+	if (options && options->passphrase)
+		return husk_fail_field(
+			err, "passphrase",
+			"a push is not encrypted: the registry could not share chunks; export into a file");
 	if (husk_owner_only(husk, "pushing a machine", err) < 0)
 		return -1;
 	if (!husk_image_is_name(reference) || strchr(reference, '@'))
@@ -138,7 +147,7 @@ int husk_snapshot_push(struct husk *husk, const char *snapshot, const char *refe
 	cleanup(portable_export_free) struct portable_export export = { .pack = { .fd = -1 } };
 	const struct husk_export_options first = packing(options);
 
-	if (check_push(husk, reference, err) < 0 || make_snapshot(husk, snapshot, &first, &export, err) < 0)
+	if (check_push(husk, reference, options, err) < 0 || make_snapshot(husk, snapshot, &first, &export, err) < 0)
 		return -1;
 	return push(&export, reference, options, out, err);
 }
@@ -153,7 +162,8 @@ int husk_template_push(struct husk *husk, const char *name, const char *referenc
 
 	const struct husk_export_options first = packing(options);
 
-	if (check_push(husk, reference, err) < 0 || portable_export_template(husk, name, &first, &export, err) < 0)
+	if (check_push(husk, reference, options, err) < 0 ||
+	    portable_export_template(husk, name, &first, &export, err) < 0)
 		return -1;
 	return push(&export, reference, options, out, err);
 }

@@ -440,18 +440,17 @@ static int put_named(struct husk *husk, const struct image_store *store, const c
 	return *out ? 0 : -1;
 }
 
-int image_add(struct husk *husk, const char *name, const struct image_made *made, struct husk_image **out,
-	      struct husk_error *err)
+int image_add(struct husk *husk, const struct image_store *store, const char *name, const struct image_made *made,
+	      struct husk_image **out, struct husk_error *err)
 {
-	cleanup(image_store_close) struct image_store store = { 0 };
 	cleanup(image_entry_free) struct image_entry entry = { .pulled_ms = time_wall_ms() };
 
 	entry.key = made->key ? strdup(made->key) : NULL;
 	if (made->key && !entry.key)
 		return husk_fail_memory(err);
-	if (open_store(husk, &store, err) < 0 || write_documents(&store, made, &entry, err) < 0)
+	if (write_documents(store, made, &entry, err) < 0)
 		return -1;
-	return put_named(husk, &store, name, &entry, out, err);
+	return put_named(husk, store, name, &entry, out, err);
 }
 
 int image_find_key(struct husk *husk, const char *name, const char *key, struct husk_image **out,

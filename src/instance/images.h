@@ -21,8 +21,9 @@ struct image_made {
 	const char *config, *key; /* as in husk_commit_options */
 };
 /* Gives it a name. The caller holds the lock of the store's blobs. */
-int image_add(struct husk *husk, const char *name, const struct image_made *made, struct husk_image **out,
-	      struct husk_error *err);
+struct image_store;
+int image_add(struct husk *husk, const struct image_store *store, const char *name, const struct image_made *made,
+	      struct husk_image **out, struct husk_error *err);
 /* Checks a name for an image that is made here: a tag or none, no digest, and no name of a bundled template. */
 int image_check_name(const char *name, struct husk_error *err);
 /* The image that a build with this key made, under this name: 1. An image of another name with the key gets the name too. 0: there

@@ -40,4 +40,20 @@ int portable_trusted(struct husk *husk, const char *key, struct husk_error *err)
 /* What of the processor programs may use: names as in /proc/cpuinfo, for strv_free. */
 int portable_features(char ***out, struct husk_error *err);
 
+/* ---- portable_seal.c ---- */
+
+/* An import with a passphrase: *plain is what it is without one. portable_opening_end returns `result`, with the failure of the decryption
+ * in err if that is the reason. */
+struct portable_opening;
+int portable_opening_begin(const struct husk_import_options *options, struct husk_import_options *plain,
+			   struct portable_opening **out, struct husk_error *err);
+int portable_opening_end(struct portable_opening *opening, int result, struct husk_error *err);
+
+/* husk_snapshot_export or husk_template_export with a passphrase: calls it without one. */
+typedef int (*portable_export_call)(struct husk *husk, const char *name, const struct husk_export_options *options,
+				    husk_sink sink, void *data, struct husk_error *err);
+int portable_sealed_export(portable_export_call export, struct husk *husk, const char *name,
+			   const struct husk_export_options *options, husk_sink sink, void *data,
+			   struct husk_error *err);
+
 #endif

@@ -27,6 +27,7 @@
 #include "instance/workshop.h"
 #include "jail/cgroup.h"
 #include "store/builder.h"
+#include "store/sealed.h"
 
 #define MEMORY_MAX (1ull << 30)
 #define PROCESSES_MAX 64
@@ -97,6 +98,17 @@ static int open_tar(struct husk *husk, const struct husk_import_options *options
 	if (fd < 0 || fstat(fd, &found) < 0)
 		return husk_fail_errno(err, "cannot read '%s'", options->path);
 	return S_ISREG(found.st_mode) ? steal_fd(&fd) : spool(husk, read_source, &fd, err);
+}
+
+/* The cell would call it damaged. */
+static int check_open(int fd, struct husk_error *err)
+{
+	char head[32];
+	ssize_t size = pread(fd, head, sizeof(head), 0);
+
+	if (size < 0 || !sealed_is(head, (size_t)size))
+		return 0;
+	return husk_fail_field(err, "passphrase", "it is encrypted; give the passphrase (--passphrase-file FILE)");
 }
 
 /* ---- what a description may say ---- */
@@ -190,7 +202,7 @@ static int import_open(struct import *import, struct husk *husk, const struct hu
 	if (husk_owner_only(husk, "importing a machine", err) < 0)
 		return -1;
 	import->fd = open_tar(husk, options, as_template, &import->held, err);
-	import->program = import->fd < 0 ? NULL : husk_program(err);
+	import->program = import->fd < 0 || check_open(import->fd, err) < 0 ? NULL : husk_program(err);
 	if (!import->program || open_tree(import, err) < 0)
 		return -1;
 	const struct template_jail jail = jail_of(import);
@@ -538,6 +550,13 @@ static int import_snapshot(struct import *import, struct husk_snapshot **out, st
 int husk_snapshot_import(struct husk *husk, const struct husk_import_options *options, struct husk_snapshot **out,
 			 struct husk_error *err)
 {
+	if (options->passphrase) {
+		struct portable_opening *opening = NULL;
+		struct husk_import_options plain;
+		if (portable_opening_begin(options, &plain, &opening, err) < 0)
+			return -1;
+		return portable_opening_end(opening, husk_snapshot_import(husk, &plain, out, err), err);
+	}
 	if (husk->remote)
 		return remote_snapshot_import(husk->remote, options, out, err);
 	cleanup(import_close) struct import import;
@@ -604,6 +623,13 @@ static int import_version(struct import *import, const char *name, struct husk_t
 int husk_template_import(struct husk *husk, const struct husk_import_options *options, struct husk_template **out,
 			 struct husk_error *err)
 {
+	if (options->passphrase) {
+		struct portable_opening *opening = NULL;
+		struct husk_import_options plain;
+		if (portable_opening_begin(options, &plain, &opening, err) < 0)
+			return -1;
+		return portable_opening_end(opening, husk_template_import(husk, &plain, out, err), err);
+	}
 	if (husk->remote)
 		return remote_template_import(husk->remote, options, out, err);
 	cleanup(import_close) struct import import;

@@ -468,6 +468,23 @@ json_t *json_templates(struct husk_template *const *list)
 	return array_of(list, json_template);
 }
 
+json_t *json_build_event(const struct husk_build_event *event)
+{
+	static const char *const kinds[] = { "", "step", "cached", "output", "done", "note" };
+	json_t *document =
+		json_pack("{s:s, s:o}", "event", kinds[event->kind], "text", json_text(event->text, event->size));
+
+	if (event->stage)
+		json_object_update_new(document, json_pack("{s:o, s:I, s:I, s:I}", "stage", json_text0(event->stage),
+							   "step", (json_int_t)event->step, "steps",
+							   (json_int_t)event->steps, "line", (json_int_t)event->line));
+	if (event->kind == HUSK_BUILD_OUTPUT)
+		json_object_set_new(document, "stream", json_string(event->error_output ? "stderr" : "stdout"));
+	if (event->kind == HUSK_BUILD_DONE)
+		json_object_set_new(document, "duration_ms", json_integer(event->duration_ms));
+	return document;
+}
+
 json_t *json_images(struct husk_image *const *list)
 {
 	return array_of(list, json_image);

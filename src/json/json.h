@@ -45,6 +45,8 @@ json_t *json_volumes(struct husk_volume *const *list);
 json_t *json_stats(const struct husk_stats *stats);
 json_t *json_template(const struct husk_template *template);
 json_t *json_templates(struct husk_template *const *list);
+/* {"event": "step", "cached", "output", "done" or "note", "text", "stage", "step", "steps", "line", "stream", "duration_ms"} */
+json_t *json_build_event(const struct husk_build_event *event);
 json_t *json_image(const struct husk_image *image);
 json_t *json_images(struct husk_image *const *list);
 json_t *json_token(const struct husk_token *token);

@@ -129,6 +129,13 @@ int remote_effect_request(struct remote *remote, const char *sandbox, int64_t nu
 int remote_effects_act(struct remote *remote, const char *sandbox, const char *action, const int64_t *numbers,
 		       size_t count, struct husk_effect ***out, struct husk_error *err);
 
+/* ---- remote_build.c ---- */
+
+/* husk_build on the server. `text` is the Dockerfile, `context` a tar of its files. The options' dockerfile, text and context are not
+ * used, except as the Dockerfile's name. */
+int remote_build(struct remote *remote, const struct husk_dockerfile_options *options, const char *text, int context,
+		 struct husk_image **out, bool *fresh, struct husk_error *err);
+
 /* ---- remote_diff.c ---- */
 
 int remote_merge(struct remote *remote, const char *from, const char *into, const char *base, const char *path,

@@ -6,6 +6,7 @@
 #include "remote/remote_http.h"
 
 #include <ctype.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "base/log.h"
@@ -13,6 +14,7 @@
 #define PIECE (64u << 10)
 #define DEPTH_MAX 64
 #define ERROR_MAX (64u << 10)
+#define STOP_MS 200
 
 /* ---- targets ---- */
 
@@ -159,13 +161,26 @@ static int send_source(struct remote *remote, int fd, const struct exchange *x, 
 
 /* ---- receiving ---- */
 
+/* Until there is something to read, if the exchange can be stopped; `x` may be NULL. */
+static int wait_or_stop(int fd, const struct exchange *x, struct husk_error *err)
+{
+	struct pollfd wait = { .fd = fd, .events = POLLIN };
+
+	while (x && x->stop && poll(&wait, 1, STOP_MS) <= 0)
+		if (x->stop(x->stop_data))
+			return husk_fail(err, HUSK_GONE, "interrupted");
+	return 0;
+}
+
 /* Receives bytes at the end of `in`. Returns how many, 0 at the end of the stream. */
-static ssize_t receive(struct remote *remote, int fd, struct buf *in, struct husk_error *err)
+static ssize_t receive(struct remote *remote, int fd, const struct exchange *x, struct buf *in, struct husk_error *err)
 {
 	ssize_t count;
 
 	if (buf_reserve(in, PIECE) < 0)
 		return husk_fail_memory(err);
+	if (wait_or_stop(fd, x, err) < 0)
+		return -1;
 	do
 		count = recv(fd, in->data + in->size, PIECE, 0);
 	while (count < 0 && errno == EINTR);
@@ -176,7 +191,8 @@ static ssize_t receive(struct remote *remote, int fd, struct buf *in, struct hus
 }
 
 /* Reads the head. `in` keeps the bytes after it. Answers 1xx except 101 are skipped. */
-static int read_head(struct remote *remote, int fd, struct buf *in, struct http1_head *head, struct husk_error *err)
+static int read_head(struct remote *remote, int fd, const struct exchange *x, struct buf *in, struct http1_head *head,
+		     struct husk_error *err)
 {
 	for (;;) {
 		ssize_t used = in->size ? http1_head_parse(in->data, in->size, head, err) : 0;
@@ -189,7 +205,7 @@ static int read_head(struct remote *remote, int fd, struct buf *in, struct http1
 			http1_head_free(head);
 			continue;
 		}
-		ssize_t count = receive(remote, fd, in, err);
+		ssize_t count = receive(remote, fd, x, in, err);
 		if (count <= 0 && !in->size && remote->host && !remote->tls)
 			return husk_fail(err, HUSK_GONE,
 					 "%s hung up without an answer; if the server has TLS, use https:// instead",
@@ -200,8 +216,8 @@ static int read_head(struct remote *remote, int fd, struct buf *in, struct http1
 }
 
 /* Passes the answer's body on, piece by piece. */
-static int read_body(struct remote *remote, int fd, struct buf *in, const struct http1_head *head, husk_sink sink,
-		     void *data, struct husk_error *err)
+static int read_body(struct remote *remote, int fd, const struct exchange *x, struct buf *in,
+		     const struct http1_head *head, husk_sink sink, void *data, struct husk_error *err)
 {
 	struct http1_chunks chunks = { 0 };
 	int64_t left = head->length;
@@ -217,7 +233,7 @@ static int read_body(struct remote *remote, int fd, struct buf *in, const struct
 		in->size = 0;
 		if (done || left == 0)
 			break;
-		ssize_t count = receive(remote, fd, in, err);
+		ssize_t count = receive(remote, fd, x, in, err);
 		if (count < 0)
 			return -1;
 		if (count == 0 && (head->chunked || left > 0))
@@ -248,8 +264,9 @@ static json_t *parse_document(const struct buf *bytes)
 
 /* ---- errors ---- */
 
-static enum husk_code code_of(const char *name, unsigned status)
+enum husk_code http_code(const json_t *error, unsigned status)
 {
+	const char *name = json_string_value(json_object_get(error, "code"));
 	static const struct {
 		const char *name;
 		enum husk_code code;
@@ -306,8 +323,7 @@ static int fail_document(const struct remote *remote, const struct http1_head *h
 		return husk_fail(err, HUSK_DENIED,
 				 "%s wants a token; make one there with 'husk token create NAME', and set HUSK_TOKEN",
 				 remote->url);
-	husk_fail(err, code_of(json_string_value(json_object_get(error, "code")), head->status), "%s%s%s", message,
-		  hint ? "; " : "", hint ? hint : "");
+	husk_fail(err, http_code(error, head->status), "%s%s%s", message, hint ? "; " : "", hint ? hint : "");
 	if (err && field)
 		snprintf(err->field, sizeof(err->field), "%s", field);
 	add_version(head, message, err);
@@ -318,7 +334,7 @@ int http_fail(struct remote *remote, int fd, struct buf *in, const struct http1_
 {
 	struct gathering text = { .limit = ERROR_MAX };
 
-	read_body(remote, fd, in, head, gather, &text, NULL);
+	read_body(remote, fd, NULL, in, head, gather, &text, NULL);
 	cleanup_json json_t *document = parse_document(&text.bytes);
 	buf_free(&text.bytes);
 	return fail_document(remote, head, document, err);
@@ -332,7 +348,7 @@ static int take_answer(struct remote *remote, int fd, struct exchange *x, json_t
 	struct gathering text = { .limit = ANSWER_MAX };
 	struct http1_head head = { 0 };
 
-	if (read_head(remote, fd, &in, &head, err) < 0)
+	if (read_head(remote, fd, x, &in, &head, err) < 0)
 		return -1;
 	int result = 0;
 	const char *value = x->wanted_header ? http1_head_find(&head, x->wanted_header) : NULL;
@@ -341,8 +357,8 @@ static int take_answer(struct remote *remote, int fd, struct exchange *x, json_t
 	else if (value && !(x->header = strdup(value)))
 		result = husk_fail_memory(err);
 	else
-		result = read_body(remote, fd, &in, &head, x->sink ? x->sink : gather, x->sink ? x->sink_data : &text,
-				   err);
+		result = read_body(remote, fd, x, &in, &head, x->sink ? x->sink : gather,
+				   x->sink ? x->sink_data : &text, err);
 	if (result == 0 && out && !(*out = parse_document(&text.bytes)))
 		result = husk_fail(err, HUSK_PROTOCOL, "the answer of %s is not JSON; is it a Husk server?",
 				   remote->url);

@@ -36,6 +36,19 @@ int tls_setup(struct remote *remote, const char *ca_file, struct husk_error *err
 /* Does the handshake on a connected socket, which it takes over, and returns the descriptor of the plain stream. */
 int tls_wrap(struct remote *remote, int fd, struct husk_error *err);
 
+/* ---- remote_events.c ---- */
+
+/* Server-sent events: calls `take` for each, with its name and its document (borrowed; NULL: not JSON). Zero-initialise, set the last
+ * two; events_free frees. */
+struct events {
+	struct buf line;
+	char name[16];
+	void (*take)(void *data, const char *name, json_t *document);
+	void *data;
+};
+int events_sink(void *events, const void *bytes, size_t size); /* a husk_sink */
+void events_free(struct events *events);
+
 /* ---- remote_http.c ---- */
 
 #define ANSWER_MAX (64u << 20) /* of a JSON document */
@@ -53,6 +66,9 @@ struct exchange {
 	/* Receives the bytes of a successful answer as they arrive; NULL: the answer is one document. */
 	husk_sink sink;
 	void *sink_data;
+	/* Called several times a second while the answer is waited for; non-zero ends the exchange with GONE. NULL: never. */
+	int (*stop)(void *data);
+	void *stop_data;
 	/* The wanted header of the answer, and its value (NULL: missing), which the caller frees. */
 	const char *wanted_header;
 	char *header;
@@ -76,6 +92,8 @@ int http_send(struct remote *remote, int fd, const char *bytes, size_t size, str
 int http_put_head(struct remote *remote, struct buf *out, const char *method, const char *target);
 /* Handles an error answer: reads the rest of it, fills err, returns -1. */
 int http_fail(struct remote *remote, int fd, struct buf *in, const struct http1_head *head, struct husk_error *err);
+/* The code that the object "error" of an error document names. */
+enum husk_code http_code(const json_t *error, unsigned status);
 /* The connection broke: GONE. */
 int http_lost(const struct remote *remote, struct husk_error *err);
 

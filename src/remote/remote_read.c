@@ -319,6 +319,60 @@ struct husk_template *read_template(const json_t *document, struct husk_error *e
 	return NULL;
 }
 
+/* What the image says, from the parts that its document has of it. NULL: no memory. */
+static char *image_config(const json_t *document)
+{
+	static const char *const names[][2] = { { "labels", "Labels" },
+						{ "healthcheck", "Healthcheck" },
+						{ "stop_signal", "StopSignal" } };
+	cleanup_json json_t *config = json_object(), *ports = json_object();
+	const json_t *port;
+	size_t i;
+
+	json_array_foreach(json_object_get(document, "ports"), i, port)
+	{
+		if (json_is_string(port))
+			json_object_set_new(ports, json_string_value(port), json_object());
+	}
+	if (json_object_size(ports))
+		json_object_set(config, "ExposedPorts", ports);
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		json_t *value = json_object_get(document, names[i][0]);
+		if (value && !json_is_null(value))
+			json_object_set(config, names[i][1], value);
+	}
+	return config ? json_dumps(config, JSON_COMPACT) : NULL;
+}
+
+struct husk_image *read_image(const json_t *document, struct husk_error *err)
+{
+	struct reading r = { .from = document };
+	struct husk_image *out = allocate(sizeof(*out), err);
+
+	if (!out)
+		return NULL;
+	*out = (struct husk_image){
+		.name = read_needed(&r, "name"),
+		.digest = read_needed(&r, "digest"),
+		.template_name = read_text(&r, "template"),
+		.built = json_is_true(json_object_get(document, "built")),
+		.pulled_ms = read_time(&r, "pulled_at"),
+		.bytes = read_count(&r, "bytes"),
+		.command = read_texts(&r, "command"),
+		.environment = read_texts(&r, "env"),
+		.user = read_text(&r, "user"),
+		.cwd = read_text(&r, "cwd"),
+		.config = image_config(document),
+		.sandboxes = (size_t)read_count(&r, "sandboxes"),
+		.snapshots = (size_t)read_count(&r, "snapshots"),
+	};
+	r.no_memory |= !out->config;
+	if (read_done(&r, "an image", err) == 0)
+		return out;
+	husk_image_free(out);
+	return NULL;
+}
+
 struct husk_volume *read_volume(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };

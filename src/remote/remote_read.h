@@ -27,6 +27,7 @@ struct husk_sandbox *read_sandbox(const json_t *document, struct husk_error *err
 struct husk_snapshot *read_snapshot(const json_t *document, struct husk_error *err);
 struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_error *err);
 struct husk_template *read_template(const json_t *document, struct husk_error *err);
+struct husk_image *read_image(const json_t *document, struct husk_error *err);
 struct husk_volume *read_volume(const json_t *document, struct husk_error *err);
 struct husk_token *read_token(const json_t *document, struct husk_error *err);
 struct husk_egress *read_egress(const json_t *document, struct husk_error *err);

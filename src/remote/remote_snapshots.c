@@ -9,8 +9,6 @@
 #include "remote/remote_read.h"
 #include "remote/remote_write.h"
 
-#define LINE_MAX_BYTES (1u << 20)
-
 static void *read_one_snapshot(const json_t *item, struct husk_error *err)
 {
 	return read_snapshot(item, err);
@@ -89,27 +87,25 @@ int remote_template_remove(struct remote *remote, const char *name, struct husk_
 	return exchange_run(remote, &x, NULL, err);
 }
 
-/* The events of a build: "event: log", "data: {…}", an empty line. */
+/* The events of a build. */
 struct build {
 	const struct husk_build_options *options;
-	struct buf line;
-	char event[16];
 	json_t *done;
 	struct husk_error failure;
 	bool failed;
 };
 
-static void take_event(struct build *build, const char *text, size_t size)
+static void take_event(void *data, const char *name, json_t *document)
 {
-	json_t *document = str_json_deeper(text, size, 16) ? NULL : json_loadb(text, size, 0, NULL);
+	struct build *build = data;
 	const json_t *error = json_object_get(document, "error");
 	const char *line = json_string_value(json_object_get(document, "line"));
 
-	if (str_equal(build->event, "log") && line && build->options->progress)
+	if (str_equal(name, "log") && line && build->options->progress)
 		build->options->progress(build->options->data, line);
-	if (str_equal(build->event, "done") && !build->done)
+	if (str_equal(name, "done") && !build->done)
 		build->done = json_incref(document);
-	if (str_equal(build->event, "error")) {
+	if (str_equal(name, "error")) {
 		const char *message = json_string_value(json_object_get(error, "message"));
 		const char *hint = json_string_value(json_object_get(error, "hint"));
 		bool missing = str_equal(json_string_value(json_object_get(error, "code")), "not_found");
@@ -117,32 +113,6 @@ static void take_event(struct build *build, const char *text, size_t size)
 			  message ? message : "the build failed", hint ? "; " : "", hint ? hint : "");
 		build->failed = true;
 	}
-	json_decref(document);
-}
-
-static void take_line(struct build *build)
-{
-	const char *line = build->line.data;
-	size_t size = build->line.size;
-
-	if (size > 7 && memcmp(line, "event: ", 7) == 0)
-		snprintf(build->event, sizeof(build->event), "%.*s", (int)MIN(size - 7, 15u), line + 7);
-	if (size > 6 && memcmp(line, "data: ", 6) == 0)
-		take_event(build, line + 6, size - 6);
-	build->line.size = 0;
-}
-
-static int take_bytes(void *data, const void *bytes, size_t size)
-{
-	struct build *build = data;
-
-	for (const char *c = bytes; size > 0; c++, size--) {
-		if (*c == '\n')
-			take_line(build);
-		else if (*c != '\r' && (build->line.size > LINE_MAX_BYTES || buf_append(&build->line, c, 1) < 0))
-			return -1;
-	}
-	return 0;
 }
 
 static ssize_t read_tar(void *data, void *bytes, size_t size)
@@ -158,8 +128,10 @@ static ssize_t read_tar(void *data, void *bytes, size_t size)
 static int run_build(struct remote *remote, struct exchange *x, struct build *build, struct husk_template **out,
 		     bool *fresh, struct husk_error *err)
 {
-	x->sink = take_bytes;
-	x->sink_data = build;
+	struct events events = { .take = take_event, .data = build };
+
+	x->sink = events_sink;
+	x->sink_data = &events;
 	int result = exchange_run(remote, x, NULL, err);
 	if (result == 0 && build->failed)
 		result = husk_fail(err, build->failure.code, "%s", build->failure.message);
@@ -175,7 +147,7 @@ static int run_build(struct remote *remote, struct exchange *x, struct build *bu
 			husk_template_free(template);
 	}
 	json_decref(build->done);
-	buf_free(&build->line);
+	events_free(&events);
 	return result;
 }
 

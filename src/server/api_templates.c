@@ -112,10 +112,27 @@ static void sweep_uploads(void)
 			continue;
 		cleanup_close int fd =
 			openat(dirfd(dir), entry->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
-		    flock(fd, LOCK_EX | LOCK_NB) == 0)
+		if (fd < 0 || fstat(fd, &status) < 0 || status.st_uid != geteuid() || flock(fd, LOCK_EX | LOCK_NB) < 0)
+			continue;
+		cleanup_free char *path = str_format("%s/%s", UPLOAD_DIRECTORY, entry->d_name);
+		if (S_ISREG(status.st_mode))
 			unlinkat(dirfd(dir), entry->d_name, 0);
+		else if (S_ISDIR(status.st_mode) && path)
+			dir_remove(path, NULL);
 	}
+}
+
+int template_scratch(char *path, struct husk_error *err)
+{
+	sweep_uploads();
+	if (!mkdtemp(path))
+		return husk_fail_errno(err, "cannot make a directory '%s'", path);
+	cleanup_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		return steal_fd(&fd);
+	husk_fail_errno(err, "cannot lock '%s'", path);
+	rmdir(path);
+	return -1;
 }
 
 static int open_upload(char *path, struct husk_error *err)
@@ -270,6 +287,7 @@ int template_import(struct husk *husk, const struct husk_build_options *options,
 const struct route template_routes[] = {
 	{ "GET", "/v1/templates", handle_list, 0 },
 	{ "POST", "/v1/templates", handle_build, ROUTE_STREAM },
+	{ "POST", "/v1/templates/build", template_build_dockerfile, ROUTE_STREAM },
 	{ "DELETE", "/v1/templates/{name}", handle_delete, 0 },
 	{ 0 },
 };

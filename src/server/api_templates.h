@@ -13,5 +13,12 @@ int template_ensure(struct request *request, const char *name, struct husk_error
 int template_ensure_for(struct husk *husk, struct husk *owner, const char *name, struct husk_error *err);
 /* Builds a template when no other build runs; does nothing if it is built already. */
 int template_import(struct husk *husk, const struct husk_build_options *options, struct husk_error *err);
+/* Makes an empty directory for an upload: `path` ends with "husk-upload.XXXXXX", as for mkdtemp. Returns a descriptor that locks it.
+ * The caller removes the directory; after a kill, the next upload does. */
+int template_scratch(char *path, struct husk_error *err);
+
+/* ---- api_build.c: its route in api_templates.c's table ---- */
+
+int template_build_dockerfile(struct request *request, struct husk_error *err);
 
 #endif

@@ -151,7 +151,7 @@ enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4, FILE
 enum wire_change { CHANGE_ADDED = 1, CHANGE_REMOVED, CHANGE_CHANGED };
 enum wire_changes_flags { CHANGES_ALL = 1 };
 enum wire_identity_flags { IDENTITY_STILL = 1 };
-enum wire_tar_flags { TAR_OF_IMAGE = 1 };
+enum wire_tar_flags { TAR_OF_IMAGE = 1, TAR_ANY_LINKS = 2 };
 enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
 enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };

@@ -190,6 +190,48 @@ def test_in_a_file():
 
 
 @test
+def test_encrypted():
+    """With a passphrase in a file, on the caller's side: also over a server, which never sees the passphrase."""
+    counting("walker")
+    with scratch() as place, server() as here:
+        (place / "words").write_text("correct horse battery\n")
+        (place / "wrong").write_text("correct horse batter\n")
+        (place / "short").write_text("no\n")
+        (place / "empty").write_text("\n")
+        words, wrong = ("--passphrase-file", place / "words"), ("--passphrase-file", place / "wrong")
+        url = {"HUSK_HOST": f"unix:{here.socket_path}"}
+        husk("snapshot", "export", "walker", place / "plain")
+        for env in (None, url):
+            husk("snapshot", "export", "walker", place / "sealed", *words, env=env)
+            data = (place / "sealed").read_bytes()
+            assert data.startswith(b"husk sealed 1\n")
+            assert b"oci-layout" not in data and b"vnd.husk.machine" not in data
+            assert_fails("snapshot", "import", place / "sealed", "--name", "back", code=2, says=["encrypted", "--passphrase-file"], env=env)
+            assert_fails("snapshot", "import", place / "sealed", "--name", "back", *wrong, code=1, says=["passphrase is wrong"], env=env)
+            assert_fails("snapshot", "import", place / "plain", "--name", "back", *words, code=2, says=["not encrypted"], env=env)
+            for changed in (data[:-1], data[: len(data) // 2], data[:5000] + b"x" + data[5001:], data[:5000] + data[5001:], data + b"x"):
+                (place / "changed").write_bytes(changed)
+                assert_fails("snapshot", "import", place / "changed", "--name", "back", *words, code=1, says=["changed"], env=env)
+            adopt_snapshot("back")
+            husk("snapshot", "import", place / "sealed", "--name", "back", *words, env=env)
+            assert count(adopt(husk("create", "--from", "back").text.split()[0])) > 0
+            husk("rm", "--all")
+            husk("snapshot", "rm", "back")
+        # Over pipes, and a template.
+        data = husk("snapshot", "export", "walker", "-", *words).out
+        adopt_snapshot("piped")
+        husk("snapshot", "import", "-", "--name", "piped", *words, stdin=data)
+        husk("template", "export", small(), place / "t", *words)
+        husk("template", "import", place / "t", "--name", "opened", *words)
+        assert_equal(husk("run", "-t", "opened", "--", "cat", "/etc/who").text, "version one\n")
+        husk("template", "rm", "opened")
+        for name, says in (("short", "fewer than 8"), ("empty", "holds no passphrase"), ("none", "none")):
+            assert_fails("snapshot", "export", "walker", place / "x", "--passphrase-file", place / name, code=None, says=[says])
+        assert not (place / "x").exists()
+        assert_fails("snapshot", "push", "walker", "localhost:1/x:1", *words, code=2, says=["passphrase-file"])
+
+
+@test
 def test_over_a_registry():
     box = counting("walker")
     sh(box, "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo line $i of the work that is done here; done >/root/work")

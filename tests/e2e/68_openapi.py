@@ -285,6 +285,10 @@ def instance(call):
     call("revokeToken", status=404, id="conform-made")
     call("listTemplates")
     call("buildTemplate", {"name": "base", "bundled": "base"})
+    head = {"Content-Type": "multipart/form-data; boundary=B"}
+    part = '--B\r\nContent-Disposition: form-data; name="options"\r\n\r\n'
+    call("buildDockerfile", part + '{"name": "conform", "dockerfile": "FROM scratch AS x\\nFETCH x\\n"}\r\n--B--\r\n', headers=head)
+    call("buildDockerfile", part + '{"name": "conform"}\r\n--B--\r\n', 400, headers=head)
     call("removeTemplate", status=404, name="no-such-template")
     call("exportTemplate", status=404, name="no-such-template")
     call("importTemplate", b"not a machine", 400, headers={"Content-Type": "application/x-tar"})

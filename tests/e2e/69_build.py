@@ -4,6 +4,7 @@
 Most builds begin with a template of a few files, so that each takes a second or two. Runs in a test internet (lib/internet.py)."""
 
 # timeout: 600
+import hashlib
 import json
 import os
 import shutil
@@ -215,6 +216,73 @@ def test_network():
 
 
 @test
+def test_urls():
+    """ADD of a URL: by the build's own egress policy, which redirects and names of private addresses do not get around."""
+    files = internet.SCRATCH / "files"
+    files.mkdir()
+    (files / "plain.txt").write_text("of the web\n")
+    os.utime(files / "plain.txt", (1_000_000_000, 1_000_000_000))
+    with scratch() as place:
+        write(place, inside="packed\n")
+        subprocess.run(["tar", "-czf", files / "packed.tgz", "-C", place, "inside"], check=True)
+        digest = hashlib.sha256((files / "plain.txt").read_bytes()).hexdigest()
+        allow = ("--allow", "allowed.test")
+        web = "https://allowed.test/files"
+        text = f"""FROM small
+ARG FILE=plain.txt
+ADD {web}/$FILE?q=1 /data/
+ADD --chown=web --chmod=640 --checksum=sha256:{digest.upper()} http://allowed.test/to/{web}/plain.txt /data/other
+ADD {web}/packed.tgz {web}/pl%61in.txt /two/
+"""
+        result = build(place, text, "urls", *allow)
+        assert_equal(cached(result), [])
+        show = "cat /data/*; stat -c '%a %U %Y' /data/*; ls /two; tar -tf /two/packed.tgz"
+        assert_equal(husk("run", "-t", "urls", "--shell", show).text,
+                     "of the web\n" * 2 + "640 web 1000000000\n600 root 1000000000\npacked.tgz\nplain.txt\ninside\n")
+        # What has not changed is not added again. With a checksum it is not even asked for.
+        result = build(place, text + "RUN true\n", "urls", *allow)
+        assert_equal(len(cached(result)), 3, result.error)
+        asked = len(internet.requests())
+        build(place, f"FROM small\nADD --checksum=sha256:{digest} {web}/plain.txt /x\n", "urls2", *allow)
+        build(place, f"FROM small\nADD --checksum=sha256:{digest} {web}/plain.txt /x\nRUN true\n", "urls2", *allow)
+        assert_equal([each["path"] for each in internet.requests()[asked:] if each["kind"] == "https"], ["/files/plain.txt"])
+        (files / "plain.txt").write_text("another\n")
+        result = build(place, text.replace(f" --checksum=sha256:{digest.upper()}", ""), "urls", *allow)
+        assert_equal(cached(result), [])
+        assert_in("another\nanother\n", husk("run", "-t", "urls", "--shell", "cat /data/*").text)
+        for url, says, *more in (
+            (f"--checksum=sha256:{'0' * 64} {web}/plain.txt", "not the one of --checksum"),
+            (f"{web}/none.txt", "the server answers 404: no such file"),
+            ("https://allowed.test/", "has no name for the file", "/x/"),
+            ("https://evil.test/files/plain.txt", "'evil.test' cannot be reached"),
+            ("http://allowed.test/to/http://evil.test/files/plain.txt", "'evil.test' cannot be reached"),
+            ("https://allowed.test/to/http://allowed.test/files/plain.txt", "redirects from https to http"),
+            ("https://allowed.test/to/https://allowed.test:8443/files/plain.txt", "cannot download"),
+            ("http://127.0.0.1:8080/x", "cannot download"),
+            ("http://allowed.test/to/http://169.254.169.254/x", "cannot download"),
+            ("http://allowed.test/to/file:///etc/passwd", "is not a URL of http or https"),
+            ("https://me:secret@allowed.test/files/plain.txt", "has a user in it"),
+        ):
+            result = build(place, f"FROM small\nADD {url} {more[0] if more else '/x'}\n", "refused", *allow, code=None)
+            assert result.code, url
+            assert_in("Dockerfile:2:1: ", result.error)
+            assert_in(says, result.error)
+        assert not {each[1] for each in internet.arrivals()} & {internet.EVIL, internet.METADATA, internet.PRIVATE}
+        # Every public address; private ones and the host's own are not, by whatever name.
+        build(place, "FROM small\nADD http://evil.test/files/plain.txt /x\n", "urls2", "--egress", "open")
+        for host in ("rebind.test", "meta.test", "host.test:8080", "loop.test", internet.PRIVATE, "203.0.113.1:8080"):
+            result = build(place, f"FROM small\nADD http://{host}/files/plain.txt /x\n", "refused", "--egress", "open", code=None)
+            assert result.code, host
+            assert_in("cannot ", result.error)
+        assert not {each[1] for each in internet.arrivals()} & {internet.METADATA, internet.PRIVATE}
+        build(place, f"FROM small\nADD http://{internet.PRIVATE}/files/plain.txt /x\n", "urls2", "--allow", f"{internet.PRIVATE}:80")
+        assert_equal(husk("run", "-t", "urls2", "--shell", "cat /x").text, "another\n")
+        assert_fails("run", "-t", "refused", "--", "true", code=None, says=["refused"])
+        forget("urls", "urls2")
+    assert_no_leaks()
+
+
+@test
 def test_refused():
     cases = [
         ("RUNN x", "2:1: unknown instruction 'RUNN'; did you mean RUN?"),
@@ -226,7 +294,13 @@ def test_refused():
         ("COPY *.none /x/", "2:1: no file of the context matches"),
         ("COPY a b /x", "2:1: several sources need a target"),
         ("COPY hidden /x", "2:1: 'hidden' is left out by .dockerignore"),
-        ("ADD https://example.com/x /x", "2:1: ADD of a URL is not supported"),
+        ("ADD https://example.com/x /x", "2:1: ADD of a URL needs the network: husk build --allow HOST"),
+        ("ADD https://example.com/x.git#main /x", "2:1: ADD of a git repository is not supported"),
+        ("ARG WHERE=git@example.com:x\nADD $WHERE /x", "3:1: ADD of a git repository is not supported"),
+        ("ADD ftp://example.com/x /x", "2:1: 'ftp://example.com/x' is not a URL of http or https"),
+        ("COPY https://example.com/x /x", "2:1: COPY of a URL is not possible; ADD downloads it"),
+        ("ADD --checksum=md5:12 https://example.com/x /x", "2:1: --checksum=md5:12 is not sha256:"),
+        ("ADD --checksum=sha256:" + "0" * 64 + " a /x", "2:1: --checksum goes with one source, which is a URL"),
         ("ENV A=${B", "2:5: '${B' does not end"),
         ("EXPOSE http", "2:1: 'http' is not a port"),
         ("COPY --chmod=u+x a /x", "2:1: --chmod=u+x is not an octal mode"),

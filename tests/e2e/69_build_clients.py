@@ -121,7 +121,7 @@ def test_errors():
             ("FROM small\nRUN --mount=type=ssh true\n", "Dockerfile:2:", "ssh"),
             ("RUN true\n", "FROM"),
             ("FROM nowhere:1\n", "Dockerfile:1:1", "nowhere:1", "HUSK_PULL_REGISTRIES"),
-            ("FROM small\nADD https://x.example/y /y\n", "Dockerfile:2:", "RUN with curl"),
+            ("FROM small\nADD https://x.example/y /y\n", "Dockerfile:2:", "cannot be reached"),
             ("FROM small\nENV A=${B\n", "Dockerfile:2:5"),
             ("FROM small\nUSER nobody-here\nRUN true\n", "Dockerfile:3:1", "nobody-here"),
             ("FROM ../../etc\n", "Dockerfile:1:1"),

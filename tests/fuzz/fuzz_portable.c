@@ -1,12 +1,13 @@
 /*
  * Fuzzes the reader of portable machines: the input is taken for a description, for a manifest and for a tar in turn. Whatever it
  * says, the names in a description stay in three folders, sizes are within bounds and add up, digests are hexadecimal;
- * and every blob that a scan finds is inside the file. What can be unpacked is.
+ * and every blob that a scan finds is inside the file. What can be unpacked is. It is also taken for an encrypted stream.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
 
 #include "store/portable.h"
+#include "store/sealed.h"
 
 #include "place.h"
 
@@ -72,6 +73,36 @@ static void feed_tar(const uint8_t *data, size_t size)
 	require(dir_remove(tree, NULL) == 0);
 }
 
+struct input {
+	const uint8_t *at;
+	size_t left;
+};
+
+static ssize_t give(void *data, void *bytes, size_t size)
+{
+	struct input *input = data;
+	size_t count = MIN(size, input->left);
+
+	memcpy(bytes, input->at, count);
+	input->at += count;
+	input->left -= count;
+	return (ssize_t)count;
+}
+
+/* An encrypted stream that nobody with the key made gives out nothing. */
+static void feed_sealed(const uint8_t *data, size_t size)
+{
+	static const unsigned char key[SEALED_KEY_SIZE] = { 7, 1, 4 };
+	struct input input = { data, size };
+	struct unsealed *unsealed = NULL;
+	char bytes[4096];
+
+	if (unsealed_begin_key(key, give, &input, &unsealed, NULL) < 0)
+		return;
+	require(unsealed_source(unsealed, bytes, sizeof(bytes)) < 0 && unsealed_why(unsealed)->code == HUSK_DENIED);
+	unsealed_free(unsealed);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	cleanup_free char *text = malloc(size + 1);
@@ -81,5 +112,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	text[size] = '\0';
 	feed_documents(text, size);
 	feed_tar(data, size);
+	feed_sealed(data, size);
 	return 0;
 }

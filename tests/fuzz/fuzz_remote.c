@@ -2,6 +2,7 @@
  * What a server answers, as a fuzzer would: the first byte chooses the call, the rest is all that comes back. Each call must
  * end with a result that the free functions of husk.h can free, or with an error.
  */
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "remote/remote_http.h"
@@ -72,6 +73,17 @@ static void call_network(struct remote *remote, unsigned which)
 		husk_egress_traffic_list_free(traffic, count);
 }
 
+static void call_build(struct remote *remote)
+{
+	const struct husk_dockerfile_options options = { .name = "a" };
+	struct husk_image *image = NULL;
+	cleanup_close int empty = memfd_create("context", MFD_CLOEXEC);
+	bool fresh;
+
+	if (remote_build(remote, &options, "FROM scratch", empty, &image, &fresh, NULL) == 0)
+		husk_image_free(image);
+}
+
 static void call_images(struct remote *remote, unsigned which)
 {
 	const struct husk_build_options options = { .name = "a" };
@@ -85,6 +97,8 @@ static void call_images(struct remote *remote, unsigned which)
 		husk_template_list_free(templates);
 	if (which == 2 && remote_template_build(remote, &options, &built, &fresh, NULL) == 0)
 		husk_template_free(built);
+	if (which == 3)
+		call_build(remote);
 }
 
 static void call_volumes(struct remote *remote, unsigned which)

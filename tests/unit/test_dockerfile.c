@@ -11,6 +11,7 @@
 
 #include "build/context.h"
 #include "build/dockerfile.h"
+#include "build/url.h"
 
 static void parse(const char *text, struct dockerfile *out)
 {
@@ -141,7 +142,7 @@ static void test_refused(void **state)
 		{ "FROM a\nENV A=${B%x}\n", "D:2:5: '${B%x}' is not supported" },
 		{ "FROM a\nENV A='x\n", "D:2:5: a quote does not end" },
 		{ "FROM a\nCOPY x\n", "D:2:1: COPY needs at least" },
-		{ "FROM a\nADD https://x/y /z\n", "D:2:1: ADD of a URL" },
+		{ "FROM a\nADD https://x/y.git /z\n", "D:2:1: ADD of a git repository" },
 		{ "FROM a\nRUN <<EOF\nx\n", "D:2:5: the heredoc 'EOF' does not end" },
 		{ "FROM a\nSHELL /bin/sh\n", "D:2:1: SHELL needs a JSON list" },
 		{ "FROM a\nONBUILD ONBUILD RUN x\n", "D:2:9: ONBUILD:" },
@@ -247,12 +248,64 @@ static void test_ignored(void **state)
 	assert_false(ignore_match(NULL, "a"));
 }
 
+static void test_urls(void **state)
+{
+	static const char *const bad[] = { "ftp://a/b",  "https://",         "https://u:p@a/b", "https://u@a",
+					   "http://a b", "http://[::1]/x",   "http://a:0/",     "http://a:99999/",
+					   "http://-o/", "http://a/\nHost:", "file:///etc",     "http://a:x/" };
+	static const struct {
+		const char *url, *host, *target, *name;
+		uint16_t port;
+	} good[] = {
+		{ "https://Example.com", "example.com", "/", NULL, 443 },
+		{ "http://a:8080/b/c.tar?x=1#frag", "a", "/b/c.tar?x=1", "c.tar", 8080 },
+		{ "HTTPS://a/b%20c", "a", "/b%20c", "b c", 443 },
+		{ "http://a?x", "a", "/?x", NULL, 80 },
+		{ "http://a/b/%2e%2e", "a", "/b/%2e%2e", NULL, 80 },
+		{ "http://a/x%2fy", "a", "/x%2fy", NULL, 80 },
+		{ "http://a/x%00y", "a", "/x%00y", NULL, 80 },
+		{ "http://a/100%", "a", "/100%", "100%", 80 },
+	};
+	static const char *const next[][2] = { { "x", "https://a:444/b/x" },
+					       { "/x?y", "https://a:444/x?y" },
+					       { "//other/x", "https://other/x" },
+					       { "http://o/x", "http://o/x" },
+					       { "?u=http://o", "https://a:444/b/?u=http://o" } };
+	struct url url;
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+		if (url_parse(bad[i], &url, NULL) == 0)
+			fail_msg("%s", bad[i]);
+		url_free(&url);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+		assert_int_equal(url_parse(good[i].url, &url, NULL), 0);
+		cleanup_free char *name = url_file_name(&url);
+		assert_string_equal(url.host, good[i].host);
+		assert_string_equal(url.target, good[i].target);
+		assert_int_equal(url.port, good[i].port);
+		assert_string_equal(name ? name : "-", good[i].name ? good[i].name : "-");
+		url_free(&url);
+	}
+	assert_int_equal(url_parse("https://a:444/b/c?d/e", &url, NULL), 0);
+	for (size_t i = 0; i < ARRAY_SIZE(next); i++) {
+		cleanup_free char *got = url_resolve(&url, next[i][0]);
+		assert_string_equal(got, next[i][1]);
+	}
+	url_free(&url);
+	assert_int_equal(dockerfile_source("https://a/b.git?x"), SOURCE_GIT);
+	assert_int_equal(dockerfile_source("https://a/b.git.tar"), SOURCE_URL);
+	assert_int_equal(dockerfile_source("a/b"), SOURCE_FILE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stages),   cmocka_unit_test(test_lines),    cmocka_unit_test(test_forms),
 		cmocka_unit_test(test_heredocs), cmocka_unit_test(test_refused),  cmocka_unit_test(test_variables),
 		cmocka_unit_test(test_mounts),   cmocka_unit_test(test_patterns), cmocka_unit_test(test_ignored),
+		cmocka_unit_test(test_urls),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,6 +13,7 @@
 
 #include "scratch.h"
 #include "store/portable.h"
+#include "store/sealed.h"
 
 #define PAGES 2000u
 
@@ -159,12 +160,129 @@ static void test_keys(void **state)
 	assert_int_equal(portable_key(at("."), key, &err), -1);
 }
 
+/* ---- encrypted streams ---- */
+
+#define HEAD 30u
+#define PIECE_OUT ((64u << 10) + 16)
+
+static int take_all(void *data, const void *bytes, size_t size)
+{
+	return buf_append(data, bytes, size);
+}
+
+struct stream {
+	const struct buf *from;
+	size_t at;
+};
+
+/* A few bytes at a time, as a pipe may give them. */
+static ssize_t give(void *data, void *bytes, size_t size)
+{
+	struct stream *stream = data;
+	size_t count = MIN(MIN(size, 50000u), stream->from->size - stream->at);
+
+	memcpy(bytes, stream->from->data + stream->at, count);
+	stream->at += count;
+	return (ssize_t)count;
+}
+
+static void seal(const struct buf *plain, struct buf *out)
+{
+	struct sealed *sealed = NULL;
+
+	assert_int_equal(sealed_begin("correct horse", take_all, out, &sealed, NULL), 0);
+	for (size_t at = 0; at < plain->size;) {
+		size_t count = MIN(plain->size - at, 40001u);
+		assert_int_equal(sealed_sink(sealed, plain->data + at, count), 0);
+		at += count;
+	}
+	assert_int_equal(sealed_end(sealed, NULL), 0);
+	sealed_free(sealed);
+	assert_true(sealed_is(out->data, out->size));
+}
+
+/* The code of the failure; 0: it was decrypted to the end. */
+static int unseal(const struct buf *sealed, const char *passphrase, struct buf *out)
+{
+	struct stream stream = { .from = sealed };
+	struct unsealed *unsealed = NULL;
+	struct husk_error err = { 0 };
+	char bytes[7000];
+	ssize_t got;
+
+	if (unsealed_begin(passphrase, give, &stream, &unsealed, &err) < 0)
+		return err.code;
+	while ((got = unsealed_source(unsealed, bytes, sizeof(bytes))) > 0)
+		assert_int_equal(buf_append(out, bytes, (size_t)got), 0);
+	int code = got < 0 ? (int)unsealed_why(unsealed)->code : 0;
+	unsealed_free(unsealed);
+	return code;
+}
+
+static void test_sealed(void **state)
+{
+	static const size_t sizes[] = { 0, 1, (64u << 10) - 1, 64u << 10, (64u << 10) + 1, 200000 };
+
+	(void)state;
+	for (size_t i = 0; i < ARRAY_SIZE(sizes); i++) {
+		cleanup_buf struct buf plain = { 0 }, sealed = { 0 }, back = { 0 };
+		assert_int_equal(buf_reserve(&plain, sizes[i] + 1), 0);
+		memset(plain.data, 'x', sizes[i]);
+		plain.size = sizes[i];
+		seal(&plain, &sealed);
+		assert_null(sizes[i] > 100 ? memmem(sealed.data, sealed.size, plain.data, 16) : NULL);
+		assert_int_equal(unseal(&sealed, "correct horse", &back), 0);
+		assert_int_equal(back.size, plain.size);
+		assert_memory_equal(back.data ? back.data : "", plain.data, plain.size);
+	}
+}
+
+/* Every change is noticed, and nothing of a changed piece is given out. */
+static void test_sealed_and_changed(void **state)
+{
+	cleanup_buf struct buf plain = { 0 }, sealed = { 0 };
+	static const size_t cuts[] = { HEAD, HEAD + 5, HEAD + PIECE_OUT, HEAD + 2 * PIECE_OUT, HEAD + PIECE_OUT + 100 };
+	static const size_t flips[] = { 20, HEAD, HEAD + PIECE_OUT - 1, HEAD + PIECE_OUT + 3, HEAD + 3 * PIECE_OUT };
+	char first[PIECE_OUT];
+
+	(void)state;
+	assert_int_equal(buf_reserve(&plain, 200000), 0);
+	memset(plain.data, 'y', 200000);
+	plain.size = 200000;
+	seal(&plain, &sealed);
+	for (size_t i = 0; i < ARRAY_SIZE(cuts); i++) {
+		const struct buf shorter = { .data = sealed.data, .size = cuts[i] };
+		cleanup_buf struct buf back = { 0 };
+		assert_int_equal(unseal(&shorter, "correct horse", &back), HUSK_DENIED);
+	}
+	for (size_t i = 0; i < ARRAY_SIZE(flips); i++) {
+		cleanup_buf struct buf back = { 0 };
+		sealed.data[flips[i]] ^= 1;
+		assert_int_equal(unseal(&sealed, "correct horse", &back), HUSK_DENIED);
+		sealed.data[flips[i]] ^= 1;
+		assert_true(back.size <= (flips[i] - MIN(flips[i], HEAD)) / PIECE_OUT * (64u << 10));
+	}
+	cleanup_buf struct buf back = { 0 };
+	assert_int_equal(unseal(&sealed, "correct hors", &back), HUSK_DENIED);
+	assert_int_equal(unseal(&plain, "correct horse", &back), HUSK_INVALID);
+	/* Two pieces in the other order, and one more at the end. */
+	memcpy(first, sealed.data + HEAD, PIECE_OUT);
+	memcpy(sealed.data + HEAD, sealed.data + HEAD + PIECE_OUT, PIECE_OUT);
+	memcpy(sealed.data + HEAD + PIECE_OUT, first, PIECE_OUT);
+	assert_int_equal(unseal(&sealed, "correct horse", &back), HUSK_DENIED);
+	assert_int_equal(back.size, 0);
+	struct sealed *none = NULL;
+	assert_int_equal(sealed_begin("short", take_all, &back, &none, NULL), -1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_page_more_changes_little),
 		cmocka_unit_test(test_there_and_back),
 		cmocka_unit_test(test_keys),
+		cmocka_unit_test(test_sealed),
+		cmocka_unit_test(test_sealed_and_changed),
 	};
 
 	return cmocka_run_group_tests(tests, make_scratch, remove_scratch);

@@ -13,6 +13,7 @@ A sniffer records every packet that arrives from "the host", so that a test can 
 """
 
 import atexit
+import email.utils
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 
 HOST = "203.0.113.1"
 WEB, EVIL, DNS, RAW = "203.0.113.10", "203.0.113.20", "203.0.113.53", "198.51.100.7"
@@ -315,12 +317,25 @@ class World:
             if request[1].startswith("/bytes/"):
                 self.send_bytes(connection, int(request[1].rpartition("/")[2]))
                 continue
+            if request[1].startswith("/to/"):  # a redirect to the rest of the path
+                self.say(connection, "302 Found", "text/plain", "", f"Location: {request[1][4:]}\r\n")
+                continue
+            if request[1].startswith("/files/"):  # files that a test wrote into SCRATCH/files
+                self.send_file(connection, self.scratch / "files" / urllib.parse.unquote(request[1].partition("?")[0].rpartition("/")[2]))
+                continue
             text = json.dumps({"host": headers.get("host"), "path": request[1], "headers": headers, "body": body}) + "\n"
             self.say(connection, "200 OK", "application/json", text)
 
-    def say(self, connection, status, kind, text):
-        body = text.encode()
-        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+    def say(self, connection, status, kind, text, more=""):
+        body = text if isinstance(text, bytes) else text.encode()
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    def send_file(self, connection, path):
+        if not path.is_file():
+            self.say(connection, "404 Not Found", "text/plain", "no such file\n")
+            return
+        modified = email.utils.formatdate(path.stat().st_mtime, usegmt=True)
+        self.say(connection, "200 OK", "application/octet-stream", path.read_bytes(), f"Last-Modified: {modified}\r\n")
 
     def careless_http(self, connection, tls):
         """A server that ignores bodies and "Connection: close": the bytes of a body are its next request."""
