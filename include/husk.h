@@ -342,6 +342,12 @@ int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *
 
 /* ---- checkpoints: numbered points of one sandbox, stored and removed with the sandbox ---- */
 
+enum husk_change_kind { HUSK_ADDED = 1, HUSK_REMOVED, HUSK_CHANGED };
+const char *husk_change_name(enum husk_change_kind kind); /* "added", "removed", "changed" */
+struct husk_changed_file {
+	enum husk_change_kind kind;
+	char *path;
+};
 struct husk_checkpoint {
 	int64_t number; /* from 1 on */
 	char *label;    /* NULL: none */
@@ -352,7 +358,13 @@ struct husk_checkpoint {
 	char *ran;               /* the call, shortened; NULL: none */
 	uint64_t sent, requests; /* bytes and requests that left between its parent and it */
 	bool current;            /* the last checkpoint that the sandbox took or was rewound to */
+	/* Of husk_history_files: how many files differ between its parent and it, and the first of them by path. -1: not asked for, or
+	 * not known: the state before is gone, or a machine is too broken to be copied. */
+	int64_t files_changed;
+	struct husk_changed_file *files;
+	size_t file_count;
 };
+#define HUSK_HISTORY_FILES 100 /* names for each checkpoint */
 void husk_checkpoint_free(struct husk_checkpoint *checkpoint);
 void husk_checkpoint_list_free(struct husk_checkpoint **list);
 /* Saves the state of the running sandbox; the sandbox continues. `label` (NULL: none) follows the rule of names and is
@@ -361,6 +373,10 @@ int husk_checkpoint(struct husk *husk, const char *sandbox, const char *label, s
 		    struct husk_error *err);
 /* Sorted by number. An ended sandbox has none. */
 int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
+/* The same with the files that changed before each checkpoint: against its parent; for the first one, against where the sandbox came
+ * from, as husk_diff has it. A copy is made of each checkpoint that was not compared yet (husk_moment_open), two at a time; the
+ * result is kept with the checkpoint. */
+int husk_history_files(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
 /* `point`: its number or label. CONFLICT: the sandbox is hibernated at this checkpoint. */
 int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *point, struct husk_error *err);
 
@@ -606,8 +622,6 @@ int husk_tar_write(struct husk *husk, const char *sandbox, const char *path, con
 
 /* ---- what changed ---- */
 
-enum husk_change_kind { HUSK_ADDED = 1, HUSK_REMOVED, HUSK_CHANGED };
-const char *husk_change_name(enum husk_change_kind kind); /* "added", "removed", "changed" */
 struct husk_change {
 	enum husk_change_kind kind;
 	struct husk_file file; /* as it is; if it was removed, as it was */
