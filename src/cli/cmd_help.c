@@ -22,6 +22,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_effects,
 	&cli_history,
 	&cli_diff,
+	&cli_workspace,
 	&cli_apply,
 	&cli_merge,
 	&cli_explore,
