@@ -715,6 +715,31 @@ struct husk_merge_options {
  * new, and another call completes it. */
 int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct husk_merge_options *options,
 			 struct husk_merged **out, struct husk_error *err);
+
+/* What a sync did, or found. */
+struct husk_sync_event {
+	const char *path; /* relative; NULL: `note` is about the sync as a whole */
+	enum husk_change_kind kind;
+	bool to_sandbox;      /* it went from the directory into the sandbox; otherwise the other way */
+	bool merged;          /* both sides had changed it, and the text of both is in it */
+	const char *conflict; /* one phrase: nothing was written; NULL: none */
+	const char *note;
+};
+struct husk_sync_options {
+	bool watch;            /* go on until `stop` */
+	const char *conflicts; /* as for husk_merge_options; "ours" is the directory's version; NULL: conflicts stay */
+	uint64_t limit_bytes;  /* of changed files in one round and direction; 0: 1 GiB */
+	void (*report)(void *data, const struct husk_sync_event *event); /* may be NULL */
+	int stop_fd; /* with `watch`: readable when it should end; -1: none */
+	void *data;
+};
+/* Carries the changes of the directory into the sandbox and those of the sandbox into the directory, three-way as
+ * husk_workspace_apply does it, but a conflict does not hold back other paths. *conflicts (may be NULL): how many are left. With
+ * `watch` it goes on with what changes on either side, until stop_fd is readable or the sandbox has ended (GONE). One that is
+ * hibernated or paused is waited for. CONFLICT: another husk writes to the directory; or the sandbox was rewound, and its older
+ * files would replace what was sent meanwhile. Nothing in .git is carried over. */
+int husk_workspace_sync(struct husk *husk, const char *sandbox, const struct husk_sync_options *options,
+			size_t *conflicts, struct husk_error *err);
 /* What husk_workspace_apply would carry over, against the directory as it was brought in. Paths are relative. */
 int husk_workspace_diff(struct husk *husk, const char *sandbox, struct husk_change ***out, struct husk_error *err);
 /* The directory of the workspace, and its path in the guest; the caller frees both. */

@@ -24,6 +24,7 @@ const struct cli_command *const cli_commands[] = {
 	&cli_diff,
 	&cli_workspace,
 	&cli_apply,
+	&cli_sync,
 	&cli_merge,
 	&cli_explore,
 	&cli_tree,
