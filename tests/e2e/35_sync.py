@@ -8,12 +8,11 @@ import os
 import pathlib
 import random
 import signal
-import stat
 import subprocess
 import time
 
 from lib.harness import (
-    HUSK, adopt, assert_equal, assert_fails, assert_in, create, environment, fork, husk, inspect, main, scratch, sh, test, until,
+    HUSK, adopt, assert_equal, assert_fails, assert_in, create, environment, husk, inspect, main, scratch, sh, test, until,
 )
 from lib.http import server, token
 
