@@ -342,6 +342,12 @@ int husk_snapshot_untag(struct husk *husk, const char *name, struct husk_error *
 
 /* ---- checkpoints: numbered points of one sandbox, stored and removed with the sandbox ---- */
 
+enum husk_change_kind { HUSK_ADDED = 1, HUSK_REMOVED, HUSK_CHANGED };
+const char *husk_change_name(enum husk_change_kind kind); /* "added", "removed", "changed" */
+struct husk_changed_file {
+	enum husk_change_kind kind;
+	char *path;
+};
 struct husk_checkpoint {
 	int64_t number; /* from 1 on */
 	char *label;    /* NULL: none */
@@ -352,7 +358,13 @@ struct husk_checkpoint {
 	char *ran;               /* the call, shortened; NULL: none */
 	uint64_t sent, requests; /* bytes and requests that left between its parent and it */
 	bool current;            /* the last checkpoint that the sandbox took or was rewound to */
+	/* Of husk_history_files: how many files differ between its parent and it, and the first of them by path. -1: not asked for, or
+	 * not known: the state before is gone, or a machine is too broken to be copied. */
+	int64_t files_changed;
+	struct husk_changed_file *files;
+	size_t file_count;
 };
+#define HUSK_HISTORY_FILES 100 /* names for each checkpoint */
 void husk_checkpoint_free(struct husk_checkpoint *checkpoint);
 void husk_checkpoint_list_free(struct husk_checkpoint **list);
 /* Saves the state of the running sandbox; the sandbox continues. `label` (NULL: none) follows the rule of names and is
@@ -361,6 +373,10 @@ int husk_checkpoint(struct husk *husk, const char *sandbox, const char *label, s
 		    struct husk_error *err);
 /* Sorted by number. An ended sandbox has none. */
 int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
+/* The same with the files that changed before each checkpoint: against its parent; for the first one, against where the sandbox came
+ * from, as husk_diff has it. A copy is made of each checkpoint that was not compared yet (husk_moment_open), two at a time; the
+ * result is kept with the checkpoint. */
+int husk_history_files(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
 /* `point`: its number or label. CONFLICT: the sandbox is hibernated at this checkpoint. */
 int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *point, struct husk_error *err);
 
@@ -606,8 +622,6 @@ int husk_tar_write(struct husk *husk, const char *sandbox, const char *path, con
 
 /* ---- what changed ---- */
 
-enum husk_change_kind { HUSK_ADDED = 1, HUSK_REMOVED, HUSK_CHANGED };
-const char *husk_change_name(enum husk_change_kind kind); /* "added", "removed", "changed" */
 struct husk_change {
 	enum husk_change_kind kind;
 	struct husk_file file; /* as it is; if it was removed, as it was */
@@ -701,6 +715,31 @@ struct husk_merge_options {
  * new, and another call completes it. */
 int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct husk_merge_options *options,
 			 struct husk_merged **out, struct husk_error *err);
+
+/* What a sync did, or found. */
+struct husk_sync_event {
+	const char *path; /* relative; NULL: `note` is about the sync as a whole */
+	enum husk_change_kind kind;
+	bool to_sandbox;      /* it went from the directory into the sandbox; otherwise the other way */
+	bool merged;          /* both sides had changed it, and the text of both is in it */
+	const char *conflict; /* one phrase: nothing was written; NULL: none */
+	const char *note;
+};
+struct husk_sync_options {
+	bool watch;            /* go on until `stop` */
+	const char *conflicts; /* as for husk_merge_options; "ours" is the directory's version; NULL: conflicts stay */
+	uint64_t limit_bytes;  /* of changed files in one round and direction; 0: 1 GiB */
+	void (*report)(void *data, const struct husk_sync_event *event); /* may be NULL */
+	int stop_fd; /* with `watch`: readable when it should end; -1: none */
+	void *data;
+};
+/* Carries the changes of the directory into the sandbox and those of the sandbox into the directory, three-way as
+ * husk_workspace_apply does it, but a conflict does not hold back other paths. *conflicts (may be NULL): how many are left. With
+ * `watch` it goes on with what changes on either side, until stop_fd is readable or the sandbox has ended (GONE). One that is
+ * hibernated or paused is waited for. CONFLICT: another husk writes to the directory; or the sandbox was rewound, and its older
+ * files would replace what was sent meanwhile. Nothing in .git is carried over. */
+int husk_workspace_sync(struct husk *husk, const char *sandbox, const struct husk_sync_options *options,
+			size_t *conflicts, struct husk_error *err);
 /* What husk_workspace_apply would carry over, against the directory as it was brought in. Paths are relative. */
 int husk_workspace_diff(struct husk *husk, const char *sandbox, struct husk_change ***out, struct husk_error *err);
 /* The directory of the workspace, and its path in the guest; the caller frees both. */

@@ -58,15 +58,15 @@ struct cli_command {
 extern const struct cli_command *const cli_commands[];
 
 extern const struct cli_command cli_run, cli_create, cli_exec, cli_attach, cli_ps, cli_ls, cli_inspect, cli_rm, cli_cp,
-	cli_fork, cli_checkpoint, cli_rewind, cli_promote, cli_effects, cli_history, cli_diff, cli_apply, cli_merge,
-	cli_explore, cli_tree, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm, cli_volume_create, cli_volume_ls,
-	cli_volume_inspect, cli_volume_rm, cli_volume_files, cli_volume_read, cli_volume_write, cli_hibernate, cli_wake,
-	cli_reboot, cli_pause, cli_resume, cli_extend, cli_resize, cli_code, cli_desktop, cli_logs, cli_stats,
-	cli_events, cli_template_build, cli_template_ls, cli_template_rm, cli_pull, cli_image_ls, cli_image_inspect,
-	cli_image_rm, cli_image_prune, cli_image_export, cli_login, cli_logout, cli_build, cli_commit, cli_serve,
-	cli_mcp, cli_mcp_install, cli_mcp_uninstall, cli_port, cli_token_create, cli_token_ls, cli_token_rm, cli_egress,
-	cli_context_add, cli_context_use, cli_context_ls, cli_context_rm, cli_config_show, cli_doctor, cli_gc,
-	cli_pool_drain, cli_version, cli_completion, cli_uninstall, cli_help;
+	cli_fork, cli_checkpoint, cli_rewind, cli_promote, cli_effects, cli_history, cli_diff, cli_workspace, cli_apply,
+	cli_sync, cli_merge, cli_explore, cli_tree, cli_snapshot_create, cli_snapshot_ls, cli_snapshot_rm,
+	cli_volume_create, cli_volume_ls, cli_volume_inspect, cli_volume_rm, cli_volume_files, cli_volume_read,
+	cli_volume_write, cli_hibernate, cli_wake, cli_reboot, cli_pause, cli_resume, cli_extend, cli_resize, cli_code,
+	cli_desktop, cli_logs, cli_stats, cli_events, cli_template_build, cli_template_ls, cli_template_rm, cli_pull,
+	cli_image_ls, cli_image_inspect, cli_image_rm, cli_image_prune, cli_image_export, cli_login, cli_logout,
+	cli_build, cli_commit, cli_serve, cli_mcp, cli_mcp_install, cli_mcp_uninstall, cli_port, cli_token_create,
+	cli_token_ls, cli_token_rm, cli_egress, cli_context_add, cli_context_use, cli_context_ls, cli_context_rm,
+	cli_config_show, cli_doctor, cli_gc, cli_pool_drain, cli_version, cli_completion, cli_uninstall, cli_help;
 extern const struct cli_command cli_snapshot_export, cli_snapshot_import, cli_snapshot_push, cli_snapshot_pull,
 	cli_template_export, cli_template_import, cli_template_push, cli_template_pull, cli_key_show, cli_key_ls,
 	cli_key_trust, cli_key_rm, cli_image_push;

@@ -127,11 +127,14 @@ static int promote_run(struct cli *cli, void *data, int argc, char **argv, struc
 
 struct history_arguments {
 	struct string_list remove;
+	bool files;
 };
 
 static const struct option_spec history_options[] = {
 	OPTION(0, "rm", OPTION_STRINGS, struct history_arguments, remove, "N|LABEL",
 	       "remove this checkpoint first; may be repeated"),
+	OPTION(0, "files", OPTION_FLAG, struct history_arguments, files, NULL,
+	       "also the files that changed before each checkpoint; up to 100 names, and all are counted"),
 	{ 0 },
 };
 
@@ -171,6 +174,37 @@ static int history_table(struct husk_checkpoint *const *list, struct husk_error 
 	return table_print(&table, err);
 }
 
+/* Below the table: what changed from the checkpoint before to this one. */
+static void print_files(const struct husk_checkpoint *checkpoint)
+{
+	static const char letters[] = { [HUSK_ADDED] = 'A', [HUSK_REMOVED] = 'D', [HUSK_CHANGED] = 'M' };
+	int64_t more = checkpoint->files_changed - (int64_t)checkpoint->file_count;
+
+	if (checkpoint->files_changed < 0)
+		printf("%lld: not known\n", (long long)checkpoint->number);
+	else
+		printf("%lld: %lld file%s\n", (long long)checkpoint->number, (long long)checkpoint->files_changed,
+		       checkpoint->files_changed == 1 ? "" : "s");
+	for (size_t i = 0; i < checkpoint->file_count; i++) {
+		printf("   %c ", letters[checkpoint->files[i].kind]);
+		output_safe(stdout, checkpoint->files[i].path, false);
+		putchar('\n');
+	}
+	if (checkpoint->file_count && more > 0)
+		printf("   and %lld more\n", (long long)more);
+}
+
+static int get_history(struct cli *cli, const char *sandbox, bool files, struct husk_checkpoint ***out,
+		       struct husk_error *err)
+{
+	if (!files)
+		return husk_history(cli->husk, sandbox, out, err);
+	struct progress *progress = progress_begin("comparing checkpoints");
+	int result = husk_history_files(cli->husk, sandbox, out, err);
+	progress_end(&progress);
+	return result;
+}
+
 static int history_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
 {
 	const struct history_arguments *arguments = data;
@@ -180,9 +214,15 @@ static int history_run(struct cli *cli, void *data, int argc, char **argv, struc
 	for (size_t i = 0; i < arguments->remove.count; i++)
 		if (husk_checkpoint_remove(cli->husk, argv[0], arguments->remove.items[i], err) < 0)
 			return -1;
-	if (husk_history(cli->husk, argv[0], &list, err) < 0)
+	if (get_history(cli, argv[0], arguments->files, &list, err) < 0)
 		return -1;
-	return cli->json ? output_json(json_checkpoints(list), err) : history_table(list, err);
+	if (cli->json)
+		return output_json(json_checkpoints(list), err);
+	if (history_table(list, err) < 0)
+		return -1;
+	for (size_t i = 0; arguments->files && list[i]; i++)
+		print_files(list[i]);
+	return 0;
 }
 
 const struct cli_command cli_checkpoint = {
@@ -235,6 +275,10 @@ const struct cli_command cli_history = {
 	.name = "history",
 	.operands = "SANDBOX",
 	.summary = "List the checkpoints of a sandbox; * is the last one taken or gone back to",
+	.details = "With --files, each checkpoint is compared with the one before it (AFTER), and the first one with "
+		   "where "
+		   "the sandbox\n"
+		   "came from. The first time, this takes a copy of each checkpoint; the result is kept.\n",
 	.groups = { { history_options, 0 } },
 	.arguments_size = sizeof(struct history_arguments),
 	.min = 1,

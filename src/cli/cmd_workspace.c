@@ -1,5 +1,5 @@
 /*
- * Workspaces and merges on the command line: --workspace of run and create, `husk apply` and `husk merge`. Names of files come from the guest.
+ * Workspaces and merges on the command line: --workspace of run and create, `husk workspace`, `husk apply` and `husk merge`. Names of files come from the guest.
  */
 #include "cli/cmd_workspace.h"
 
@@ -68,6 +68,43 @@ int workspace_bring(struct cli *cli, const struct workspace_arguments *arguments
 		*path = steal_pointer(inside);
 	return result;
 }
+
+/* ---- husk workspace ---- */
+
+static const struct option_spec bring_options[] = {
+	OPTION(0, "all", OPTION_FLAG, struct workspace_arguments, all, NULL, "also the files that git ignores"),
+	{ 0 },
+};
+
+static int bring_run(struct cli *cli, void *data, int argc, char **argv, struct husk_error *err)
+{
+	struct workspace_arguments *arguments = data;
+	cleanup_free char *path = NULL;
+
+	(void)argc;
+	arguments->workspace = argv[1];
+	if (workspace_bring(cli, arguments, argv[0], &path, err) < 0)
+		return -1;
+	if (cli->json)
+		return output_json(json_pack("{s:o}", "path", json_text0(path)), err);
+	printf("%s\n", path);
+	return 0;
+}
+
+const struct cli_command cli_workspace = {
+	.name = "workspace",
+	.operands = "SANDBOX DIR[:/PATH]",
+	.summary = "Copy a directory of yours into a sandbox that is there, as create --workspace does",
+	.details = "Prints where it is in the sandbox: /PATH, or /workspace. husk diff --workspace and husk apply are "
+		   "about "
+		   "the\n"
+		   "directory that was copied last. Nothing of the host is mounted.\n",
+	.groups = { { bring_options, 0 } },
+	.arguments_size = sizeof(struct workspace_arguments),
+	.min = 2,
+	.max = 2,
+	.run = bring_run,
+};
 
 /* ---- the result of an apply or a merge ---- */
 

@@ -11,6 +11,8 @@
  *     removed         -               added: the sandbox has the template's
  *     removed         removed         -
  */
+#include "client/diff.h"
+
 #include "client/call.h"
 #include "client/listing.h"
 #include "instance/contact.h"
@@ -324,21 +326,14 @@ static int open_both(struct comparison *c, const char *new_word, const char *old
 	return check_template(c->husk, c, new_word, old_word, err);
 }
 
-int husk_diff(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
-	      struct husk_error *err)
+int diff_machines(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
+		  struct husk_error *err)
 {
-	if (husk->remote)
-		return remote_diff(husk->remote, sandbox, base, path, out, err);
-	cleanup(comparison_end) struct comparison c = { .husk = husk };
-	cleanup_listing struct listing new = { .husk = husk }, old = { .husk = husk };
+	cleanup_listing struct listing new = { .husk = husk, .sandbox = sandbox };
+	cleanup_listing struct listing old = { .husk = husk, .sandbox = base };
 	cleanup_result struct result result = { 0 };
 
-	if ((path && check_path("path", path, err) < 0) || open_both(&c, sandbox, base, err) < 0)
-		return -1;
-	new.sandbox = c.new.sandbox;
-	old.sandbox = c.old.sandbox;
-	if (listing_load(&new, path, !c.of_template, err) < 0 ||
-	    (!c.of_template && listing_load(&old, path, true, err) < 0))
+	if (listing_load(&new, path, base != NULL, err) < 0 || (base && listing_load(&old, path, true, err) < 0))
 		return -1;
 	result.list = calloc(new.count + old.count + 1, sizeof(*result.list));
 	if (!result.list)
@@ -347,4 +342,16 @@ int husk_diff(struct husk *husk, const char *sandbox, const char *base, const ch
 		return -1;
 	*out = steal_pointer(result.list);
 	return 0;
+}
+
+int husk_diff(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
+	      struct husk_error *err)
+{
+	if (husk->remote)
+		return remote_diff(husk->remote, sandbox, base, path, out, err);
+	cleanup(comparison_end) struct comparison c = { .husk = husk };
+
+	if ((path && check_path("path", path, err) < 0) || open_both(&c, sandbox, base, err) < 0)
+		return -1;
+	return diff_machines(husk, c.new.sandbox, c.of_template ? NULL : c.old.sandbox, path, out, err);
 }

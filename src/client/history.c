@@ -4,6 +4,7 @@
  * Afterwards the sandbox must be in its old state or at the checkpoint, never in between.
  */
 #include "base/jansson.h"
+#include "client/history_files.h"
 #include "instance/contact.h"
 #include "instance/egress_policy.h"
 #include "instance/mounts.h"
@@ -30,6 +31,9 @@ void husk_checkpoint_free(struct husk_checkpoint *checkpoint)
 		return;
 	free(checkpoint->label);
 	free(checkpoint->ran);
+	for (size_t i = 0; i < checkpoint->file_count; i++)
+		free(checkpoint->files[i].path);
+	free(checkpoint->files);
 	free(checkpoint);
 }
 
@@ -70,7 +74,8 @@ static struct husk_checkpoint *checkpoint_from_row(const struct catalog_point *r
 					 .bytes = row->bytes,
 					 .automatic = row->automatic,
 					 .ran = row->ran ? strdup(row->ran) : NULL,
-					 .current = row->number == current };
+					 .current = row->number == current,
+					 .files_changed = -1 };
 	if ((row->label && !out->label) || (row->ran && !out->ran)) {
 		husk_checkpoint_free(out);
 		return NULL;
@@ -176,16 +181,18 @@ int husk_checkpoint(struct husk *husk, const char *sandbox, const char *label, s
 	return *out ? 0 : husk_fail_memory(err);
 }
 
-int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err)
+static int make_history(struct husk *husk, const char *sandbox, bool files, struct husk_checkpoint ***out,
+			struct husk_error *err)
 {
 	if (husk->remote)
-		return remote_history(husk->remote, sandbox, out, err);
+		return remote_history(husk->remote, sandbox, files, out, err);
 	cleanup_row struct catalog_sandbox *row = NULL;
 	cleanup_points struct catalog_point **points = NULL;
 	size_t count = 0;
 
 	if (catalog_sandbox_get(husk->catalog, sandbox, &row, err) < 0 ||
-	    catalog_point_list(husk->catalog, row->id, false, &points, err) < 0)
+	    catalog_point_list(husk->catalog, row->id, false, &points, err) < 0 ||
+	    (files && history_compare(husk, row, points, err) < 0))
 		return -1;
 	while (points[count])
 		count++;
@@ -194,7 +201,7 @@ int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint 
 		return husk_fail_memory(err);
 	for (size_t i = 0; i < count; i++) {
 		list[i] = checkpoint_from_row(points[i], row->point);
-		if (!list[i]) {
+		if (!list[i] || (files && history_read(points[i], list[i]) < 0)) {
 			husk_checkpoint_list_free(list);
 			return husk_fail_memory(err);
 		}
@@ -202,6 +209,16 @@ int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint 
 	}
 	*out = list;
 	return 0;
+}
+
+int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err)
+{
+	return make_history(husk, sandbox, false, out, err);
+}
+
+int husk_history_files(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err)
+{
+	return make_history(husk, sandbox, true, out, err);
 }
 
 int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *point, struct husk_error *err)

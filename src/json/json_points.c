@@ -6,15 +6,29 @@
 
 #define REQUESTS_TOLD 50 /* in sentences */
 
+static json_t *changed_files(const struct husk_checkpoint *checkpoint)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && i < checkpoint->file_count; i++)
+		json_array_append_new(array, json_pack("{s:o, s:s}", "path", json_text0(checkpoint->files[i].path),
+						       "change", husk_change_name(checkpoint->files[i].kind)));
+	return array;
+}
+
 json_t *json_checkpoint(const struct husk_checkpoint *checkpoint)
 {
 	json_t *parent = checkpoint->parent ? json_integer(checkpoint->parent) : json_null();
 
-	return json_pack("{s:I, s:o, s:o, s:o, s:I, s:b, s:b, s:o, s:I, s:I}", "number", (json_int_t)checkpoint->number,
-			 "label", json_text0(checkpoint->label), "parent", parent, "created_at",
-			 json_time(checkpoint->created_ms), "bytes", (json_int_t)checkpoint->bytes, "current",
-			 checkpoint->current, "automatic", checkpoint->automatic, "ran", json_text0(checkpoint->ran),
-			 "sent", (json_int_t)checkpoint->sent, "requests", (json_int_t)checkpoint->requests);
+	json_t *changed = checkpoint->files_changed < 0 ? json_null() : json_integer(checkpoint->files_changed);
+
+	return json_pack("{s:I, s:o, s:o, s:o, s:I, s:b, s:b, s:o, s:I, s:I, s:o, s:o}", "number",
+			 (json_int_t)checkpoint->number, "label", json_text0(checkpoint->label), "parent", parent,
+			 "created_at", json_time(checkpoint->created_ms), "bytes", (json_int_t)checkpoint->bytes,
+			 "current", checkpoint->current, "automatic", checkpoint->automatic, "ran",
+			 json_text0(checkpoint->ran), "sent", (json_int_t)checkpoint->sent, "requests",
+			 (json_int_t)checkpoint->requests, "files_changed", changed, "files",
+			 changed_files(checkpoint));
 }
 
 json_t *json_checkpoints(struct husk_checkpoint *const *list)

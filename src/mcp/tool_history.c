@@ -7,6 +7,7 @@
 #include "mcp/tools.h"
 
 #define CHANGES_MAX 500u /* shown to a model */
+#define FILES_SHOWN 20u  /* for each checkpoint */
 
 int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 {
@@ -25,23 +26,41 @@ int tool_checkpoint_sandbox(struct tool_call *call, struct husk_error *err)
 			 err);
 }
 
+/* The files that changed before a checkpoint, one per line. */
+static int say_files(struct buf *text, const struct husk_checkpoint *checkpoint)
+{
+	size_t shown = MIN(checkpoint->file_count, FILES_SHOWN);
+	int bad = checkpoint->files_changed < 0 ? buf_printf(text, "\n  which files changed is not known") : 0;
+
+	for (size_t i = 0; i < shown; i++)
+		bad |= buf_printf(text, "\n  %s %s", husk_change_name(checkpoint->files[i].kind),
+				  checkpoint->files[i].path);
+	if (checkpoint->files_changed > (int64_t)shown)
+		bad |= buf_printf(text, "\n  and %lld more", (long long)checkpoint->files_changed - (long long)shown);
+	return bad;
+}
+
 int tool_sandbox_history(struct tool_call *call, struct husk_error *err)
 {
 	cleanup_checkpoints struct husk_checkpoint **list = NULL;
 	cleanup_buf struct buf text = { 0 };
 	size_t count = 0;
+	bool files = tool_bool(call, "files");
 
 	if (session_sandbox(call, NEED_EXISTING, 0, err) < 0 ||
-	    husk_history(call->session->husk, call->sandbox, &list, err) < 0)
+	    (files ? husk_history_files : husk_history)(call->session->husk, call->sandbox, &list, err) < 0)
 		return -1;
 	while (list[count])
 		count++;
 	int bad = buf_printf(&text, "%zu checkpoint%s of sandbox %s, oldest first", count, count == 1 ? "" : "s",
 			     call->sandbox);
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		bad |= buf_printf(&text, "\n%lld%s%s%s%s%s", (long long)list[i]->number, list[i]->label ? " " : "",
 				  list[i]->label ? list[i]->label : "", list[i]->ran ? ", before: " : "",
 				  list[i]->ran ? list[i]->ran : "", list[i]->current ? " (the last one)" : "");
+		if (files)
+			bad |= say_files(&text, list[i]);
+	}
 	if (bad)
 		return husk_fail_memory(err);
 	if (tool_say(call, text.data, text.size, err) < 0)

@@ -114,7 +114,8 @@ int remote_recording_export(struct remote *remote, const char *sandbox, const ch
 
 int remote_checkpoint(struct remote *remote, const char *sandbox, const char *label, struct husk_checkpoint **out,
 		      struct husk_error *err);
-int remote_history(struct remote *remote, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
+int remote_history(struct remote *remote, const char *sandbox, bool files, struct husk_checkpoint ***out,
+		   struct husk_error *err);
 int remote_checkpoint_remove(struct remote *remote, const char *sandbox, const char *point, struct husk_error *err);
 int remote_rewind(struct remote *remote, const char *sandbox, const char *point, bool drop_later,
 		  struct husk_rewound **out, struct husk_error *err);

@@ -6,16 +6,6 @@
 #include "remote/remote_read.h"
 #include "remote/remote_write.h"
 
-static enum husk_change_kind kind_of(const json_t *document)
-{
-	const char *word = json_string_value(json_object_get(document, "change"));
-
-	for (enum husk_change_kind kind = HUSK_ADDED; kind <= HUSK_CHANGED; kind++)
-		if (str_equal(word, husk_change_name(kind)))
-			return kind;
-	return 0;
-}
-
 static void *read_change(const json_t *item, struct husk_error *err)
 {
 	struct husk_change *change = calloc(1, sizeof(*change));
@@ -24,7 +14,7 @@ static void *read_change(const json_t *item, struct husk_error *err)
 		husk_fail_memory(err);
 		return NULL;
 	}
-	change->kind = kind_of(item);
+	change->kind = read_change_kind(item);
 	if (!change->kind)
 		husk_fail(err, HUSK_PROTOCOL, "the server described a change of an unknown kind");
 	if (change->kind && read_before(item, &change->before, err) == 0) {
@@ -99,7 +89,7 @@ int remote_diff_system(struct remote *remote, const char *sandbox, const char *b
 		const json_t *item = json_array_get(list, i);
 		(*out)[i] =
 			(struct husk_difference){ .kind = kind_name(json_string_value(json_object_get(item, "kind"))),
-						  .change = kind_of(item),
+						  .change = read_change_kind(item),
 						  .name = copy_member(item, "name", &bad),
 						  .before = copy_member(item, "before", &bad),
 						  .after = copy_member(item, "after", &bad) };
@@ -118,7 +108,7 @@ static int read_entry(const json_t *item, struct husk_merge_entry *out, struct h
 {
 	struct reading r = { .from = item };
 
-	out->kind = kind_of(item);
+	out->kind = read_change_kind(item);
 	out->path = read_needed(&r, "path");
 	out->conflict = read_text(&r, "conflict");
 	out->merged = json_is_true(json_object_get(item, "merged"));

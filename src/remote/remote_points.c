@@ -35,11 +35,15 @@ int remote_checkpoint(struct remote *remote, const char *sandbox, const char *la
 	return *out ? 0 : -1;
 }
 
-int remote_history(struct remote *remote, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err)
+int remote_history(struct remote *remote, const char *sandbox, bool files, struct husk_checkpoint ***out,
+		   struct husk_error *err)
 {
 	cleanup_json json_t *document = NULL;
+	char *target = target_make("/v1/sandboxes/%s/checkpoints", sandbox);
 
-	if (exchange_get(remote, target_make("/v1/sandboxes/%s/checkpoints", sandbox), &document, err) < 0)
+	if (files)
+		target = target_add(target, "files", "true");
+	if (exchange_get(remote, target, &document, err) < 0)
 		return -1;
 	return read_list(document, "checkpoints", read_one, drop_one, (void ***)out, err);
 }

@@ -270,6 +270,42 @@ struct husk_snapshot *read_snapshot(const json_t *document, struct husk_error *e
 	return NULL;
 }
 
+enum husk_change_kind read_change_kind(const json_t *document)
+{
+	const char *word = json_string_value(json_object_get(document, "change"));
+
+	for (enum husk_change_kind kind = HUSK_ADDED; kind <= HUSK_CHANGED; kind++)
+		if (str_equal(word, husk_change_name(kind)))
+			return kind;
+	return 0;
+}
+
+int read_changed_files(const json_t *document, struct husk_checkpoint *out)
+{
+	const json_t *total = json_object_get(document, "files_changed"), *list = json_object_get(document, "files");
+	size_t count = json_array_size(list);
+
+	out->files_changed = json_is_integer(total) ? json_integer_value(total) : -1;
+	out->files = calloc(count + 1, sizeof(*out->files));
+	if (!out->files)
+		return -1;
+	for (size_t i = 0; i < count; i++) {
+		const json_t *each = json_array_get(list, i);
+		const char *path = json_string_value(json_object_get(each, "path"));
+		struct husk_changed_file *file = &out->files[out->file_count];
+
+		*file = (struct husk_changed_file){ .kind = read_change_kind(each),
+						    .path = path ? strdup(path) : NULL };
+		if (!path || !file->kind)
+			free(file->path);
+		else if (!file->path)
+			return -1;
+		else
+			out->file_count++;
+	}
+	return 0;
+}
+
 struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_error *err)
 {
 	struct reading r = { .from = document };
@@ -289,7 +325,7 @@ struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_erro
 		.sent = read_count(&r, "sent"),
 		.requests = read_count(&r, "requests"),
 	};
-	if (read_done(&r, "a checkpoint", err) == 0)
+	if (read_done(&r, "a checkpoint", err) == 0 && read_changed_files(document, out) == 0)
 		return out;
 	husk_checkpoint_free(out);
 	return NULL;

@@ -26,6 +26,10 @@ int read_done(const struct reading *reading, const char *what, struct husk_error
 struct husk_sandbox *read_sandbox(const json_t *document, struct husk_error *err);
 struct husk_snapshot *read_snapshot(const json_t *document, struct husk_error *err);
 struct husk_checkpoint *read_checkpoint(const json_t *document, struct husk_error *err);
+/* "change": "added", "removed" or "changed"; 0: something else. */
+enum husk_change_kind read_change_kind(const json_t *document);
+/* The files that changed before a checkpoint, if the document has them. -1: no memory. */
+int read_changed_files(const json_t *document, struct husk_checkpoint *out);
 struct husk_template *read_template(const json_t *document, struct husk_error *err);
 struct husk_image *read_image(const json_t *document, struct husk_error *err);
 struct husk_volume *read_volume(const json_t *document, struct husk_error *err);

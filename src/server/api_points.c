@@ -24,8 +24,12 @@ static int handle_create(struct request *request, struct husk_error *err)
 static int handle_list(struct request *request, struct husk_error *err)
 {
 	cleanup_checkpoints struct husk_checkpoint **list = NULL;
+	bool files = false;
 
-	if (husk_history(request_husk(request), request_path(request, "id"), &list, err) < 0)
+	if (request_query_known(request, (const char *const[]){ "files", NULL }, err) < 0 ||
+	    request_query_bool(request, "files", false, &files, err) < 0 ||
+	    (files ? husk_history_files : husk_history)(request_husk(request), request_path(request, "id"), &list,
+							err) < 0)
 		return -1;
 	return respond_json(request, 200, json_pack("{s:o}", "checkpoints", json_checkpoints(list)), err);
 }

@@ -170,6 +170,9 @@ static const char *const schema_steps[] = {
 	"CREATE INDEX recordings_sandbox ON recordings (sandbox);"
 	"CREATE TRIGGER sandboxes_removed_recordings AFTER DELETE ON sandboxes BEGIN"
 	"  DELETE FROM recordings WHERE sandbox = OLD.id; END;",
+
+	/* The files that changed before a checkpoint, once they were asked for. */
+	"ALTER TABLE points ADD COLUMN files TEXT;",
 };
 
 static int execute(struct catalog *catalog, const char *sql, struct husk_error *err)

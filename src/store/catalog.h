@@ -204,6 +204,7 @@ struct catalog_point {
 	char *ran;             /* the call; NULL: none */
 	char *origin;          /* the fork that it was moved from, until it is reached; NULL: none */
 	int64_t origin_effect; /* the fork's last effect up to then */
+	char *files; /* JSON: what changed since `parent`, for client/history_files.c; NULL: not compared yet */
 };
 #define CATALOG_POINTS_MAX 256 /* of one sandbox */
 void catalog_point_free(struct catalog_point *row);
@@ -225,6 +226,8 @@ int catalog_point_show(struct catalog *catalog, const char *sandbox, int64_t num
 int catalog_point_reach(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
 /* It is removed to make room: a search for it says so. */
 int catalog_point_thin(struct catalog *catalog, const char *sandbox, int64_t number, struct husk_error *err);
+int catalog_point_compared(struct catalog *catalog, const char *sandbox, int64_t number, const char *files,
+			   struct husk_error *err);
 /* By number or label; only ready ones. */
 int catalog_point_get(struct catalog *catalog, const char *sandbox, const char *word, struct catalog_point **out,
 		      struct husk_error *err);

@@ -19,6 +19,7 @@ static const struct field point_fields[] = {
 	FIELD(catalog_point, FIELD_INT64, origin_effect),
 	FIELD(catalog_point, FIELD_BOOL, automatic),
 	FIELD(catalog_point, FIELD_TEXT, ran),
+	FIELD(catalog_point, FIELD_TEXT, files),
 };
 static const struct table points = { "points", sizeof(struct catalog_point), point_fields, ARRAY_SIZE(point_fields) };
 
@@ -121,6 +122,16 @@ int catalog_point_thin(struct catalog *catalog, const char *sandbox, int64_t poi
 		return -1;
 	int changed = catalog_run(catalog, "UPDATE sandboxes SET thinned = max(thinned, ?2) WHERE id = ?1",
 				  ARGUMENTS(text(sandbox), number(point)), err);
+	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
+}
+
+int catalog_point_compared(struct catalog *catalog, const char *sandbox, int64_t point, const char *files,
+			   struct husk_error *err)
+{
+	if (catalog_begin(catalog, CATALOG_WRITE, err))
+		return -1;
+	int changed = catalog_run(catalog, "UPDATE points SET files = ?3 WHERE sandbox = ?1 AND number = ?2",
+				  ARGUMENTS(text(sandbox), number(point), text(files)), err);
 	return catalog_finish(catalog, changed, err) < 0 ? -1 : 0;
 }
 

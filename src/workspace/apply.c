@@ -8,28 +8,14 @@
  *     5. The stage is put in place by renames, and undone if one fails (replace.c).
  *     6. The record's base becomes what the sandbox had. Killed before that, the next call finds the files as they should be.
  */
+#include "workspace/apply.h"
+
 #include <fcntl.h>
 #include <sys/file.h>
 
 #include "workspace/host.h"
-#include "workspace/replace.h"
-#include "workspace/scan.h"
 
-#define LIMIT_DEFAULT (UINT64_C(1) << 30)
-
-struct apply {
-	const struct husk_merge_options *options;
-	struct record record;
-	struct work work;
-	struct op *ops; /* room for two for each item */
-	size_t op_count;
-	struct husk_merged *merged;
-	const char *cleared; /* a path whose file makes way for a directory */
-	int directory, stage;
-	char *stage_path;
-};
-
-static void apply_free(struct apply *apply)
+void apply_free(struct apply *apply)
 {
 	if (apply->stage_path)
 		dir_remove(apply->stage_path, NULL);
@@ -60,7 +46,7 @@ void husk_merged_free(struct husk_merged *merged)
 /* ---- the stage ---- */
 
 /* A dry run needs no place on the same file system, and leaves the directory alone. */
-static int open_stage(struct apply *apply, struct husk_error *err)
+int apply_stage(struct apply *apply, struct husk_error *err)
 {
 	if (apply->options->dry_run) {
 		char path[] = "/tmp/husk-apply.XXXXXX";
@@ -90,7 +76,7 @@ static int open_directory(struct apply *apply, struct husk_error *err)
 		return husk_fail_errno(err, "cannot open directory '%s'", path);
 	if (flock(apply->directory, LOCK_EX | LOCK_NB) < 0)
 		return husk_fail(err, HUSK_CONFLICT, "another husk writes to '%s' now; try again", path);
-	return open_stage(apply, err);
+	return apply_stage(apply, err);
 }
 
 /* ---- one path ---- */
@@ -382,7 +368,7 @@ static int renew_base(struct apply *apply, struct husk_error *err)
 
 /* ---- the call ---- */
 
-static int check_options(const struct husk_merge_options *options, struct husk_error *err)
+int apply_check(const struct husk_merge_options *options, struct husk_error *err)
 {
 	const char *how = options->conflicts;
 
@@ -394,17 +380,14 @@ static int check_options(const struct husk_merge_options *options, struct husk_e
 /* Either all paths go, or the options said what becomes of those that cannot. */
 static bool may_write(const struct apply *apply)
 {
-	bool told = str_equal(apply->options->conflicts, "markers");
+	bool told = apply->leave || str_equal(apply->options->conflicts, "markers");
 
 	return !apply->options->dry_run && (apply->merged->conflicts == 0 || told);
 }
 
-static int apply_all(struct apply *apply, struct husk *husk, struct husk_error *err)
+int apply_work(struct apply *apply, struct husk_error *err)
 {
-	uint64_t limit = apply->options->limit_bytes ? apply->options->limit_bytes : LIMIT_DEFAULT;
-
-	if (open_directory(apply, err) < 0 ||
-	    work_scan(husk, &apply->record, apply->stage, limit, &apply->work, err) < 0 || plan(apply, err) < 0)
+	if (plan(apply, err) < 0)
 		return -1;
 	if (!may_write(apply))
 		return 0;
@@ -412,7 +395,17 @@ static int apply_all(struct apply *apply, struct husk *husk, struct husk_error *
 	    replace_all(apply->directory, apply->stage, apply->ops, apply->op_count, err) < 0)
 		return -1;
 	apply->merged->written = true;
-	return record_save(&apply->record, err);
+	return 0;
+}
+
+static int apply_all(struct apply *apply, struct husk *husk, struct husk_error *err)
+{
+	uint64_t limit = apply->options->limit_bytes ? apply->options->limit_bytes : APPLY_LIMIT;
+
+	if (open_directory(apply, err) < 0 ||
+	    work_scan(husk, &apply->record, apply->stage, limit, &apply->work, err) < 0 || apply_work(apply, err) < 0)
+		return -1;
+	return apply->merged->written ? record_save(&apply->record, err) : 0;
 }
 
 int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct husk_merge_options *options,
@@ -426,7 +419,7 @@ int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct hu
 	apply.merged = calloc(1, sizeof(*apply.merged));
 	if (!apply.merged)
 		return husk_fail_memory(err);
-	if (check_options(apply.options, err) < 0 || record_open(husk, sandbox, &apply.record, err) < 0 ||
+	if (apply_check(apply.options, err) < 0 || record_open(husk, sandbox, &apply.record, err) < 0 ||
 	    apply_all(&apply, husk, err) < 0)
 		return -1;
 	if (out)

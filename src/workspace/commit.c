@@ -38,19 +38,33 @@ static int clear_stage(const struct commit *commit, struct husk_error *err)
 {
 	struct husk_error why = { 0 };
 
-	if (husk_file_remove(commit->husk, commit->sandbox, STAGE, &why) == 0 || why.code == HUSK_NOT_FOUND)
+	if (husk_file_remove(commit->husk, commit->sandbox, commit->stage, &why) == 0 || why.code == HUSK_NOT_FOUND)
 		return 0;
 	return husk_fail(err, why.code, "%s", why.message);
 }
 
-int commit_begin(struct commit *commit, struct husk *husk, const char *sandbox, struct husk_error *err)
+static int make_stage(struct commit *commit, struct husk_error *err)
 {
-	*commit = (struct commit){ .husk = husk, .sandbox = sandbox, .lock = take_lock(husk, sandbox, err) };
-	if (commit->lock < 0 || clear_stage(commit, err) < 0 ||
-	    husk_file_mkdir(husk, sandbox, STAGE, 0700, NULL, err) < 0)
+	if (clear_stage(commit, err) < 0 ||
+	    husk_file_mkdir(commit->husk, commit->sandbox, commit->stage, 0700, NULL, err) < 0)
 		return -1;
 	commit->begun = true;
 	return 0;
+}
+
+int commit_begin(struct commit *commit, struct husk *husk, const char *sandbox, struct husk_error *err)
+{
+	*commit = (struct commit){
+		.husk = husk, .sandbox = sandbox, .stage = STAGE, .lock = take_lock(husk, sandbox, err)
+	};
+	return commit->lock < 0 ? -1 : make_stage(commit, err);
+}
+
+int commit_begin_own(struct commit *commit, struct husk *husk, const char *sandbox, const char *stage,
+		     struct husk_error *err)
+{
+	*commit = (struct commit){ .husk = husk, .sandbox = sandbox, .stage = stage, .lock = -1 };
+	return make_stage(commit, err);
 }
 
 static int add_step(struct commit *commit, const char *kind, const char *path, const char *detail,
@@ -60,6 +74,7 @@ static int add_step(struct commit *commit, const char *kind, const char *path, c
 
 	bad |= buf_append(&commit->plan, path, strlen(path) + 1);
 	bad |= buf_append(&commit->plan, detail, strlen(detail) + 1);
+	commit->steps += !bad;
 	return bad ? husk_fail_memory(err) : 0;
 }
 
@@ -79,28 +94,39 @@ static ssize_t give_bytes(void *data, void *bytes, size_t size)
 	return (ssize_t)part;
 }
 
+int commit_send(struct commit *commit, husk_source source, void *data, uint32_t mode, const char *user,
+		struct husk_error *err)
+{
+	char staged[128];
+
+	snprintf(staged, sizeof(staged), "%s/%zu", commit->stage, ++commit->staged);
+	return husk_file_write(commit->husk, commit->sandbox, staged, mode, user, source, data, err);
+}
+
+int commit_put(struct commit *commit, const char *path, struct husk_error *err)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "%zu", commit->staged);
+	return add_step(commit, "P", path, name, err);
+}
+
 int commit_file(struct commit *commit, const char *path, const struct buf *content, uint32_t mode, const char *user,
 		struct husk_error *err)
 {
 	struct source source = { .content = content };
-	char name[32], staged[64];
 
-	snprintf(name, sizeof(name), "%zu", commit->staged++);
-	snprintf(staged, sizeof(staged), STAGE "/%s", name);
-	if (husk_file_write(commit->husk, commit->sandbox, staged, mode, user, give_bytes, &source, err) < 0)
-		return -1;
-	return add_step(commit, "P", path, name, err);
+	return commit_send(commit, give_bytes, &source, mode, user, err) < 0 ? -1 : commit_put(commit, path, err);
 }
 
 int commit_directory(struct commit *commit, const char *path, uint32_t mode, const char *user, struct husk_error *err)
 {
-	char name[32], staged[64];
+	char staged[128];
 
-	snprintf(name, sizeof(name), "%zu", commit->staged++);
-	snprintf(staged, sizeof(staged), STAGE "/%s", name);
+	snprintf(staged, sizeof(staged), "%s/%zu", commit->stage, ++commit->staged);
 	if (husk_file_mkdir(commit->husk, commit->sandbox, staged, mode, user, err) < 0)
 		return -1;
-	return add_step(commit, "P", path, name, err);
+	return commit_put(commit, path, err);
 }
 
 int commit_link(struct commit *commit, const char *path, const char *target, struct husk_error *err)
@@ -127,11 +153,14 @@ int commit_finish(struct commit *commit, struct husk_error *err)
 	cleanup_buf struct buf arguments = { 0 };
 	struct husk_error why = { 0 };
 
+	char plan[128];
+
 	if (commit->plan.size == 0)
 		return 0;
-	if (husk_file_write(commit->husk, commit->sandbox, STAGE "/plan", 0600, NULL, give_bytes, &source, err) < 0)
+	snprintf(plan, sizeof(plan), "%s/plan", commit->stage);
+	if (husk_file_write(commit->husk, commit->sandbox, plan, 0600, NULL, give_bytes, &source, err) < 0)
 		return -1;
-	if (wire_put_string(&arguments, TAG_PATH, STAGE) < 0)
+	if (wire_put_string(&arguments, TAG_PATH, commit->stage) < 0)
 		return husk_fail_memory(err);
 	if (husk_call(commit->husk, commit->sandbox, METHOD_REPLACE, &arguments, NULL, &why) == 0)
 		return 0;

@@ -61,6 +61,14 @@ int host_parent(int directory, const char *path, const char **base)
 	return (int)syscall(SYS_openat2, directory, parent, &how, sizeof(how));
 }
 
+int host_open(int directory, const char *path)
+{
+	const char *base;
+	cleanup_close int parent = host_parent(directory, path, &base);
+
+	return parent < 0 ? -1 : openat(parent, base, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+}
+
 static int hash_file(int fd, char out[static VERSION_HASH], struct husk_error *err)
 {
 	cleanup_free char *chunk = malloc(128u << 10);
@@ -350,6 +358,11 @@ static int list_git(int directory, const char *name, struct names *out, struct h
 		last = each;
 	}
 	return add_name(directory, ".git", true, 0, out, err);
+}
+
+int host_below(int directory, const char *path, struct names *out, struct husk_error *err)
+{
+	return add_name(directory, path, true, 0, out, err);
 }
 
 int host_list(const char *directory, bool all, struct names *out, bool *is_git, struct husk_error *err)

@@ -78,6 +78,20 @@ struct record_entry *record_find(const struct record *record, const char *path)
 	return record->count ? bsearch(&key, record->entries, record->count, sizeof(key), by_path) : NULL;
 }
 
+size_t record_lower(const struct record *record, const char *path)
+{
+	size_t low = 0, high = record->count;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (listing_compare(record->entries[middle].path, path) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 /* ---- content ---- */
 
 static int open_pack(const struct record *record, int flags, struct husk_error *err)

@@ -46,6 +46,8 @@ int record_open(struct husk *husk, const char *sandbox, struct record *out, stru
 int record_save(struct record *record, struct husk_error *err);
 /* The entry of a path, or NULL. Valid while the entries are sorted and unchanged. */
 struct record_entry *record_find(const struct record *record, const char *path);
+/* The index of the first entry that is not before this path. */
+size_t record_lower(const struct record *record, const char *path);
 /* Appends an empty entry; the path is copied. */
 struct record_entry *record_add(struct record *record, const char *path, struct husk_error *err);
 void record_sort(struct record *record);

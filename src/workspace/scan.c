@@ -12,7 +12,6 @@
 #include <openssl/evp.h>
 
 #include "client/listing.h"
-#include "workspace/host.h"
 
 #define LEFT_OUT_MAX 1000 /* that are listed */
 
@@ -557,8 +556,6 @@ int stage_text(int stage, size_t number, struct buf *out, struct husk_error *err
 	return text_is_plain((struct text){ out->data, out->size });
 }
 
-/* ---- all of it ---- */
-
 /* The directory itself: without it every file would look removed. */
 static int check_root(struct husk *husk, const struct record *record, struct husk_error *err)
 {
@@ -575,6 +572,95 @@ static int check_root(struct husk *husk, const struct record *record, struct hus
 				 record->path);
 	return 0;
 }
+
+/* ---- some paths ---- */
+
+/* A directory that both have is not looked into: what changes in it has paths of its own. 1: nothing to do. */
+static int is_known_directory(const struct look *look, const char *path, struct husk_error *err)
+{
+	const struct record_entry *base = record_find(look->record, path);
+	cleanup_free char *full = str_format("%s/%s", look->record->path, path);
+	struct husk_file file = { 0 };
+	struct husk_error why = { 0 };
+
+	if (!full)
+		return husk_fail_memory(err);
+	if (!base || base->version.type != HUSK_DIRECTORY)
+		return 0;
+	int found = husk_file_stat(look->husk, look->record->sandbox, full, false, &file, &why);
+	bool same = found == 0 && file.type == HUSK_DIRECTORY;
+	husk_file_free(&file);
+	if (found < 0 && why.code != HUSK_NOT_FOUND && why.code != HUSK_INVALID)
+		return husk_fail(err, why.code, "%s", why.message);
+	return same;
+}
+
+/* One path and what is below: the guest's list beside the record's entries. An entry that is not in the list is looked at by itself,
+ * because a file that is as in the template is not listed. */
+static int scan_path(struct look *look, const char *path, struct work *work, struct husk_error *err)
+{
+	const struct record *record = look->record;
+	cleanup_free char *full = str_format("%s/%s", record->path, path);
+	cleanup_listing struct listing listing = { .husk = look->husk, .sandbox = record->sandbox };
+	size_t i = record_lower(record, path), j = 0;
+	int result = is_known_directory(look, path, err);
+
+	if (result != 0)
+		return MIN(result, 0);
+	if (!full)
+		return husk_fail_memory(err);
+	if (listing_load(&listing, full, true, err) < 0)
+		return -1;
+	while (result == 0) {
+		const struct record_entry *base = i < record->count ? &record->entries[i] : NULL;
+		const struct listed *listed = j < listing.count ? &listing.entries[j] : NULL;
+		if (base && !str_equal(base->path, path) && !is_below(base->path, path))
+			base = NULL;
+		const char *found = listed ? listed->change.file.path : NULL;
+		/* The list is the guest's: it may have other paths than those that were asked for. */
+		if (listed &&
+		    (listed->change.kind == HUSK_REMOVED || (!str_equal(found, full) && !is_below(found, full)))) {
+			j++;
+			continue;
+		}
+		if (!base && !listed)
+			break;
+		const char *name = listed ? found + look->skip : NULL;
+		int order = !base ? 1 : !listed ? -1 : listing_compare(base->path, name);
+		i += order <= 0;
+		j += order >= 0;
+		if (order >= 0)
+			result = add_found(work, record, listed, name, err);
+		else if (!name_refused(base->path))
+			result = add_unknown(look, work, base, err);
+	}
+	return result;
+}
+
+int work_scan_paths(struct husk *husk, struct record *record, const struct names *paths, int stage, uint64_t limit,
+		    struct work *out, struct husk_error *err)
+{
+	struct look look = { .husk = husk, .record = record, .skip = strlen(record->path) + 1 };
+	const char *above = NULL;
+
+	if (check_root(husk, record, err) < 0)
+		return -1;
+	for (size_t i = 0; i < paths->count; i++) {
+		const char *path = paths->items[i];
+		if (name_refused(path) || (above && (str_equal(path, above) || is_below(path, above))))
+			continue;
+		size_t before = out->count;
+		if (scan_path(&look, path, out, err) < 0)
+			return -1;
+		if (out->count > before) /* what is below was listed too */
+			above = path;
+	}
+	if (!record->all && leave_ignored(record, out, err) < 0)
+		return -1;
+	return fetch_all(husk, record, out, stage, limit, err);
+}
+
+/* ---- all of it ---- */
 
 int work_scan(struct husk *husk, struct record *record, int stage, uint64_t limit, struct work *out,
 	      struct husk_error *err)

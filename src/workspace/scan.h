@@ -5,6 +5,7 @@
 #ifndef HUSK_WORKSPACE_SCAN_H
 #define HUSK_WORKSPACE_SCAN_H
 
+#include "workspace/host.h"
 #include "workspace/record.h"
 
 struct work_item {
@@ -31,6 +32,9 @@ void work_free(struct work *work);
  * that were only touched get their new times. GONE: the sandbox no longer has the directory. */
 int work_scan(struct husk *husk, struct record *record, int stage, uint64_t limit, struct work *out,
 	      struct husk_error *err);
+/* The same for some paths, sorted by listing_compare, and what is below them. */
+int work_scan_paths(struct husk *husk, struct record *record, const struct names *paths, int stage, uint64_t limit,
+		    struct work *out, struct husk_error *err);
 /* The content of a file of the stage, if it can be merged as text: 1 with *out, otherwise 0. */
 int stage_text(int stage, size_t number, struct buf *out, struct husk_error *err);
 

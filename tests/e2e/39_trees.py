@@ -110,6 +110,55 @@ def test_history_and_what_is_dropped():
     assert_fails("rewind", box, code=3, says="has no checkpoint; take one first (husk checkpoint")
 
 
+def files(box, **options):
+    """{number: (how many, [(change, path)])} of the files that changed before each checkpoint."""
+    return {one["number"]: (one["files_changed"], [(each["change"], each["path"]) for each in one["files"]])
+            for one in husk("history", "--json", "--files", box, **options).json()}
+
+
+@test
+def test_files_of_each_checkpoint():
+    box = create()
+    sh(box, "mkdir /srv/a; echo 1 >/srv/a/one; rm /etc/motd")
+    checkpoint(box, "first")
+    assert_equal([(one["files_changed"], one["files"]) for one in history(box)], [(None, [])], "not unless asked")
+    sh(box, "echo 2 >/srv/a/one; echo 1 >/srv/a/two; touch /etc/issue; chmod 600 /etc/passwd")
+    checkpoint(box)
+    checkpoint(box)
+    rewind(box, "first")
+    sh(box, """rm -r /srv/a; cd /srv; echo >"$(printf 'new\\nline')"; echo >"$(printf 'byte\\377')" """)
+    checkpoint(box)
+    sh(box, "mkdir /srv/many; cd /srv/many; for n in $(seq 1 150); do echo $n >$n; done")
+    checkpoint(box)
+    husk("hibernate", box)
+    found = files(box)
+    assert_equal(found[1], (3, [("removed", "/etc/motd"), ("added", "/srv/a"), ("added", "/srv/a/one")]))
+    assert_equal(found[2], (3, [("changed", "/etc/passwd"), ("changed", "/srv/a/one"), ("added", "/srv/a/two")]))
+    assert_equal(found[3], (0, []), "a touch is no change")
+    assert_equal(found[4], (4, [("removed", "/srv/a"), ("removed", "/srv/a/one"), ("added", "/srv/byte?"), ("added", "/srv/new\nline")]),
+                 "against the one that it went back to")
+    assert_equal((found[5][0], len(found[5][1])), (151, 100))
+    assert_equal(inspect(box)["state"], "hibernated", "it was not needed for this")
+    assert_equal(len(husk("ls", "--json").json()), 1, "the copies have ended")
+    text = husk("history", "--files", box).text
+    assert_in("1: 3 files\n   D /etc/motd\n   A /srv/a\n", text)
+    assert_in("   and 51 more\n", text)
+    # Kept, and compared anew once the one before it is gone.
+    assert_equal(files(box), found)
+    husk("history", box, "--rm", "2", "--rm", "1")
+    again = files(box)
+    assert_equal(again[3][1], [("removed", "/etc/motd"), ("changed", "/etc/passwd"), ("added", "/srv/a"), ("added", "/srv/a/one"), ("added", "/srv/a/two")])
+    assert_equal((again[4][0], again[5]), (3, found[5]))
+    # The first one of a fork is compared with the state at the fork.
+    child = fork(box)[0]
+    note(child, "child")
+    checkpoint(child)
+    assert_equal(files(child), {1: (1, [("added", "/root/note")])})
+    with server() as huskd:
+        assert_equal(files(box, env={"HUSK_HOST": f"unix://{huskd.socket_path}"}), again)
+        huskd.get(f"/v1/sandboxes/{box}/checkpoints?files=maybe", status=400).error("invalid", "files")
+
+
 @test
 def test_refusals():
     box = create()
@@ -660,6 +709,10 @@ def test_an_agent_rewinds_itself():
             tool("run_command", sandbox=careful, command=command)
         listed = tool("sandbox_history", sandbox=careful)["structuredContent"]["checkpoints"]
         [wrong] = [one["number"] for one in listed if "rm -rf" in one["ran"]]
+        told = tool("sandbox_history", sandbox=careful, files=True)["content"][0]["text"]
+        assert_in(f"\n{wrong}, before: ", told)
+        assert_in("\n  added /root/note", told)
+        assert_in("\n  which files changed is not known", told)  # a copy of the broken machine cannot be made
         assert not tool("rewind_sandbox", sandbox=careful, checkpoint=str(wrong)).get("isError")
         assert_equal(tool("run_command", sandbox=careful, command="cat /root/note")["structuredContent"]["stdout"], "precious\n")
 

@@ -110,6 +110,8 @@ def lifecycle(call, box):
     call("importSnapshot", b"not a machine", 400, headers=tar)
     call("createCheckpoint", {"label": "conform"}, 201, id=box)
     call("listCheckpoints", id=box)
+    call("listCheckpoints", id=box, query="?files=true")
+    call("listCheckpoints", id=box, query="?files=some", status=400)
     call("rewindSandbox", {"checkpoint": "conform"}, id=box)
     call("removeCheckpoint", status=204, id=box, point="conform")
     call("rewindSandbox", status=404, id=box)

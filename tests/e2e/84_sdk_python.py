@@ -376,6 +376,9 @@ def test_checkpoint_and_rewind():
     assert_equal((first.number, first.label, first.parent, first.current), (1, "first", None, True))
     box.filesystem.write("/root/state", "two")
     assert_equal(box.checkpoint().parent, 1)
+    assert_equal([each.files_changed for each in box.history()], [None, None])
+    assert_equal([(each.files_changed, each.files) for each in box.history(files=True)], [
+        (1, [{"path": "/root/state", "change": "added"}]), (1, [{"path": "/root/state", "change": "changed"}])])
     done = box.rewind("first")
     assert_equal((done.checkpoint, done.label, done.dropped, done.not_undone), (1, "first", 0, []))
     assert_equal(box.state, "running")
@@ -387,6 +390,95 @@ def test_checkpoint_and_rewind():
     box.remove_checkpoint("first")
     raises(sdk.NotFoundError, box.rewind)
     box.kill()
+
+
+@contextlib.contextmanager
+def project():
+    """A directory of ours, in a git work tree, and the program that brings it in."""
+    with scratch() as place:
+        directory = place / "project"
+        directory.mkdir()
+        subprocess.run(["git", "init", "-q", directory], check=True)
+        (directory / ".gitignore").write_text("*.o\n")
+        (directory / "a.o").write_text("object")
+        (directory / "notes").write_text("one\ntwo\nthree\nfour\nfive\n")
+        os.environ.update(HUSK_PROGRAM=str(BUILD / "husk"), XDG_STATE_HOME=str(place / "state"))
+        try:
+            yield directory
+        finally:
+            del os.environ["HUSK_PROGRAM"], os.environ["XDG_STATE_HOME"]
+
+
+@test
+def test_workspace():
+    with project() as directory:
+        box = create(workspace=f"{directory}:/srv/work")
+        assert_equal([each.label for each in box.history()], ["workspace"])
+        assert_equal(box.exec("ls -A", cwd="/srv/work").stdout, ".git\n.gitignore\nnotes\n")
+        assert_equal((box.workspace.diff(), box.workspace.changes(), box.workspace.apply().changes), ("", [], []))
+        box.exec("sed -i s/one/ONE/ notes; echo new >result; chmod 755 result", cwd="/srv/work", check=True)
+        assert_in("-one\n+ONE\n", box.workspace.diff())
+        assert_equal([(each.path, each.change) for each in box.workspace.changes()], [("notes", "changed"), ("result", "added")])
+        (directory / "notes").write_text("one\ntwo\nthree\nfour\nFIVE\n")
+        planned = box.workspace.apply(dry_run=True)
+        assert_equal((planned.written, (directory / "result").exists()), (False, False))
+        done = box.workspace.apply()
+        assert_equal((done.written, done.conflicts, done.target), (True, 0, str(directory)))
+        assert_equal([(each["path"], each["change"], each["merged"]) for each in done.changes], [("notes", "changed", True), ("result", "added", False)])
+        assert_equal((directory / "notes").read_text(), "ONE\ntwo\nthree\nfour\nFIVE\n")
+        assert os.access(directory / "result", os.X_OK)
+        # A conflict is a result and no error; nothing is written, unless told how.
+        box.exec("echo theirs >result", cwd="/srv/work", check=True)
+        (directory / "result").write_text("ours\n")
+        done = box.workspace.apply()
+        assert_equal((done.written, done.conflicts, (directory / "result").read_text()), (False, 1, "ours\n"))
+        raises(sdk.InvalidError, lambda: box.workspace.apply(conflicts="never"), says="never")
+        raises(sdk.HuskError, lambda: box.workspace.apply(limit="many"))
+        assert box.workspace.apply(conflicts="theirs").written
+        assert_equal((directory / "result").read_text(), "theirs\n")
+        # A fork has the workspace of its parent.
+        child = box.fork()
+        child.exec("echo child >result", cwd="/srv/work", check=True)
+        assert_equal([each.path for each in child.workspace.changes()], ["result"])
+        child.kill()
+        box.kill()
+        raises(sdk.HuskError, box.workspace.apply, says="ended")
+
+
+@test
+def test_workspace_over_tcp_and_its_refusals():
+    with project() as directory, token("sdk-workspace") as secret, sdk.Client(SERVER.url, secret) as client:
+        box = Sandbox.create(workspace=directory, workspace_all=True, client=client)
+        adopt(box.id)
+        box.exec("echo 2 >>/workspace/a.o", check=True)
+        assert_equal([each["path"] for each in box.workspace.apply().changes], ["a.o"])
+        assert_equal((directory / "a.o").read_text(), "object2\n")
+        box.kill()
+        before = {each.id for each in Sandbox.list()}
+        raises(sdk.HuskError, lambda: Sandbox.create(workspace=directory / "nowhere"), says="nowhere")
+        os.environ["HUSK_PROGRAM"] = "/nowhere/husk"
+        raises(sdk.UnavailableError, lambda: Sandbox.create(workspace=directory), says=["'/nowhere/husk' was not found", "HUSK_PROGRAM"])
+        assert_equal({each.id for each in Sandbox.list()}, before, "a sandbox without its workspace does not stay")
+        plain = create()
+        os.environ["HUSK_PROGRAM"] = str(BUILD / "husk")
+        raises(sdk.NotFoundError, plain.workspace.diff, says="has no workspace")
+        assert_equal(plain.workspace.bring(directory), "/workspace")
+        assert_equal(plain.exec("ls /workspace").stdout, "notes\n")
+        plain.kill()
+
+
+@test
+def test_workspace_with_asyncio():
+    async def work(directory):
+        async with AsyncSandbox.create(workspace=directory) as box:
+            adopt(box.id)
+            await box.exec("echo async >/workspace/notes", check=True)
+            assert_in("+async\n", await box.workspace.diff())
+            assert (await box.workspace.apply()).written
+            assert_equal((directory / "notes").read_text(), "async\n")
+
+    with project() as directory:
+        asyncio.run(work(directory))
 
 
 @test

@@ -57,7 +57,7 @@ def built():
 def the_sdk_against_a_real_server():
     where = built()
     with server() as huskd, token("typescript") as secret:
-        env = {"HUSK_URL": f"http://127.0.0.1:{huskd.port}", "HUSK_TOKEN": secret}
+        env = {"HUSK_URL": f"http://127.0.0.1:{huskd.port}", "HUSK_TOKEN": secret, "HUSK_PROGRAM": str(BUILD / "husk")}
         done = subprocess.run(
             ["node", "dist-test/sdk.js"], cwd=where, env=environment(env), capture_output=True, timeout=300, check=False, text=True
         )

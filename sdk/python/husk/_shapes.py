@@ -152,6 +152,10 @@ class Checkpoint(Model):
     ran: str | None = None  # the call that it was taken before, shortened
     sent: int = 0  # bytes that left between its parent and it
     requests: int = 0  # requests that were read on their way out between its parent and it
+    # how many files differ between its parent and it; null unless asked for with files=true, or if the state before
+    # is gone
+    files_changed: int | None = None
+    files: list[dict[str, str]] = field(default_factory=list)  # the first 100 of those files, by path
 
 
 @dataclass(frozen=True)

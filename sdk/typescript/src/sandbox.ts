@@ -43,6 +43,7 @@ import {
 } from "./models.js";
 import { execEvents, Process, Pty, type PtyOptions } from "./process.js";
 import { bytes, Transport, type ConnectionOptions, type Query } from "./transport.js";
+import { Workspace } from "./workspace.js";
 
 // Node 18 has no Symbol.asyncDispose yet; what compilers emit for `await using` looks for this one.
 (Symbol as { asyncDispose?: symbol }).asyncDispose ??= Symbol.for("Symbol.asyncDispose");
@@ -77,6 +78,10 @@ export interface CreateOptions extends LimitOptions, ConnectionOptions {
   disk?: number | string;
   /** Directories that outlive it; see `volumes`. */
   volumes?: Mount[];
+  /** A directory of yours, "DIR" or "DIR:/path", that is copied in, without what git ignores; see `sandbox.workspace`. */
+  workspace?: string;
+  /** Also the files that git ignores. */
+  workspaceAll?: boolean;
   signal?: Signal;
 }
 
@@ -175,6 +180,8 @@ export class Sandbox {
   readonly desktop: Desktop;
   /** The browser of the desktop, for programs. */
   readonly browser: Browser;
+  /** A directory of yours in it: its changes as a patch, and written back. */
+  readonly workspace: Workspace;
 
   private constructor(
     private readonly transport: Transport,
@@ -183,6 +190,7 @@ export class Sandbox {
     this.filesystem = new Filesystem(transport, this.path);
     this.desktop = new Desktop(transport, this.path);
     this.browser = new Browser(transport, this.path);
+    this.workspace = new Workspace(transport, latest.id);
   }
 
   get id(): string {
@@ -201,13 +209,27 @@ export class Sandbox {
   // ---- making and finding ----
 
   static async create(options: CreateOptions = {}): Promise<Sandbox> {
+    if (options.workspace !== undefined) await Workspace.check(); // before a sandbox is made
     const transport = new Transport(connectionOf(options));
     const document = await transport.json<object>("POST", "/v1/sandboxes", {
-      json: toWire(options, ["url", "token", "socketPath", "signal"]),
+      json: toWire(options, ["url", "token", "socketPath", "signal", "workspace", "workspaceAll"]),
       headers: { "Idempotency-Key": randomUUID() },
       signal: options.signal,
     });
-    return new Sandbox(transport, fromWire(document));
+    const made = new Sandbox(transport, fromWire(document));
+    if (options.workspace !== undefined) await made.bring(options.workspace, options.workspaceAll ?? false);
+    return made;
+  }
+
+  /** The workspace, and a checkpoint to come back to. A sandbox without its workspace is removed again. */
+  private async bring(workspace: string, all: boolean): Promise<void> {
+    try {
+      await this.workspace.bring(workspace, { all });
+      await this.checkpoint("workspace");
+    } catch (error) {
+      await this.kill();
+      throw error;
+    }
   }
 
   /** One that is there already, by id or name. */
@@ -306,9 +328,11 @@ export class Sandbox {
     return fromWire(await this.transport.json<object>("POST", `${this.path}/checkpoints`, { json: label ? { label } : {} }));
   }
 
-  /** Its checkpoints, by number. */
-  async history(): Promise<Checkpoint[]> {
-    const answer = await this.transport.json<{ checkpoints: object[] }>("GET", `${this.path}/checkpoints`);
+  /** Its checkpoints, by number. files: also what changed before each one (filesChanged, and the first 100 as files). The first time,
+   *  this takes a copy of each checkpoint. */
+  async history(options: { files?: boolean } = {}): Promise<Checkpoint[]> {
+    const query = options.files ? { files: "true" } : {};
+    const answer = await this.transport.json<{ checkpoints: object[] }>("GET", `${this.path}/checkpoints`, { query });
     return answer.checkpoints.map((document) => fromWire<Checkpoint>(document));
   }
 

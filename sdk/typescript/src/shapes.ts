@@ -182,6 +182,10 @@ export interface Checkpoint {
   sent: number;
   /** Requests that were read on their way out between its parent and it. */
   requests: number;
+  /** How many files differ between its parent and it; null unless asked for with files=true, or if the state before is gone. */
+  filesChanged: number | null;
+  /** The first 100 of those files, by path. */
+  files: { path: string; change: "added" | "removed" | "changed" }[];
 }
 
 /** What a rewind did, and what it could not take back. */

@@ -77,6 +77,12 @@ export class Transport {
     return { ...where, agent: this.agent, method, path: `${base}${path}${text ? `?${text}` : ""}`, headers: all };
   }
 
+  /** @internal The server and the token, as the husk program takes them from its environment. */
+  forHusk(): Record<string, string> {
+    const host = this.url ? this.url.href.replace(/\/$/, "") : `unix://${this.socketPath}`;
+    return { HUSK_HOST: host, ...(this.token ? { HUSK_TOKEN: this.token } : {}) };
+  }
+
   /** @internal */
   request(options: http.RequestOptions): http.ClientRequest {
     return (options.protocol === "https:" ? https : http).request(options);

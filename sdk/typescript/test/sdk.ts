@@ -1,7 +1,8 @@
 // The SDK against a real server, started by tests/e2e/86_sdk_typescript.py. One line per test, as tests/run counts them.
 import assert from "node:assert/strict";
-import { rm } from "node:fs/promises";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { createServer, request } from "node:http";
 import type { AddressInfo } from "node:net";
 import {
@@ -197,12 +198,46 @@ test("fork, snapshot, hibernate, wake", async () => {
   }
 });
 
+test("a directory of ours: in, as a patch, and back", async () => {
+  const place = await mkdtemp(join(tmpdir(), "husk-workspace-"));
+  const directory = join(place, "project");
+  process.env.XDG_STATE_HOME = join(place, "state");
+  try {
+    await mkdir(directory);
+    await writeFile(join(directory, "notes"), "one\ntwo\nthree\n");
+    await using work = await Sandbox.create({ workspace: `${directory}:/srv/work`, ttlSeconds: 300 });
+    assert.deepEqual((await work.history()).map((each) => each.label), ["workspace"]);
+    assert.equal(await work.workspace.diff(), "");
+    await work.exec("sed -i s/one/ONE/ notes; echo new >result", { cwd: "/srv/work", check: true });
+    assert.match(await work.workspace.diff(), /-one\n\+ONE\n/);
+    assert.deepEqual((await work.workspace.changes()).map((each) => [each.path, each.change]), [["notes", "changed"], ["result", "added"]]);
+    assert.equal((await work.workspace.apply({ dryRun: true })).written, false);
+    await writeFile(join(directory, "result"), "mine\n");
+    const refused = await work.workspace.apply();
+    assert.deepEqual([refused.written, refused.conflicts], [false, 1]);
+    assert.equal(await readFile(join(directory, "notes"), "utf8"), "one\ntwo\nthree\n");
+    assert.equal((await work.workspace.apply({ conflicts: "ours" })).written, true);
+    assert.equal(await readFile(join(directory, "notes"), "utf8"), "ONE\ntwo\nthree\n");
+    assert.equal(await readFile(join(directory, "result"), "utf8"), "mine\n");
+    await assert.rejects(Sandbox.create({ workspace: join(place, "nowhere") }), /nowhere/);
+    await assert.rejects(box.workspace.apply(), NotFoundError);
+    const program = process.env.HUSK_PROGRAM;
+    process.env.HUSK_PROGRAM = "/nowhere/husk";
+    await assert.rejects(Sandbox.create({ workspace: directory }), UnavailableError);
+    process.env.HUSK_PROGRAM = program;
+  } finally {
+    await rm(place, { recursive: true, force: true });
+  }
+});
+
 test("checkpoints, and back to them", async () => {
   await box.exec("echo one >/root/point");
   const first = await box.checkpoint("first");
   assert.deepEqual([first.number, first.label, first.current], [1, "first", true]);
   await box.exec("echo two >/root/point");
   assert.equal((await box.checkpoint()).parent, 1);
+  const [, second] = await box.history({ files: true });
+  assert.deepEqual([second!.filesChanged, second!.files], [1, [{ path: "/root/point", change: "changed" }]]);
   const done = await box.rewind("first");
   assert.deepEqual([done.checkpoint, done.dropped, done.notUndone], [1, 0, []]);
   assert.equal((await box.exec("cat /root/point")).stdout, "one\n");

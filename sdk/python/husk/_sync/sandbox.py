@@ -17,6 +17,7 @@ from typing import (
 )
 
 from .._http import Request, given, path
+from .._workspace import program
 from ..errors import GoneError, HuskError, InvalidError, NotFoundError
 from ..models import (
     Change,
@@ -61,6 +62,7 @@ from .pty import Pty
 from .snapshots import Snapshot
 from .streams import OutputStream, SandboxEvents
 from .volumes import Volume
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -111,6 +113,7 @@ class Sandbox:
         self.filesystem = Filesystem(client, info.id)
         self.desktop = Desktop(client, info.id)
         self.browser = Browser(client, info.id)
+        self.workspace = Workspace(client, info.id)
         client._use(self)
 
     # ---- finding and making ----
@@ -137,6 +140,8 @@ class Sandbox:
         isolation: str | None = None,
         egress: str | Mapping[str, Any] | None = None,
         volumes: Mapping[str, str | Volume | Mapping[str, Any]] | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        workspace_all: bool = False,
         idempotency_key: str | None = None,
         client: Client | None = None,
     ) -> Sandbox:
@@ -148,7 +153,8 @@ class Sandbox:
         "512M", "2G". env: for every process in it. metadata: for finding it again with `list`. egress: what it may reach,
         "off" unless told, "open", or {"allow": ["example.com", "10.1.2.0/24:443"], "secrets": [{"name", "value", "hosts"}],
         "limits": {…}, "hold": […], "trust": PEM}; a secret's value never enters the sandbox. volumes: by path, {"/data": volume}, or
-        {"/data": {"volume": "name", "read_only": True}}. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
+        {"/data": {"volume": "name", "read_only": True}}. workspace: a directory of yours, "DIR" or "DIR:/path", that is copied in, without what git
+        ignores unless workspace_all; `sandbox.workspace` shows the changes and writes them back. idempotency_key: a create that repeats the key of an earlier one gives the same sandbox; without one, a retry after a lost answer
         does that by itself.
         """
         used = Client._or_default(client)
@@ -175,7 +181,21 @@ class Sandbox:
         request = Request.json(
             "POST", path("sandboxes"), body, headers=headers, timeout=CREATE_SECONDS, repeatable=True
         )
-        return cls(used, SandboxInfo.from_document(used._json(request)))
+        if workspace is not None:
+            program()  # before a sandbox is made
+        made = cls(used, SandboxInfo.from_document(used._json(request)))
+        if workspace is not None:
+            made._bring(workspace, workspace_all)
+        return made
+
+    def _bring(self, workspace: str | os.PathLike[str], all_files: bool) -> None:
+        """The workspace, and a checkpoint to come back to. A sandbox without its workspace is removed again."""
+        try:
+            self.workspace.bring(workspace, all_files=all_files)
+            self.checkpoint("workspace")
+        except BaseException:
+            self.kill()
+            raise
 
     @classmethod
     @opening
@@ -355,9 +375,11 @@ class Sandbox:
         request = Request.json("POST", self._path("checkpoints"), given(label=label), timeout=MOVE_SECONDS)
         return Checkpoint.from_document(self._client._json(request))
 
-    def history(self) -> List[Checkpoint]:
-        """Its checkpoints, by number."""
-        document = self._client._json(Request.get(self._path("checkpoints")))
+    def history(self, *, files: bool = False) -> List[Checkpoint]:
+        """Its checkpoints, by number. files: also what changed before each one (files_changed, and the first 100 as files). The first
+        time, this takes a copy of each checkpoint."""
+        query = {"files": "true"} if files else {}
+        document = self._client._json(Request.get(self._path("checkpoints"), query, timeout=MOVE_SECONDS))
         return [Checkpoint.from_document(each) for each in document["checkpoints"]]
 
     def remove_checkpoint(self, checkpoint: int | str) -> None:
