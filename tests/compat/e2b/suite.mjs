@@ -353,6 +353,9 @@ await check('commands.run (cwd, envs)', async () => {
   const done = await box.commands.run('pwd; echo "$ONE-$GREETING"', { cwd: '/tmp', envs: { ONE: "it's 1" } })
   assert.equal(done.stdout, "/tmp\nit's 1-hello\n")
   await fails(box.commands.run('true', { cwd: '/nowhere' }), InvalidArgumentError)
+  const told = await box.commands.run('echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID')
+  assert.equal(told.stdout, `true ${box.sandboxId} ${(await box.getInfo()).templateId}\n`)
+  assert.equal((await box.commands.run('echo $E2B_SANDBOX', { envs: { E2B_SANDBOX: 'mine' } })).stdout, 'mine\n')
 })
 await check('commands.run (timeout)', async () => {
   await fails(box.commands.run('sleep 30; touch /tmp/late', { timeoutMs: 1000 }), TimeoutError)
@@ -376,7 +379,9 @@ await check('commands.run (many at once)', async () => {
 })
 await check('commands.list', async () => {
   const handle = await box.commands.run('sleep 60', { background: true, timeoutMs: 0 })
-  const found = (await box.commands.list()).find((each) => each.pid === handle.pid)
+  const list = await box.commands.list()
+  assert.ok(!JSON.stringify(list).includes('.husk'), JSON.stringify(list))
+  const found = list.find((each) => each.pid === handle.pid)
   assert.deepEqual([found.cmd, found.args], ['/bin/bash', ['-l', '-c', 'sleep 60']])
   await handle.kill()
   assert.ok(!(await box.commands.list()).some((each) => each.pid === handle.pid))
