@@ -309,6 +309,23 @@ def image():
     assert "exit 3" in str(error)
 
 
+@check("snapshot.create: on_logs")
+def snapshot_logs():
+    service, said, words = Box.client.snapshot, [], f"said by a step at {time.time()}"  # a step that is kept says nothing
+    text = Image.base("base").run_commands(f"echo {words}")
+    made = service.create(CreateSnapshotParams(name=f"compat:logged-{MODE}", image=text), on_logs=said.append)
+    try:
+        equal([made.state.value, made.name], ["active", f"compat.logged-{MODE}"])
+        assert words in "\n".join(said).splitlines(), said
+        assert said[-1].startswith("Created snapshot"), said
+    finally:
+        service.delete(made)
+    failing = CreateSnapshotParams(name=f"compat:failing-{MODE}", image=Image.base("base").run_commands("echo before; exit 3"))
+    said.clear()
+    error = raises(DaytonaError, service.create, failing, on_logs=said.append)
+    assert "exit 3" in str(error) and "before" in "\n".join(said).splitlines(), (error, said)
+
+
 @check("resources: of an image, of a snapshot")
 def resources():
     size = Resources(cpu=1, memory=1, disk=3)
