@@ -136,6 +136,8 @@ int e2b_reboot(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* The default directory of commands, for a sandbox that was built with one; NULL: the home. */
 int e2b_directory(struct request *request, char **out, struct husk_error *err);
 #define E2B_DEFAULTS "/etc/husk/e2b.json" /* written by e2b_build.c: {"user", "cwd"} */
+/* One of them; NULL: the sandbox has none. Caller frees. */
+char *e2b_default(struct husk *husk, const char *sandbox, const char *what);
 /* Converts a client's path (relative to the home, or "~/…") to an absolute one without "." and "..". */
 int e2b_path(struct request *request, const char *user, const char *path, char **out, struct husk_error *err);
 
