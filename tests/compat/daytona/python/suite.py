@@ -555,6 +555,9 @@ def interpreter():
     interpreter = Box.sandbox.code_interpreter
     interpreter.run_code("x = 41")
     equal(interpreter.run_code("print(x + 1)").stdout, "42\n")
+    equal(interpreter.run_code("x").stdout, "")
+    ended = interpreter.run_code("import sys; print('before'); sys.exit(3)")
+    equal([ended.stdout, ended.error], ["before\n", None])
     failed = interpreter.run_code("1 / 0")
     equal(failed.error.name, "ZeroDivisionError")
     context = interpreter.create_context()
