@@ -190,6 +190,8 @@ def axes_chart(axes):
     bars = [each for each in axes.containers if isinstance(each, container.BarContainer)]
     dots = [each for each in axes.collections if isinstance(each, collections.PathCollection)]
     boxes = getattr(axes, "_husk_boxes", None)
+    if axes.name == "3d":  # what it holds are places on the screen
+        return unknown_chart(axes)
     if boxes:
         return box_chart(axes, boxes)
     if wedges:

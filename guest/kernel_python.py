@@ -133,7 +133,9 @@ class Publisher(DisplayPublisher):
             send(self.shell, data, False)
 
 
-class Shell(InteractiveShell):
+class ZMQInteractiveShell(InteractiveShell):
+    """The name is that of Jupyter's shell: libraries decide by it whether they are in a notebook."""
+
     displayhook_class = Type(ResultHook)
     display_pub_class = Type(Publisher)
     kernel = None
@@ -188,10 +190,10 @@ class Python:
         self.task = None  # the running cell
         self.input = b""
         kernel.interrupt = self.interrupt
-        Shell.kernel = kernel
+        ZMQInteractiveShell.kernel = kernel
         # History stays in memory: its database would need a thread, and a file that all forks share.
         config = Config({"HistoryManager": {"enabled": False}})
-        self.shell = Shell.instance(config=config, colors="NoColor", autoindent=False, display_page=True, quiet=True)
+        self.shell = ZMQInteractiveShell.instance(config=config, colors="NoColor", autoindent=False, display_page=True, quiet=True)
         builtins.input = getpass.getpass = refuse_input
 
     def interrupt(self, frame):

@@ -4,6 +4,8 @@ builds is its own, and so are its kept steps. E2B's SDKs send a Dockerfile as a 
 94_daytona.py."""
 
 # timeout: 600
+import urllib.request
+
 from lib.harness import *
 from lib.http import server
 from lib.roots import copy_program, small_root
@@ -97,11 +99,66 @@ def test_processes_continue():
         forget(huskd)
 
 
+def start_snapshot(huskd, name, text, status=200):
+    return huskd.post("/daytona/snapshots", {"name": name, "buildInfo": {"dockerfileContent": text}}, token=key("one"), status=status).json()
+
+
+def get_snapshot(huskd, word, status=200):
+    return huskd.get(f"/daytona/snapshots/{word}", token=key("one"), status=status).json()
+
+
+def finished(huskd, started):
+    """The snapshot when its build has ended."""
+    until(lambda: get_snapshot(huskd, started["id"])["state"] != "building", "the build ends", seconds=120)
+    return get_snapshot(huskd, started["id"])
+
+
+def read_log(huskd, started, follow=True):
+    url = huskd.get(f"/daytona/snapshots/{started['id']}/build-logs-url", token=key("one"), status=200).json()["url"]
+    request = urllib.request.Request(url + ("?follow=true" if follow else ""), headers={"Authorization": f"Bearer {key('one')}"})
+    return urllib.request.urlopen(request, timeout=120)
+
+
+@test
+def test_a_snapshot_and_its_log():
+    """The request is answered at once. The log can be followed while the build runs, read afterwards, and is the caller's alone."""
+    with server() as huskd:
+        started = start_snapshot(huskd, "Logged:1", "FROM small\nRUN echo one; sleep 600\n")
+        assert_equal([started["state"], started["name"]], ["building", "logged.1"])
+        log = read_log(huskd, started)
+        said = b""
+        while b"one\n" not in said.partition(b"Step 1/1 : RUN echo one; sleep 600\n")[2]:
+            said += log.readline()
+        assert_equal(get_snapshot(huskd, started["id"])["state"], "building")
+        assert_in("logged.1", [each["name"] for each in huskd.get("/daytona/snapshots", token=key("one"), status=200).json()["items"]])
+        start_snapshot(huskd, "logged:1", "FROM small\n", status=409)
+        huskd.get(f"/daytona/snapshots/{started['id']}", token=key("two"), status=404)
+        assert_equal(huskd.get(f"/daytona/snapshots/{started['id']}/build-logs", token=key("two"), status=200).text, "")
+        huskd.call("DELETE", f"/daytona/snapshots/{started['id']}", token=key("one"), status=200)
+        log.read()  # its end
+        get_snapshot(huskd, started["id"], status=404)
+
+        started = start_snapshot(huskd, "Logged:1", "FROM small\nRUN echo out; echo why >&2; exit 3\n")
+        failed = finished(huskd, started)
+        assert_equal(failed["state"], "build_failed")
+        for word in ("Dockerfile:2:1", "status 3", "why"):
+            assert_in(word, failed["errorReason"])
+        whole = read_log(huskd, started).read().decode()
+        assert_equal(whole.splitlines()[:3], ["Step 1/1 : RUN echo out; echo why >&2; exit 3", "out", "why"])
+        assert_equal(read_log(huskd, started, follow=False).read().decode(), whole)
+
+        made = finished(huskd, start_snapshot(huskd, "Logged:1", "FROM small\nRUN echo two\n"))  # the failed one gives way
+        assert_equal([made["state"], made["name"], made["id"][:3]], ["active", "logged.1", "sn-"])
+        again = start_snapshot(huskd, "Logged:2", "FROM small\nRUN echo two\n")
+        assert_equal(read_log(huskd, again).read().decode().splitlines(), ["Step 1/1 : RUN echo two (kept)"])
+        finished(huskd, again)
+        forget(huskd)
+
+
 @test
 def test_a_snapshot_as_the_base():
     with server() as huskd:
-        huskd.post("/daytona/snapshots", {"name": "Mine:1", "buildInfo": {"dockerfileContent": "FROM small\nENV PATH=/mine:$PATH ONE=1\nRUN echo 1 >/one\n"}},
-                   token=key("one"), status=200)  # fmt: skip
+        finished(huskd, start_snapshot(huskd, "Mine:1", "FROM small\nENV PATH=/mine:$PATH ONE=1\nRUN echo 1 >/one\n"))
         said = built(huskd, "FROM Mine:1\nENV TWO=2\nRUN cat /one >/two\n", "echo $ONE $TWO $PATH; cat /two")
         assert_equal(said.splitlines()[1], "1")
         assert said.startswith("1 2 /mine:/usr/"), said

@@ -27,7 +27,7 @@ await check('runCode (IPython)', async () => {
   assert.equal(await out('lines = !printf "a\\nb"\nlines[1]'), 'b')
   assert.match(await out('%timeit -n1 -r1 1'), /per loop/)
   assert.equal(await out('%%bash\necho $((1 + 2))'), '3\n')
-  assert.match(await out('get_ipython()'), /Shell/)
+  assert.equal(await out('get_ipython().__class__.__name__'), 'ZMQInteractiveShell') // libraries ask for Jupyter's
   assert.equal(await out('41'), '41')
   assert.equal(await out('_ + 1'), '42')
   assert.match(await out('In[1]'), /x = 1/)
@@ -72,6 +72,7 @@ await check('runCode (envs)', async () => {
   assert.equal((await box.runCode('os.environ.get("A", "gone")')).text, 'gone')
   assert.equal((await box.runCode('os.environ["GIVEN"]')).text, 'at create')
   assert.equal((await box.runCode('!echo $GIVEN')).logs.stdout.join(''), 'at create\n')
+  assert.equal((await box.runCode('os.environ["E2B_SANDBOX_ID"]')).text, box.sandboxId)
 })
 await check('runCode (directory and files)', async () => {
   await box.files.write('numbers.csv', 'a,b\n1,2\n3,4\n')
@@ -127,6 +128,8 @@ await check('charts: several (superchart)', async () => {
 await check('charts: another kind (unknown)', async () => {
   const [{ chart }] = (await box.runCode(PLOT + 'plt.imshow([[1, 2], [3, 4]]); plt.title("Image")\nplt.show()')).results
   assert.deepEqual([chart.type, chart.title, chart.elements], ['unknown', 'Image', []])
+  const [space] = (await box.runCode(PLOT + 'plt.subplot(projection="3d").scatter([1], [2], [3])\nplt.show()')).results
+  assert.deepEqual([space.chart.type, space.chart.elements], ['unknown', []])
 })
 await check('results: PIL, plotly', async () => {
   const [image] = (await box.runCode('from PIL import Image; Image.new("RGB", (2, 2))')).results
@@ -172,7 +175,7 @@ await check('language: typescript', async () => {
   assert.equal((await box.runCode('(p.n as number) * 2 + 2', { language: 'typescript' })).text, '42')
 })
 await check('language: r', async () => {
-  const run = await box.runCode('x <- c(1, 2, 3)\ncat("mean\\n")\nmean(x)', { language: 'r' })
+  const run = await box.runCode('x <- c(1, 2, 3)\ncat("mean\\n")\nmean(x)', { language: 'R' })
   assert.deepEqual([run.logs.stdout.join(''), run.text], ['mean\n', '[1] 2'])
   assert.match((await box.runCode('stop("no good")', { language: 'r' })).error.value, /no good/)
   const [plot] = (await box.runCode('plot(x)', { language: 'r' })).results

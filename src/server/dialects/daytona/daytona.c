@@ -189,4 +189,5 @@ const struct dialect daytona_dialect = {
 	.port_open = daytona_port_open,
 	.error = error_of,
 	.start = daytona_tend_start,
+	.stop = daytona_builds_end,
 };

@@ -163,19 +163,45 @@ int daytona_network_apply(struct request *request, const struct daytona_box *box
 int daytona_create(struct request *request, const char *snapshot, struct husk_create_options *options,
 		   struct husk_sandbox **out, char **shown, struct husk_error *err);
 /* The template or snapshot of Husk that a word of FROM can mean; caller frees. NULL: none. */
-char *daytona_base(struct request *request, const char *word);
+char *daytona_base(struct husk *husk, const char *word);
 /* "My Name:1.0" as a valid name in Husk; caller frees. */
 int daytona_name(const char *field, const char *given, char **out, struct husk_error *err);
 
 /* ---- daytona_build.c ---- */
 
-/* buildInfo {dockerfileContent, contextHashes} of a create: the name of the snapshot that was built from it, now or by an
- * earlier create with the same text and size; caller frees. Of `size`, processors, memory and disk count. */
+/* One build, for a request or for a thread of its own. */
+struct daytona_order {
+	struct husk *husk, *owner;                              /* the client's and the instance's */
+	const json_t *info;                                     /* buildInfo */
+	const struct husk_create_options *size;                 /* processors, memory and disk count */
+	const char *name;                                       /* of the snapshot that is made */
+	void (*say)(void *data, const char *text, size_t size); /* a piece of the log; NULL: there is none */
+	bool (*stops)(void *data);                              /* true: the build is given up */
+	void *data;
+};
+/* INVALID: what the Dockerfile is to blame for, with the end of the step's output. */
+int daytona_build_run(const struct daytona_order *order, struct husk_error *err);
+/* Is the buildInfo {dockerfileContent, contextHashes} one that can be built? */
+int daytona_build_check(struct request *request, const json_t *info, struct husk_error *err);
+/* For a create: the name of the snapshot that was built from the buildInfo, now or by an earlier create with the same text and size;
+ * caller frees. */
 int daytona_build(struct request *request, json_t *info, const struct husk_create_options *size, char **snapshot,
 		  struct husk_error *err);
-/* The same under a name of the caller's choice. */
-int daytona_build_named(struct request *request, json_t *info, const struct husk_create_options *size, const char *name,
-			struct husk_error *err);
+
+/* ---- daytona_builds.c ---- */
+
+/* Starts the build of a snapshot; *document: the snapshot, which is being built. */
+int daytona_build_start(struct request *request, const char *name, json_t *info, const struct husk_create_options *size,
+			json_t **document, struct husk_error *err);
+/* Adds the caller's running builds to a list of snapshots. */
+int daytona_builds_add(struct request *request, json_t *array);
+/* The snapshot of a build that runs or failed, by id or name; NULL: none. *name: that of the finished snapshot; caller frees. */
+json_t *daytona_build_find(struct request *request, const char *word, char **name);
+/* Ends a running build, or forgets a failed one; false: there is none. */
+bool daytona_build_remove(struct request *request, const char *word);
+int daytona_build_log(struct request *request, struct husk_error *err); /* the route's */
+/* Called when the server stops: cancels running builds. False: one did not end in time. */
+bool daytona_builds_end(void);
 
 /* ---- daytona_ports.c ---- */
 

@@ -57,15 +57,29 @@ int daytona_set(struct daytona_box *box, const char *name, json_t *value, struct
 	return json_object_set_new(box->settings, name, value) < 0 ? husk_fail_memory(err) : 0;
 }
 
-/* Variables that POST /env set; a removed one is set to the empty text. */
-static int read_changes(struct daytona_box *box, struct husk_error *err)
+/* The snapshot in Daytona's terms; NULL: not known. */
+static const char *snapshot_of(const struct daytona_box *box)
+{
+	const char *given = daytona_text(box, "snapshot");
+
+	return given ? given : box->sandbox->template_name;
+}
+
+/* Variables that tell a program where it runs, then those that POST /env set; a removed one is set to the empty text. */
+static int read_environment(struct daytona_box *box, struct husk_error *err)
 {
 	json_t *changes = json_object_get(box->settings, "changed"), *value;
+	const struct husk_pair own[] = { { "DAYTONA_SANDBOX_ID", box->sandbox->id },
+					 { "DAYTONA_SANDBOX_SNAPSHOT", snapshot_of(box) ? snapshot_of(box) : "" },
+					 { "DAYTONA_SANDBOX_USER", box->user } };
 	const char *name;
 
-	box->pairs = calloc(json_object_size(changes) + 1, sizeof(*box->pairs));
+	box->pairs = calloc(json_object_size(changes) + ARRAY_SIZE(own), sizeof(*box->pairs));
 	if (!box->pairs)
 		return husk_fail_memory(err);
+	for (size_t i = 0; i < ARRAY_SIZE(own); i++)
+		if (!json_object_get(changes, own[i].key))
+			box->pairs[box->pair_count++] = own[i];
 	json_object_foreach(changes, name, value) box->pairs[box->pair_count++] =
 		(struct husk_pair){ name, json_is_string(value) ? json_string_value(value) : "" };
 	return 0;
@@ -90,7 +104,7 @@ int daytona_box_of(struct husk_sandbox *sandbox, struct daytona_box *box, struct
 		return husk_fail_memory(err);
 	box->user = daytona_text(box, "user") ? daytona_text(box, "user") : "root";
 	box->home = daytona_text(box, "home") ? daytona_text(box, "home") : "/";
-	return read_changes(box, err);
+	return read_environment(box, err);
 }
 
 int daytona_find(struct request *request, struct daytona_box *box, struct husk_error *err)
@@ -299,7 +313,7 @@ json_t *daytona_document(struct request *request, const struct daytona_box *box,
 		"id", sandbox->id,
 		"organizationId", sandbox->tenant ? sandbox->tenant : "husk",
 		"name", sandbox->name ? sandbox->name : sandbox->id,
-		"snapshot", json_text0(daytona_text(box, "snapshot") ? daytona_text(box, "snapshot") : sandbox->template_name),
+		"snapshot", json_text0(snapshot_of(box)),
 		"user", box->user,
 		"labels", daytona_labels(box),
 		"public", daytona_bool(box, "public"),

@@ -1,8 +1,8 @@
 /*
  * Daytona's builds: from a Dockerfile to a snapshot, by the builder of `husk build` (src/build): FROM names a container image of the
  * instance, one of a registry that the server's owner lists, a template or a snapshot; each RUN happens in a sandbox of the size that
- * the caller asked for; results of steps are kept for later builds of the same caller. A build belongs to its request: it is finished
- * when the answer is sent. COPY of the client's files would need object storage, and is refused with an error that names it.
+ * the caller asked for; results of steps are kept for later builds of the same caller. The build of a create belongs to its request: it
+ * is finished when the answer is sent. Builds of snapshots go on (daytona_builds.c). COPY of the client's files would need object storage, and is refused with an error that names it.
  */
 #include <openssl/evp.h>
 
@@ -14,10 +14,9 @@
 #define COMPLAINT_BYTES 600u
 
 struct builder {
-	struct request *request;
-	const char *name; /* of the snapshot */
-	char *step;       /* that runs, as written */
-	struct buf said;  /* the end of its output */
+	const struct daytona_order *order;
+	char *step;      /* that runs, as written */
+	struct buf said; /* the end of its output */
 };
 
 static void builder_cleanup(struct builder *builder)
@@ -28,10 +27,28 @@ static void builder_cleanup(struct builder *builder)
 
 /* ---- callbacks of the builder ---- */
 
+/* The log has steps as Docker writes them, and all output. */
+static void put_log(const struct daytona_order *order, const struct husk_build_event *event)
+{
+	cleanup_buf struct buf line = { 0 };
+	bool step = event->kind == HUSK_BUILD_STEP || event->kind == HUSK_BUILD_CACHED;
+
+	if (event->kind == HUSK_BUILD_OUTPUT)
+		order->say(order->data, event->text, event->size);
+	if ((!step && event->kind != HUSK_BUILD_NOTE) ||
+	    (step && buf_printf(&line, "Step %zu/%zu : ", event->step, event->steps) < 0) ||
+	    buf_append(&line, event->text, event->size) < 0 ||
+	    buf_append_string(&line, event->kind == HUSK_BUILD_CACHED ? " (kept)\n" : "\n") < 0)
+		return;
+	order->say(order->data, line.data, line.size);
+}
+
 static int follow(void *data, const struct husk_build_event *event)
 {
 	struct builder *builder = data;
 
+	if (event && builder->order->say)
+		put_log(builder->order, event);
 	if (event && event->kind == HUSK_BUILD_STEP) {
 		free(builder->step);
 		builder->step = strndup(event->text, event->size);
@@ -40,12 +57,12 @@ static int follow(void *data, const struct husk_build_event *event)
 		   buf_append(&builder->said, event->text, event->size) == 0 && builder->said.size > COMPLAINT_BYTES) {
 		buf_consume(&builder->said, builder->said.size - COMPLAINT_BYTES);
 	}
-	return request_over(builder->request);
+	return builder->order->stops(builder->order->data);
 }
 
 static char *alias(void *data, const char *word)
 {
-	return daytona_base(((struct builder *)data)->request, word);
+	return daytona_base(((struct builder *)data)->order->husk, word);
 }
 
 /* export NAME='value' */
@@ -86,7 +103,7 @@ static int leave_script(struct husk *husk, const char *sandbox, const struct buf
 static int finish(void *data, const struct build_result *result, struct husk_error *err)
 {
 	struct builder *builder = data;
-	struct husk *husk = request_husk(builder->request);
+	struct husk *husk = builder->order->husk;
 	cleanup_buf struct buf script = { 0 };
 	int failed = 0;
 
@@ -96,51 +113,61 @@ static int finish(void *data, const struct build_result *result, struct husk_err
 		return husk_fail_memory(err);
 	if (script.size && leave_script(husk, result->sandbox, &script, err) < 0)
 		return -1;
-	return husk_snapshot_create(husk, result->sandbox, builder->name, NULL, err);
+	return husk_snapshot_create(husk, result->sandbox, builder->order->name, NULL, err);
 }
 
 /* ---- a build ---- */
 
-/* What the Dockerfile is to blame for is 400, with the end of the step's output. */
 static int tell_failure(struct builder *builder, const struct husk_error *why, struct husk_error *err)
 {
 	if (why->code != HUSK_INVALID && why->code != HUSK_CONFLICT && why->code != HUSK_DENIED &&
 	    why->code != HUSK_NOT_FOUND && why->code != HUSK_TIMEOUT)
 		return husk_fail(err, why->code, "%s", why->message);
 	const char *said = builder->said.size ? builder->said.data : "";
-	return daytona_fail(builder->request, 400, NULL, "the build failed: %.500s%s%.200s%s%.*s", why->message,
-			    builder->step ? " (" : "", builder->step ? builder->step : "", builder->step ? "): " : "",
-			    (int)builder->said.size, said);
+	return husk_fail(err, HUSK_INVALID, "the build failed: %.500s%s%.200s%s%.*s", why->message,
+			 builder->step ? " (" : "", builder->step ? builder->step : "", builder->step ? "): " : "",
+			 (int)builder->said.size, said);
 }
 
-int daytona_build_named(struct request *request, json_t *info, const struct husk_create_options *size, const char *name,
-			struct husk_error *err)
+int daytona_build_run(const struct daytona_order *order, struct husk_error *err)
 {
 	static const struct husk_egress open = { .mode = "open" };
-	cleanup(builder_cleanup) struct builder builder = { .request = request, .name = name };
-	const char *text = json_string_value(json_object_get(info, "dockerfileContent"));
+	cleanup(builder_cleanup) struct builder builder = { .order = order };
 	const char *registries = getenv("HUSK_PULL_REGISTRIES");
-	const struct build_client client = { .husk = request_husk(request),
-					     .owner = request_owner(request),
-					     .alias = alias,
-					     .finish = finish,
-					     .data = &builder };
-	const struct husk_dockerfile_options options = { .text = text,
+	const struct build_client client = {
+		.husk = order->husk, .owner = order->owner, .alias = alias, .finish = finish, .data = &builder
+	};
+	const struct husk_dockerfile_options options = { .text = json_string_value(
+								 json_object_get(order->info, "dockerfileContent")),
 							 .egress = &open,
 							 .registries = registries ? registries : "",
-							 .memory_bytes = size->memory_bytes,
-							 .disk_bytes = size->disk_bytes,
-							 .cpu_milli = size->cpu_milli,
+							 .memory_bytes = order->size->memory_bytes,
+							 .disk_bytes = order->size->disk_bytes,
+							 .cpu_milli = order->size->cpu_milli,
 							 .progress = follow,
 							 .data = &builder };
 	struct husk_error why = { 0 };
+
+	return build_for_client(&client, &options, &why) < 0 ? tell_failure(&builder, &why, err) : 0;
+}
+
+int daytona_build_check(struct request *request, const json_t *info, struct husk_error *err)
+{
+	const char *text = json_string_value(json_object_get(info, "dockerfileContent"));
 
 	if (!text || !*text || strlen(text) > TEXT_MAX)
 		return husk_fail_field(err, "dockerfileContent",
 				       "dockerfileContent is missing, or longer than %u bytes", TEXT_MAX);
 	if (json_array_size(json_object_get(info, "contextHashes")))
 		return dialect_unsupported(request, DAYTONA_LOCAL_FILES, err);
-	return build_for_client(&client, &options, &why) < 0 ? tell_failure(&builder, &why, err) : 0;
+	return 0;
+}
+
+/* ---- for a create ---- */
+
+static bool is_over(void *data)
+{
+	return request_over(data);
 }
 
 static bool is_there(struct request *request, const char *name)
@@ -164,8 +191,8 @@ int daytona_build(struct request *request, json_t *info, const struct husk_creat
 	unsigned digest_size = 0;
 	char name[64] = "daytona-build-";
 
-	if (!text)
-		return husk_fail_field(err, "buildInfo", "buildInfo has no dockerfileContent");
+	if (daytona_build_check(request, info, err) < 0)
+		return -1;
 	/* Memory and disk are part of what is built. */
 	cleanup_free char *whole =
 		str_format("%u %llu %llu\n%s", size->cpu_milli, (unsigned long long)size->memory_bytes,
@@ -178,5 +205,12 @@ int daytona_build(struct request *request, json_t *info, const struct husk_creat
 	*snapshot = strdup(name);
 	if (!*snapshot)
 		return husk_fail_memory(err);
-	return is_there(request, name) ? 0 : daytona_build_named(request, info, size, name, err);
+	const struct daytona_order order = { .husk = request_husk(request),
+					     .owner = request_owner(request),
+					     .info = info,
+					     .size = size,
+					     .name = name,
+					     .stops = is_over,
+					     .data = request };
+	return is_there(request, name) ? 0 : daytona_build_run(&order, err);
 }

@@ -107,12 +107,12 @@ static void on_event(void *data, const struct husk_code_event *event)
 				   json_text0(event->text ? event->text : "")));
 		break;
 	case HUSK_CODE_ERROR:
+		if (str_equal(event->name, "SystemExit")) /* an end like any other in Daytona's interpreter */
+			break;
 		say(run, json_pack("{s:s, s:o, s:o, s:o}", "type", "error", "name", json_text0(event->name), "value",
 				   json_text0(event->value), "traceback", json_text0(event->text)));
 		break;
-	case HUSK_CODE_RESULT: /* the value of the last expression, as a Python session shows it */
-		if (event->main_result && event->text && *event->text)
-			say(run, json_pack("{s:s, s:o}", "type", "stdout", "text", json_sprintf("%s\n", event->text)));
+	case HUSK_CODE_RESULT: /* Daytona's interpreter shows what code prints, not its values */
 		break;
 	}
 }

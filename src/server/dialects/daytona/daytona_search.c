@@ -92,16 +92,19 @@ static int expression(const char *pattern, struct buf *out)
 	return failed;
 }
 
-/* As in newer servers: a pattern without a slash matches names anywhere below, as with find. */
-static json_t *read_names(const struct buf *text)
+static json_t *read_names(const char *directory, const struct buf *text)
 {
 	json_t *array = json_array();
 
-	for (const char *at = text->data, *end = text->data + text->size; array && at < end; at += strlen(at) + 1)
-		json_array_append_new(array, json_text0(at));
+	for (const char *at = text->data, *end = text->data + text->size; array && at < end; at += strlen(at) + 1) {
+		cleanup_free char *path = str_format("%s/%s", str_equal(directory, "/") ? "" : directory, at);
+		if (!path || json_array_append_new(array, json_text0(path)) < 0)
+			break;
+	}
 	return array;
 }
 
+/* As in newer servers: a pattern without a slash matches names anywhere below, and a directory that does not exist has no files. */
 static int handle_search(struct request *request, struct husk_error *err)
 {
 	cleanup_output struct daytona_output output = { 0 };
@@ -118,16 +121,13 @@ static int handle_search(struct request *request, struct husk_error *err)
 	    (!strchr(pattern, '/') && buf_append_string(&regex, "(.*/)?") < 0) || expression(pattern, &regex) < 0)
 		return husk_fail_memory(err);
 	static const char text[] =
-		"cd -- \"$1\" || exit 1; d=$1; [ \"$d\" != / ] || d=;"
-		" find . -regextype posix-extended ! -type d -regex \"$2\" -printf \"$d/%P\\0\" 2>/dev/null;"
-		" exit 0";
+		"cd -- \"$1\" 2>/dev/null || exit 0; find . -regextype posix-extended ! -type d -regex \"$2\""
+		" -printf '%P\\0' 2>/dev/null; exit 0";
 	const char *argv[] = { "/bin/sh", "-c", text, "sh", path, regex.data, NULL };
 	struct daytona_command command = { .argv = argv };
 	if (daytona_run(request, &box, &command, &output, err) < 0)
 		return -1;
-	if (output.exit_code)
-		return daytona_file_failed(request, path, daytona_complaint(&output), err);
-	return respond_json(request, 200, json_pack("{s:o}", "files", read_names(&output.out)), err);
+	return respond_json(request, 200, json_pack("{s:o}", "files", read_names(path, &output.out)), err);
 }
 
 /* ---- replace ---- */

@@ -31,12 +31,12 @@ int daytona_name(const char *field, const char *given, char **out, struct husk_e
 }
 
 /* Prefers the built template with the most content. */
-static const char *default_template(struct request *request)
+static const char *default_template(struct husk *husk)
 {
 	static const char *const names[] = { "code-interpreter", "base" };
 	cleanup_templates struct husk_template **list = NULL;
 
-	if (husk_template_list(request_husk(request), &list, NULL) < 0)
+	if (husk_template_list(husk, &list, NULL) < 0)
 		return "base";
 	for (size_t n = 0; n < ARRAY_SIZE(names); n++)
 		for (size_t i = 0; list[i]; i++)
@@ -52,11 +52,11 @@ static bool is_default(const char *name)
 	       str_equal(name, "daytona-large");
 }
 
-char *daytona_base(struct request *request, const char *word)
+char *daytona_base(struct husk *husk, const char *word)
 {
 	char *name = NULL;
 
-	return daytona_name("FROM", is_default(word) ? default_template(request) : word, &name, NULL) < 0 ? NULL : name;
+	return daytona_name("FROM", is_default(word) ? default_template(husk) : word, &name, NULL) < 0 ? NULL : name;
 }
 
 /* ---- a sandbox from one ---- */
@@ -72,7 +72,7 @@ static int create_from(struct request *request, const char *template, const char
 int daytona_create(struct request *request, const char *name, struct husk_create_options *options,
 		   struct husk_sandbox **out, char **shown, struct husk_error *err)
 {
-	const char *template = is_default(name) ? default_template(request) : name;
+	const char *template = is_default(name) ? default_template(request_husk(request)) : name;
 	cleanup_free char *lower = NULL;
 
 	*shown = strdup(is_default(name) ? DEFAULT_NAME : name);
@@ -161,6 +161,7 @@ static json_t *all_snapshots(struct request *request, struct husk_error *err)
 	for (size_t i = 0; !source && templates[i]; i++)
 		if (!name || strstr(templates[i]->name, name))
 			failed |= json_array_append_new(array, template_document(templates[i]));
+	failed |= source ? 0 : daytona_builds_add(request, array);
 	if (failed)
 		husk_fail_memory(err);
 	return failed ? NULL : steal_pointer(array);
@@ -187,41 +188,55 @@ static int handle_list(struct request *request, struct husk_error *err)
 			    err);
 }
 
-/* By its id or its name; borrowed from *all, which the caller drops. */
-static json_t *find(struct request *request, const char *given, json_t **all, struct husk_error *err)
+static json_t *find_in(json_t *all, const char *name)
 {
-	cleanup_free char *name = NULL;
-	const char *wanted = is_default(given) ? default_template(request) : given;
 	size_t i;
 	json_t *each;
 
-	if (daytona_name("id", wanted, &name, err) < 0 || !(*all = all_snapshots(request, err)))
-		return NULL;
-	json_array_foreach(*all, i, each)
+	json_array_foreach(all, i, each)
 	{
 		if (str_equal(json_string_value(json_object_get(each, "id")), name) ||
 		    str_equal(json_string_value(json_object_get(each, "name")), name))
-			return each;
+			return json_incref(each);
 	}
-	husk_fail(err, HUSK_NOT_FOUND, "Snapshot with ID or name %.80s not found", given);
 	return NULL;
+}
+
+/* By its id or its name, or by the id of its build; the caller drops it. */
+static json_t *find(struct request *request, const char *given, struct husk_error *err)
+{
+	cleanup_free char *name = NULL, *built = NULL;
+	const char *wanted = is_default(given) ? default_template(request_husk(request)) : given;
+
+	if (daytona_name("id", wanted, &name, err) < 0)
+		return NULL;
+	cleanup_json json_t *build = daytona_build_find(request, name, &built);
+	cleanup_json json_t *all = all_snapshots(request, err);
+	if (!all)
+		return NULL;
+	json_t *found = find_in(all, built ? built : name);
+	if (!found)
+		found = steal_pointer(build); /* one that failed */
+	if (!found)
+		husk_fail(err, HUSK_NOT_FOUND, "Snapshot with ID or name %.80s not found", given);
+	return found;
 }
 
 static int handle_get(struct request *request, struct husk_error *err)
 {
-	cleanup_json json_t *all = NULL;
-	json_t *found = find(request, request_path(request, "snapshot"), &all, err);
+	json_t *found = find(request, request_path(request, "snapshot"), err);
 
-	return found ? respond_json(request, 200, json_incref(found), err) : -1;
+	return found ? respond_json(request, 200, found, err) : -1;
 }
 
 static int handle_delete(struct request *request, struct husk_error *err)
 {
-	cleanup_json json_t *all = NULL;
-	json_t *found = find(request, request_path(request, "snapshot"), &all, err);
+	cleanup_json json_t *found = find(request, request_path(request, "snapshot"), err);
 
 	if (!found)
 		return -1;
+	if (daytona_build_remove(request, json_string_value(json_object_get(found, "id"))))
+		return respond_empty(request, 200, err);
 	if (json_is_true(json_object_get(found, "general"))) {
 		request->fault = (struct fault){ 403, "forbidden" };
 		return husk_fail(err, HUSK_DENIED, "Snapshot %s is the instance's; husk template rm removes it",
@@ -233,12 +248,21 @@ static int handle_delete(struct request *request, struct husk_error *err)
 	return result < 0 ? -1 : respond_empty(request, 200, err);
 }
 
+static bool is_taken(struct request *request, const char *name)
+{
+	cleanup_json json_t *all = all_snapshots(request, NULL);
+	cleanup_json json_t *there = find_in(all, name);
+
+	return there;
+}
+
 /* name and imageName, or buildInfo */
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup_free char *name = NULL;
-	cleanup_json json_t *info = NULL, *all = NULL;
+	cleanup_json json_t *info = NULL;
 	struct husk_create_options size = { 0 };
+	json_t *document = NULL;
 	struct fields fields;
 
 	if (fields_begin(&fields, request_json(request, err)) < 0)
@@ -257,17 +281,15 @@ static int handle_create(struct request *request, struct husk_error *err)
 		return husk_fail_field(err, "imageName", "imageName or buildInfo is missing");
 	if (daytona_name("name", given, &name, err) < 0)
 		return -1;
-	json_t *there = find(request, name, &all, err);
-	if (there)
+	if (is_taken(request, name))
 		return husk_fail(err, HUSK_CONFLICT, "Snapshot with name \"%.80s\" already exists", given);
 	info = build ? json_incref(build) : json_pack("{s:o}", "dockerfileContent", json_sprintf("FROM %s", image));
 	if (!info)
 		return husk_fail_memory(err);
-	if (daytona_build_named(request, info, &size, name, err) < 0)
+	if (daytona_build_check(request, info, err) < 0 ||
+	    daytona_build_start(request, name, info, &size, &document, err) < 0)
 		return -1;
-	json_decref(steal_pointer(all));
-	json_t *found = find(request, name, &all, err);
-	return found ? respond_json(request, 200, json_incref(found), err) : -1;
+	return respond_json(request, 200, document, err);
 }
 
 static int respond_logs_url(struct request *request, const char *kind, const char *id, struct husk_error *err)
@@ -284,8 +306,8 @@ static int handle_logs_url(struct request *request, struct husk_error *err)
 	return respond_logs_url(request, "snapshots", request_path(request, "snapshot"), err);
 }
 
-/* A build has ended when its request is answered, and its error holds the last output. */
-static int handle_logs(struct request *request, struct husk_error *err)
+/* The build of a create has ended when its request is answered, and its error holds the last output. */
+static int handle_sandbox_logs(struct request *request, struct husk_error *err)
 {
 	return respond_text(request, 200, "text/plain", "", 0, err);
 }
@@ -302,8 +324,8 @@ const struct route daytona_snapshot_routes[] = {
 	{ "DELETE", "/daytona/snapshots/{snapshot}", handle_delete, 0 },
 	{ "POST", "/daytona/snapshots/{snapshot}/activate", handle_get, 0 },
 	{ "GET", "/daytona/snapshots/{snapshot}/build-logs-url", handle_logs_url, 0 },
-	{ "GET", "/daytona/snapshots/{snapshot}/build-logs", handle_logs, 0 },
+	{ "GET", "/daytona/snapshots/{snapshot}/build-logs", daytona_build_log, ROUTE_STREAM },
 	{ "GET", "/daytona/sandbox/{id}/build-logs-url", handle_sandbox_logs_url, 0 },
-	{ "GET", "/daytona/sandbox/{id}/build-logs", handle_logs, 0 },
+	{ "GET", "/daytona/sandbox/{id}/build-logs", handle_sandbox_logs, 0 },
 	{ 0 },
 };

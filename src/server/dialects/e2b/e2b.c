@@ -258,6 +258,37 @@ const char *e2b_template_of(const struct husk_sandbox *sandbox)
 	return given ? given : e2b_template_shown(sandbox->template_name);
 }
 
+int e2b_environment(struct request *request, const struct husk_pair *given, size_t count, struct e2b_environment *out,
+		    struct husk_error *err)
+{
+	if (husk_inspect(request_husk(request), request_path(request, "id"), &out->sandbox, err) < 0)
+		return -1;
+	const char *template = e2b_template_of(out->sandbox);
+	const struct husk_pair own[] = { { "E2B_SANDBOX", "true" },
+					 { "E2B_SANDBOX_ID", out->sandbox->id },
+					 { "E2B_TEMPLATE_ID", template ? template : "" } };
+	out->pairs = calloc(count + ARRAY_SIZE(own), sizeof(*out->pairs));
+	if (!out->pairs)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < ARRAY_SIZE(own); i++) {
+		bool again = false;
+		for (size_t k = 0; k < count; k++)
+			again |= str_equal(given[k].key, own[i].key);
+		if (!again)
+			out->pairs[out->count++] = own[i];
+	}
+	for (size_t k = 0; k < count; k++)
+		out->pairs[out->count++] = given[k];
+	return 0;
+}
+
+void e2b_environment_free(struct e2b_environment *environment)
+{
+	if (environment->sandbox)
+		husk_sandbox_free(environment->sandbox);
+	free(environment->pairs);
+}
+
 int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pairs, size_t *count, char **text,
 		       struct husk_error *err)
 {

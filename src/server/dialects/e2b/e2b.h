@@ -76,6 +76,17 @@ int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pa
 const char *e2b_template_of(const struct husk_sandbox *sandbox);
 bool e2b_hidden(const char *key); /* metadata that is ours */
 
+/* The variables of a process: those that tell a program where it runs (E2B_SANDBOX, E2B_SANDBOX_ID, E2B_TEMPLATE_ID), then the
+ * given ones, which win and must outlive it. */
+struct e2b_environment {
+	struct husk_sandbox *sandbox; /* has strings of the pairs */
+	struct husk_pair *pairs;
+	size_t count;
+};
+int e2b_environment(struct request *request, const struct husk_pair *given, size_t count, struct e2b_environment *out,
+		    struct husk_error *err);
+void e2b_environment_free(struct e2b_environment *environment);
+
 /* ---- e2b_templates.c, e2b_build.c ---- */
 
 bool e2b_template_exists(struct husk *husk, const char *name); /* built or bundled, by Husk's name */
@@ -125,6 +136,8 @@ int e2b_reboot(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* The default directory of commands, for a sandbox that was built with one; NULL: the home. */
 int e2b_directory(struct request *request, char **out, struct husk_error *err);
 #define E2B_DEFAULTS "/etc/husk/e2b.json" /* written by e2b_build.c: {"user", "cwd"} */
+/* One of them; NULL: the sandbox has none. Caller frees. */
+char *e2b_default(struct husk *husk, const char *sandbox, const char *what);
 /* Converts a client's path (relative to the home, or "~/…") to an absolute one without "." and "..". */
 int e2b_path(struct request *request, const char *user, const char *path, char **out, struct husk_error *err);
 

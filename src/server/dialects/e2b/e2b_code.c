@@ -12,17 +12,26 @@
 
 /* ---- languages and contexts ---- */
 
+/* As in E2B's server, case does not count. */
 static const char *language_of(const char *name)
 {
-	static const char *const other[][2] = { { "js", "javascript" },
-						{ "ts", "typescript" },
-						{ "py", "python" },
-						{ "python3", "python" },
-						{ "sh", "bash" } };
+	static const char *const names[][2] = {
+		{ "python", "python" },
+		{ "javascript", "javascript" },
+		{ "typescript", "typescript" },
+		{ "bash", "bash" },
+		{ "r", "r" },
+		{ "java", "java" },
+		{ "py", "python" },
+		{ "python3", "python" },
+		{ "js", "javascript" },
+		{ "ts", "typescript" },
+		{ "sh", "bash" },
+	};
 
-	for (size_t i = 0; name && i < ARRAY_SIZE(other); i++)
-		if (str_equal(name, other[i][0]))
-			return other[i][1];
+	for (size_t i = 0; name && i < ARRAY_SIZE(names); i++)
+		if (strcasecmp(name, names[i][0]) == 0)
+			return names[i][1];
 	return name ? name : "python";
 }
 
@@ -54,8 +63,7 @@ static int find_context(struct request *request, const char *id, char **language
 struct run {
 	struct request *request;
 	const char *language, *context;
-	const struct husk_pair *variables; /* of this run alone */
-	size_t variable_count;
+	struct e2b_environment variables; /* of this run alone */
 	bool begun, broken;
 	struct husk_error failure; /* of the client's side */
 };
@@ -211,8 +219,8 @@ static int execute(struct run *run, const char *code, const char *cwd, struct hu
 	struct husk_code_options options = { .language = run->language,
 					     .context = run->context,
 					     .code = code,
-					     .variables = run->variables,
-					     .variable_count = run->variable_count,
+					     .variables = run->variables.pairs,
+					     .variable_count = run->variables.count,
 					     .cwd = cwd,
 					     .executions = &executions,
 					     .wait = wait_for_code,
@@ -239,9 +247,14 @@ static int execute(struct run *run, const char *code, const char *cwd, struct hu
 	return finish(run, 0, err);
 }
 
+static void run_cleanup(struct run *run)
+{
+	e2b_environment_free(&run->variables);
+}
+
 static int handle_execute(struct request *request, struct husk_error *err)
 {
-	struct run run = { .request = request, .context = "default" };
+	cleanup(run_cleanup) struct run run = { .request = request, .context = "default" };
 	cleanup_free char *language = NULL, *name = NULL, *home = NULL;
 	cleanup_free struct husk_pair *pairs = NULL;
 	struct fields fields;
@@ -261,9 +274,8 @@ static int handle_execute(struct request *request, struct husk_error *err)
 	if (context && wanted)
 		return husk_fail_field(err, "language", "only one of context_id and language can be given");
 	run.language = language_of(wanted);
-	run.variables = pairs;
-	run.variable_count = count;
-	if (e2b_home(request, E2B_USER, &home, err) < 0 ||
+	if (e2b_environment(request, pairs, count, &run.variables, err) < 0 ||
+	    e2b_home(request, E2B_USER, &home, err) < 0 ||
 	    (context && find_context(request, context, &language, &name, &pid, err) < 0))
 		return -1;
 	if (context) {

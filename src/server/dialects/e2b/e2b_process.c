@@ -101,7 +101,8 @@ static int relay(struct connect *connect, struct follow *follow, bool terminal, 
 struct start {
 	struct husk_exec_options options;
 	const char **argv;
-	struct husk_pair *environment;
+	struct husk_pair *given; /* variables of the request */
+	struct e2b_environment environment;
 	char user[33];
 	char *cwd;
 };
@@ -109,24 +110,28 @@ struct start {
 static void start_cleanup(struct start *start)
 {
 	free(start->argv);
-	free(start->environment);
+	free(start->given);
+	e2b_environment_free(&start->environment);
 	free(start->cwd);
 }
 
-static int read_process(struct start *start, json_t *process, struct husk_error *err)
+static int read_process(struct request *request, struct start *start, json_t *process, struct husk_error *err)
 {
 	struct fields fields;
+	size_t given = 0;
 
 	if (!json_is_object(process))
 		return husk_fail_field(err, "process", "process is missing; give {cmd, args, envs, cwd}");
 	fields_begin(&fields, process);
 	const char *command = fields_string(&fields, "cmd");
 	cleanup_free const char **words = fields_strings(&fields, "args");
-	start->environment = fields_pairs(&fields, "envs", &start->options.environment_count);
-	start->options.environment = start->environment;
+	start->given = fields_pairs(&fields, "envs", &given);
 	start->options.cwd = fields_string(&fields, "cwd");
-	if (fields_done_open(&fields, err) < 0)
+	if (fields_done_open(&fields, err) < 0 ||
+	    e2b_environment(request, start->given, given, &start->environment, err) < 0)
 		return -1;
+	start->options.environment = start->environment.pairs;
+	start->options.environment_count = start->environment.count;
 	if (!command || !*command)
 		return husk_fail_field(err, "cmd", "cmd is missing; give the program to run");
 	size_t count = 0;
@@ -161,7 +166,7 @@ static int read_start(struct connect *connect, struct start *start, json_t *mess
 	json_t *keep = json_object_get(message, "stdin");
 
 	if (e2b_user(connect->request, start->user, err) < 0 ||
-	    read_process(start, json_object_get(message, "process"), err) < 0 ||
+	    read_process(connect->request, start, json_object_get(message, "process"), err) < 0 ||
 	    (json_is_object(pty) && read_size(pty, &start->options.rows, &start->options.columns, err) < 0))
 		return -1;
 	const char *cwd = start->options.cwd;
@@ -374,10 +379,14 @@ static int handle_signal(struct request *request, struct husk_error *err)
 
 /* ---- list ---- */
 
-/* Contexts of run_code are processes too, but clients of this service did not start them. */
+/* Contexts of run_code and the servers of Husk's templates are processes too, but clients of this service did not start them. */
 static bool is_shown(const struct husk_process_info *info)
 {
-	return info->running && info->argv && info->argv[0] && !(info->label && str_starts(info->label, "code:"));
+	bool ours = info->label && str_starts(info->label, "code:");
+
+	for (char *const *word = info->argv; word && *word; word++)
+		ours |= strstr(*word, "/.husk/guest/") != NULL;
+	return info->running && info->argv && info->argv[0] && !ours;
 }
 
 static json_t *process_document(const struct husk_process_info *info)

@@ -274,6 +274,8 @@ static int make_sandbox(struct build *build, const char *from, bool bare, struct
 		options.template_name = NULL;
 		options.snapshot = name;
 		result = husk_create(build->husk, &options, &sandbox, err);
+		if (result < 0 && err->code == HUSK_NOT_FOUND)
+			husk_fail(err, HUSK_NOT_FOUND, "template '%.80s' not found", from);
 	}
 	free(all.environment);
 	if (result || !sandbox)
@@ -428,6 +430,19 @@ static int import_image(struct build *build, struct husk_error *err)
 	return image ? template_import(build->owner, &options, err) : 0;
 }
 
+static bool is_built(struct husk *husk, const char *name)
+{
+	struct husk_template **list = NULL;
+	bool found = false;
+
+	if (husk_template_list(husk, &list, NULL) < 0)
+		return false;
+	for (size_t i = 0; list[i]; i++)
+		found |= str_equal(list[i]->name, name);
+	husk_template_list_free(list);
+	return found;
+}
+
 /* A bundled template that nobody has used yet is built first: by the build, since that takes minutes and the client's request
  * for the build waits for one. That there is no template of the name is told when the sandbox is made. */
 static int build_bundled(struct build *build, const char *name, struct husk_error *err)
@@ -437,9 +452,19 @@ static int build_bundled(struct build *build, const char *name, struct husk_erro
 
 	if (!bundled)
 		return 0;
-	int size = snprintf(line, sizeof(line), "from the template %.80s; its first use builds it, in minutes", name);
+	int size = snprintf(line, sizeof(line), "from the template %.80s%s", name,
+			    is_built(build->owner, name) ? "" : "; its first use builds it, in minutes");
 	e2b_build_say(build, "info", line, (size_t)size);
 	return template_ensure_for(build->husk, build->owner, name, err) < 0 ? -1 : 0;
+}
+
+/* A build continues with the user and the directory of its template. */
+static int inherit(struct build *build, struct place *place, struct husk_error *err)
+{
+	cleanup_free char *user = e2b_default(build->husk, build->sandbox, "user");
+
+	place->cwd = e2b_default(build->husk, build->sandbox, "cwd");
+	return set_text(&place->user, user ? user : E2B_USER, err);
 }
 
 static int run_all(struct build *build, struct place *place, struct husk_error *err)
@@ -449,9 +474,9 @@ static int run_all(struct build *build, struct place *place, struct husk_error *
 	json_t *step;
 
 	snprintf(build->step, sizeof(build->step), "base");
-	if (set_text(&place->user, E2B_USER, err) < 0 || import_image(build, err) < 0 ||
-	    build_bundled(build, e2b_template(from), err) < 0 || replace_variables(build, from, err) < 0 ||
-	    make_sandbox(build, from, false, err) < 0)
+	if (import_image(build, err) < 0 || build_bundled(build, e2b_template(from), err) < 0 ||
+	    replace_variables(build, from, err) < 0 || make_sandbox(build, from, false, err) < 0 ||
+	    inherit(build, place, err) < 0)
 		return -1;
 	json_array_foreach(json_object_get(build->definition, "steps"), index, step)
 	{

@@ -183,6 +183,8 @@ static int add_bundled(struct request *request, json_t *array, struct husk_error
 		return -1;
 	for (size_t i = 0; list[i]; i++) {
 		const char *name = e2b_template_shown(list[i]->name);
+		if (!str_equal(e2b_template(name), list[i]->name)) /* clients reach another one by this name */
+			continue;
 		failed |= json_array_append_new(array, template_document(name, derived_id(list[i]->digest),
 									 json_text0(name), !list[i]->tenant,
 									 list[i]->created_ms, list[i]->disk_bytes));

@@ -25,20 +25,27 @@ static int keep(void *data, const void *bytes, size_t size)
 
 /* ---- who ---- */
 
-/* "user" or "cwd" of the file that e2b_build.c left in the sandbox; NULL: none, as for most. */
-static char *built_default(struct request *request, const char *what)
+char *e2b_default(struct husk *husk, const char *sandbox, const char *what)
 {
-	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	cleanup_buf struct buf text = { 0 };
-	const char *id = request_path(request, "id");
 
-	if (husk_inspect(request_husk(request), id, &sandbox, NULL) < 0 || !e2b_settings_of(sandbox).built ||
-	    husk_file_read(request_husk(request), id, E2B_DEFAULTS, 0, 0, keep, &text, NULL) < 0 ||
+	if (husk_file_read(husk, sandbox, E2B_DEFAULTS, 0, 0, keep, &text, NULL) < 0 ||
 	    str_json_deeper(text.data, text.size, 2))
 		return NULL;
 	cleanup_json json_t *document = json_loadb(text.data, text.size, 0, NULL);
 	const char *value = json_string_value(json_object_get(document, what));
 	return value && *value ? strdup(value) : NULL;
+}
+
+/* NULL: none, as for most. */
+static char *built_default(struct request *request, const char *what)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+	const char *id = request_path(request, "id");
+
+	if (husk_inspect(request_husk(request), id, &sandbox, NULL) < 0 || !e2b_settings_of(sandbox).built)
+		return NULL;
+	return e2b_default(request_husk(request), id, what);
 }
 
 int e2b_directory(struct request *request, char **out, struct husk_error *err)

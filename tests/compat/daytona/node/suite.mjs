@@ -204,6 +204,16 @@ if (!oldest) {
     assert.equal((await box.process.executeCommand('cat /opt/built')).result, 'built\n')
     await box.delete()
   })
+  await check('snapshot.create: onLogs', async () => {
+    const said = [], words = `said by a step at ${Date.now()}`
+    const image = Image.base('base').runCommands(`echo ${words}`)
+    const made = await daytona.snapshot.create({ name: 'compat:logged-node', image }, { onLogs: (text) => said.push(text) })
+    assert.equal(made.state, 'active')
+    assert.ok(said.join('\n').split('\n').includes(words), JSON.stringify(said))
+    await daytona.snapshot.delete(made)
+    const failing = { name: 'compat:failing-node', image: Image.base('base').runCommands('exit 3') }
+    await assert.rejects(daytona.snapshot.create(failing, { onLogs: () => {} }), /exit 3/)
+  })
 }
 // What needs the template code-interpreter.
 const program = "export class Greeter {\n  greet(name: string): string {\n    return 'hello ' + name\n  }\n}\n\nconst text = new Greeter().gr\n"

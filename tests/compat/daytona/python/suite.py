@@ -309,6 +309,23 @@ def image():
     assert "exit 3" in str(error)
 
 
+@check("snapshot.create: on_logs")
+def snapshot_logs():
+    service, said, words = Box.client.snapshot, [], f"said by a step at {time.time()}"  # a step that is kept says nothing
+    text = Image.base("base").run_commands(f"echo {words}")
+    made = service.create(CreateSnapshotParams(name=f"compat:logged-{MODE}", image=text), on_logs=said.append)
+    try:
+        equal([made.state.value, made.name], ["active", f"compat.logged-{MODE}"])
+        assert words in "\n".join(said).splitlines(), said
+        assert said[-1].startswith("Created snapshot"), said
+    finally:
+        service.delete(made)
+    failing = CreateSnapshotParams(name=f"compat:failing-{MODE}", image=Image.base("base").run_commands("echo before; exit 3"))
+    said.clear()
+    error = raises(DaytonaError, service.create, failing, on_logs=said.append)
+    assert "exit 3" in str(error) and "before" in "\n".join(said).splitlines(), (error, said)
+
+
 @check("resources: of an image, of a snapshot")
 def resources():
     size = Resources(cpu=1, memory=1, disk=3)
@@ -439,6 +456,8 @@ def code_run():
     equal(failed.exit_code, 1)
     assert "ValueError: no" in failed.result
     equal(run("import sys; sys.exit(3)").exit_code, 3)
+    told = run("import os\nprint(*[os.environ['DAYTONA_SANDBOX_' + name] for name in ('ID', 'SNAPSHOT', 'USER')])").result
+    equal(told, f"{Box.sandbox.id} {Box.sandbox.snapshot} daytona\n")
 
 
 @check("process.create_session, execute_session_command, get_session, list_sessions, delete_session")
@@ -536,6 +555,9 @@ def interpreter():
     interpreter = Box.sandbox.code_interpreter
     interpreter.run_code("x = 41")
     equal(interpreter.run_code("print(x + 1)").stdout, "42\n")
+    equal(interpreter.run_code("x").stdout, "")
+    ended = interpreter.run_code("import sys; print('before'); sys.exit(3)")
+    equal([ended.stdout, ended.error], ["before\n", None])
     failed = interpreter.run_code("1 / 0")
     equal(failed.error.name, "ZeroDivisionError")
     context = interpreter.create_context()
@@ -620,6 +642,9 @@ def search():
     equal(len(fs.find_files("code", "two.*")), 1)
     equal(sorted(fs.search_files("code", "*.py").files), ["/home/daytona/code/a.py", "/home/daytona/code/sub/b.py"])
     equal(fs.search_files("code", "sub/**/*.py").files, ["/home/daytona/code/sub/b.py"])
+    fs.upload_file(b"x", "100%d\\n/odd.txt")
+    equal(fs.search_files("100%d\\n", "*.txt").files, ["/home/daytona/100%d\\n/odd.txt"])
+    equal(fs.search_files("code/none", "*.py").files, [])
     results = fs.replace_in_files(["code/a.py", "code/none"], "TODO", "DONE")
     equal([each.success for each in results], [True, False])
     equal(fs.download_file("code/a.py"), b"alpha\nDONE: one\n")
@@ -763,6 +788,36 @@ def previews():
 
 PROGRAM_PY = "import os\n\n\nclass Greeter:\n    def greet(self, name):\n        return os.path.join('/', name)\n\n\ndef main():\n    return Greeter().gr\n"
 PROGRAM_TS = "export class Greeter {\n  greet(name: string): string {\n    return 'hello ' + name\n  }\n}\n\nconst text = new Greeter().gr\n"
+
+
+DRAWING = """import datetime, sys
+import matplotlib.pyplot as plt
+print("drawing", sys.argv[1:], __name__)
+plt.plot([datetime.date(2026, 1, 1), datetime.date(2026, 1, 2)], [3, 4], label="sales")
+plt.title("Sales")
+plt.show()
+plt.bar(["a", "b"], [1, 2.5])
+plt.show()
+plt.subplots(1, 2)
+plt.show()
+"""
+
+
+@check("process.code_run: charts", needs="code")
+def code_run_charts():
+    run = Box.sandbox.process.code_run
+    done = run(DRAWING, CodeRunParams(argv=["x"]))
+    equal([done.exit_code, done.result], [0, "drawing ['x'] __main__\n"])
+    line, bar, both = done.artifacts.charts
+    equal([line.type, line.title, line.elements[0].label, [point[1] for point in line.elements[0].points]], ["line", "Sales", "sales", [3, 4]])
+    equal(len(line.x_ticks), len(line.x_tick_labels))
+    equal([(each.label, each.value) for each in bar.elements], [("a", "1.0"), ("b", "2.5")])
+    equal([both.type, len(both.elements)], ["composite_chart", 2])
+    assert all(base64.b64decode(chart.png).startswith(b"\x89PNG") for chart in (line, bar, both))
+    failed = run("import matplotlib\ndef f():\n    return 1 / 0\nf()\n")
+    equal([failed.exit_code, failed.artifacts.charts], [1, []])
+    equal(failed.result.splitlines()[:2], ["Traceback (most recent call last):", '  File "<string>", line 4, in <module>'])
+    equal(run("import matplotlib, sys; sys.exit(3)").exit_code, 3)
 
 
 @check("process.code_run: typescript, javascript", needs="code")
