@@ -104,6 +104,7 @@ struct start {
 	struct husk_pair *environment;
 	char user[33];
 	char *cwd;
+	struct husk_sandbox *sandbox; /* that the defaults of the environment name; NULL: none were added */
 };
 
 static void start_cleanup(struct start *start)
@@ -111,6 +112,7 @@ static void start_cleanup(struct start *start)
 	free(start->argv);
 	free(start->environment);
 	free(start->cwd);
+	husk_sandbox_free(start->sandbox);
 }
 
 static int read_process(struct start *start, json_t *process, struct husk_error *err)
@@ -142,6 +144,39 @@ static int read_process(struct start *start, json_t *process, struct husk_error 
 	return 0;
 }
 
+static bool is_given(const struct start *start, const char *key)
+{
+	for (size_t i = 0; i < start->options.environment_count; i++)
+		if (str_equal(start->environment[i].key, key))
+			return true;
+	return false;
+}
+
+/* The variables by which programs know that they run in a sandbox, and in which. A fork has its own. */
+static int add_defaults(struct request *request, struct start *start, struct husk_error *err)
+{
+	const char *id = request_path(request, "id");
+
+	if (husk_inspect(request_husk(request), id, &start->sandbox, err) < 0)
+		return -1;
+	const struct husk_pair defaults[] = {
+		{ "E2B_SANDBOX", "true" },
+		{ "E2B_SANDBOX_ID", id },
+		{ "E2B_TEMPLATE_ID", e2b_template_of(start->sandbox) },
+	};
+	size_t count = start->options.environment_count;
+	struct husk_pair *grown =
+		reallocarray(start->environment, count + ARRAY_SIZE(defaults), sizeof(*start->environment));
+	if (!grown)
+		return husk_fail_memory(err);
+	start->options.environment = start->environment = grown;
+	for (size_t i = 0; i < ARRAY_SIZE(defaults); i++)
+		if (!is_given(start, defaults[i].key))
+			grown[count++] = defaults[i];
+	start->options.environment_count = count;
+	return 0;
+}
+
 static int read_size(json_t *pty, uint16_t *rows, uint16_t *columns, struct husk_error *err)
 {
 	json_t *size = json_object_get(pty, "size");
@@ -162,6 +197,7 @@ static int read_start(struct connect *connect, struct start *start, json_t *mess
 
 	if (e2b_user(connect->request, start->user, err) < 0 ||
 	    read_process(start, json_object_get(message, "process"), err) < 0 ||
+	    add_defaults(connect->request, start, err) < 0 ||
 	    (json_is_object(pty) && read_size(pty, &start->options.rows, &start->options.columns, err) < 0))
 		return -1;
 	const char *cwd = start->options.cwd;
