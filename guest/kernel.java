@@ -25,6 +25,7 @@ class Kernel {
 	Kernel() throws IOException {
 		events = new PrintStream(new FileOutputStream("/dev/fd/4"), false, StandardCharsets.UTF_8);
 		shell = JShell.builder().executionEngine(new LocalExecutionControlProvider(), Map.of()).build();
+		System.getenv().forEach((name, value) -> System.getProperties().putIfAbsent(name, value));
 		for (String each : IMPORTS)
 			shell.eval("import " + each + ";");
 		sun.misc.Signal.handle(new sun.misc.Signal("INT"), signal -> interrupt());

@@ -784,7 +784,7 @@ int husk_explore(struct husk *husk, const char *sandbox, const char *const *plan
 		 const struct husk_explore_options *options, struct husk_branch **out, struct husk_error *err);
 
 struct husk_watch_event {
-	const char *kind; /* create, write, remove, rename, chmod, overflow */
+	const char *kind; /* create, write, remove, rename, chmod, overflow; settled: the answer to husk_watch_ask */
 	const char *path;
 };
 /* Blocks, calling back for each event, until the callback returns non-zero. */
@@ -797,6 +797,9 @@ int husk_watch_open(struct husk *husk, const char *sandbox, const char *path, bo
 		    struct husk_error *err);
 int husk_watch_fd(struct husk_watcher *watcher);
 bool husk_watch_pending(struct husk_watcher *watcher);
+/* Asks for an event 'settled' after the events of all changes up to now. An agent that is older than this call (of a sandbox
+ * that has been hibernated since) does not answer. */
+int husk_watch_ask(struct husk_watcher *watcher, struct husk_error *err);
 int husk_watch_next(struct husk_watcher *watcher, struct husk_watch_event *event, struct husk_error *err);
 void husk_watch_free(struct husk_watcher *watcher);
 

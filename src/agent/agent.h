@@ -193,6 +193,7 @@ struct own_write {
 	uint64_t number; /* 0: never used */
 	uint64_t ended;  /* on the clock of `struct writes`; 0: still going on */
 	uint64_t device, inode;
+	bool created; /* the write made the file */
 };
 struct writes {
 	uint64_t clock; /* of beginnings and ends */
@@ -200,7 +201,7 @@ struct writes {
 };
 
 /* Returns the number of the write. 0: too many writes are in progress, and watches report each piece of this one. */
-uint64_t writes_begin(struct agent *agent, const struct stat *status);
+uint64_t writes_begin(struct agent *agent, const struct stat *status, bool created);
 void writes_end(struct agent *agent, uint64_t number); /* 0 is allowed */
 /* The agent's own write that may have caused a change of this path, or NULL. `seen`: the watch has read all changes up
  * to this value of the clock. */

@@ -356,8 +356,8 @@ static int open_in_place(struct agent *agent, struct file_write *call, const str
 		return husk_fail(err, HUSK_INVALID, "cannot write '%s': it is not a regular file", call->path);
 	if (target->append)
 		return 0;
-	call->mark = writes_begin(agent, &status);
 	call->fresh = !target->exists;
+	call->mark = writes_begin(agent, &status, call->fresh);
 	if (status.st_size > 0 && ftruncate(call->fd, 0) < 0)
 		return husk_fail_errno(err, "cannot empty '%s'", call->path);
 	drop_attributes(call->fd);

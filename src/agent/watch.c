@@ -3,7 +3,10 @@
  * number of directories per turn of the event loop, and follows new directories. When the host is slow, events wait in the
  * kernel's bounded queue, which reports an overflow; nothing else may accumulate here.
  *
- * A write by the agent itself is reported as one event, at its end. Temporary files of the agent are never reported.
+ * A write by the agent itself is reported as one event, at its end; a file that it makes, as create, chmod (it gets its owner
+ * and mode) and write. Temporary files of the agent are never reported.
+ *
+ * A MSG from the host asks for EVENT_SETTLED, which follows the events of all changes up to then.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -28,9 +31,11 @@ struct watch {
 	bool recursive, announced;
 	struct watched *list; /* [0] is the path of the request */
 	size_t count, capacity;
-	size_t armed;              /* entries before this index are armed */
-	uint64_t seen;             /* on the clock of agent->writes: all changes up to there were read */
-	uint64_t told[WRITES_MAX]; /* per slot of agent->writes: the write that was reported last */
+	size_t armed;               /* entries before this index are armed */
+	uint64_t seen;              /* on the clock of agent->writes: all changes up to there were read */
+	uint64_t told[WRITES_MAX];  /* per slot of agent->writes: the write that was reported last */
+	uint64_t given[WRITES_MAX]; /* likewise, the write whose new file got its owner and mode */
+	uint32_t asked;             /* EVENT_SETTLED that are due */
 };
 
 /* A temporary file of file_write_open: only the target is reported. */
@@ -145,7 +150,8 @@ static enum wire_event event_of(uint32_t mask)
 	return mask & (IN_MOVED_FROM | IN_MOVE_SELF) ? EVENT_RENAME : EVENT_CHMOD;
 }
 
-/* True for a piece of the agent's own write, except the last piece, which is reported. */
+/* True for a piece of the agent's own write, except the pieces that are reported: the last one, and the first change of the
+ * attributes of a new file. */
 static bool is_piece(const struct agent *agent, struct watch *watch, uint32_t mask, const char *path)
 {
 	if (!(mask & (IN_MODIFY | IN_ATTRIB)) || mask & IN_ISDIR)
@@ -153,8 +159,9 @@ static bool is_piece(const struct agent *agent, struct watch *watch, uint32_t ma
 	const struct own_write *write = writes_find(agent, path, watch->seen);
 	if (!write)
 		return false;
-	uint64_t *told = &watch->told[write - agent->writes.list];
-	if (!write->ended || mask & IN_ATTRIB || *told == write->number)
+	bool attributes = mask & IN_ATTRIB;
+	uint64_t *told = (attributes ? watch->given : watch->told) + (write - agent->writes.list);
+	if (!(attributes ? write->created : write->ended) || *told == write->number)
 		return true;
 	*told = write->number;
 	return false;
@@ -233,7 +240,25 @@ static bool watch_pump(struct agent *agent, struct channel *channel)
 	}
 	if (watch->announced)
 		moved |= watch_read(agent, watch);
+	if (watch->asked && watch->announced && watch->armed == watch->count && !watch->source.readable &&
+	    uplink_has_room(agent)) {
+		watch_tell(agent, watch, EVENT_SETTLED, watch->list[0].path);
+		watch->asked--;
+		moved = true;
+	}
 	return moved;
+}
+
+/* The changes up to now are in inotify's queue, even if the loop has not noted it yet. */
+static void watch_message(struct agent *agent, struct channel *channel, const struct request *request)
+{
+	struct watch *watch = (struct watch *)channel;
+
+	(void)agent;
+	(void)request;
+	watch->source.readable = true;
+	if (watch->asked < UINT32_MAX)
+		watch->asked++;
 }
 
 static void watch_cancel(struct agent *agent, struct channel *channel)
@@ -252,6 +277,7 @@ static void watch_release(struct agent *agent, struct channel *channel)
 }
 
 static const struct channel_ops watch_ops = {
+	.message = watch_message,
 	.cancel = watch_cancel,
 	.pump = watch_pump,
 	.release = watch_release,

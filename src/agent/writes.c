@@ -22,15 +22,15 @@ static struct own_write *find_room(struct writes *writes)
 	return oldest;
 }
 
-uint64_t writes_begin(struct agent *agent, const struct stat *status)
+uint64_t writes_begin(struct agent *agent, const struct stat *status, bool created)
 {
 	struct own_write *write = find_room(&agent->writes);
 
 	if (!write)
 		return 0;
-	*write = (struct own_write){ .number = ++agent->writes.clock,
-				     .device = status->st_dev,
-				     .inode = status->st_ino };
+	*write = (struct own_write){
+		.number = ++agent->writes.clock, .device = status->st_dev, .inode = status->st_ino, .created = created
+	};
 	return write->number;
 }
 

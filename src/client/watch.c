@@ -23,6 +23,8 @@ static const char *event_kind(int64_t event)
 		return "chmod";
 	case EVENT_OVERFLOW:
 		return "overflow";
+	case EVENT_SETTLED:
+		return "settled";
 	default:
 		return NULL; /* of a newer agent */
 	}
@@ -71,6 +73,13 @@ int husk_watch_fd(struct husk_watcher *watcher)
 bool husk_watch_pending(struct husk_watcher *watcher)
 {
 	return call_wait(watcher->call, 0) > 0;
+}
+
+int husk_watch_ask(struct husk_watcher *watcher, struct husk_error *err)
+{
+	static const struct buf empty = { 0 };
+
+	return call_message(watcher->call, &empty, err);
 }
 
 int husk_watch_next(struct husk_watcher *watcher, struct husk_watch_event *out, struct husk_error *err)

@@ -154,7 +154,15 @@ enum wire_identity_flags { IDENTITY_STILL = 1 };
 enum wire_tar_flags { TAR_OF_IMAGE = 1, TAR_ANY_LINKS = 2 };
 enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };
 enum wire_watch_flags { WATCH_RECURSIVE = 1 };
-enum wire_event { EVENT_CREATE = 1, EVENT_WRITE, EVENT_REMOVE, EVENT_RENAME, EVENT_CHMOD, EVENT_OVERFLOW };
+enum wire_event {
+	EVENT_CREATE = 1,
+	EVENT_WRITE,
+	EVENT_REMOVE,
+	EVENT_RENAME,
+	EVENT_CHMOD,
+	EVENT_OVERFLOW,
+	EVENT_SETTLED
+};
 enum wire_file_type { ENTRY_FILE = 1, ENTRY_DIRECTORY, ENTRY_SYMLINK, ENTRY_OTHER };
 
 /* The guest's network interface, if the agent sets it up: bytes in network order. */

@@ -239,6 +239,33 @@ def a_build_from_a_template_that_nobody_has_used_is_answered_at_once():
 
 
 @test
+def metadata_is_replaced_and_changed():
+    """By routes of E2B's that its clients do not use yet."""
+    with server() as huskd:
+        headers = {"X-API-KEY": key("compat")}
+        try:
+            made = huskd.post("/sandboxes", {"templateID": "base", "metadata": {"a": "1", "b": "2"}, "autoPause": True}, status=201, token="", headers=headers)
+            path = f"/sandboxes/{made.json()['sandboxID']}"
+
+            def change(method, body, wanted, status=204):
+                huskd.call(method, f"{path}/metadata", body, status, token="", headers=headers)
+                found = huskd.get(path, token="", headers=headers).json()
+                assert found["metadata"] == wanted and found["lifecycle"]["onTimeout"] == "pause", f"{method} {body}: {found}"
+
+            change("PATCH", {"c": "3"}, {"a": "1", "b": "2", "c": "3"})
+            change("PATCH", {"a": "one", "b": "", "c": None, "d": None}, {"a": "one"})
+            change("PATCH", {"a": 1}, {"a": "one"}, 400)
+            change("PATCH", {"husk.e2b": "x"}, {"a": "one"}, 400)
+            change("PUT", {"x": "y"}, {"x": "y"})
+            change("PUT", [], {"x": "y"}, 400)
+            change("PUT", {}, {})
+            huskd.delete(path, token="", headers=headers)
+            huskd.call("PUT", f"{path}/metadata", {}, 404, token="", headers=headers)
+        finally:
+            husk("token", "rm", "compat", code=None)
+
+
+@test
 def watchers_that_are_polled():
     """What the clients without streams use (Python's, when it does not run on asyncio)."""
     with server() as huskd:

@@ -64,6 +64,9 @@ async def main():
     async def test_envs():
         assert (await run("import os; os.environ['A']", envs={"A": "b"})).text == "b"
         assert (await run("os.environ.get('A', 'gone'), os.environ['GIVEN']")).text == "('gone', 'at create')"
+        given = 'System.getProperty("GIVEN")'
+        assert (await run(given, language="java", envs={"GIVEN": "for a run"})).text == "for a run"
+        assert (await run(given, language="java")).text == "at create"
 
     async def test_charts():
         (result,) = (await run(PLOT + "plt.bar(['Anna', 'Ben'], [3, 5], label='sold')\nplt.show()")).results
@@ -80,8 +83,13 @@ async def main():
         context = await call(box.create_code_context(cwd="/tmp"))
         assert (context.language, context.cwd) == ("python", "/tmp"), context
         assert (await run("import os; os.getcwd()", context=context)).text == "/tmp"
-        listed = {each.id: each.cwd for each in await call(box.list_code_contexts())}
+        contexts = {each.id: each for each in await call(box.list_code_contexts())}
+        listed = {name: each.cwd for name, each in contexts.items()}
         assert listed[context.id] == "/tmp" and "/home/user" in listed.values(), listed
+        assert list(listed)[-1] == context.id and {"python:default", "javascript:default"} <= set(listed), listed
+        assert (await run("6 * 7", context=contexts["javascript:default"])).text == "42"
+        there = await call(box.create_code_context(cwd="/home/user/not/yet"))
+        assert (await run("import os; os.getcwd()", context=there)).text == "/home/user/not/yet"
         await call(box.restart_code_context(context))
         await call(box.remove_code_context(context))
         try:

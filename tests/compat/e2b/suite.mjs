@@ -122,12 +122,14 @@ await check('sandbox.pause (keepMemory: false)', async () => {
   const other = await create({ timeoutMs: 60_000 })
   await other.files.write('kept.txt', 'on disk')
   const command = await other.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
+  const boot = await other.files.read('/proc/sys/kernel/random/boot_id')
   await other.pause({ keepMemory: false })
   assert.equal((await other.getInfo()).state, 'paused')
   const again = await Sandbox.connect(other.sandboxId, { timeoutMs: 60_000 })
   assert.equal(await again.files.read('kept.txt'), 'on disk')
   assert.ok(!(await again.commands.list()).some((each) => each.pid === command.pid), 'processes do not survive')
   assert.equal((await again.commands.run('sudo id -un')).stdout, 'root\n')
+  assert.notEqual(await again.files.read('/proc/sys/kernel/random/boot_id'), boot)
   await again.kill()
 })
 await check('lifecycle onTimeout: pause', async () => {
@@ -253,12 +255,13 @@ await check('network.maskRequestHost', async () => {
   await other.kill()
 })
 await check('Sandbox.create (mcp)', async () => {
-  await fails(Sandbox.create({ mcp: { duckduckgo: {} } }), SandboxError, '501')
-}, '501')
+  await fails(Sandbox.create('base', { timeoutMs: 60_000, mcp: { duckduckgo: {} } }), Error, 'mcp-gateway') // which base does not have
+  await fails(Sandbox.create({ mcp: { duckduckgo: {} } }), SandboxError, 'mcp-gateway')
+})
 await check('a command whose sandbox is killed', async () => {
   const other = await create({ timeoutMs: 60_000 })
   const command = await other.commands.run('sleep 1000', { background: true, timeoutMs: 0 })
-  const ended = fails(command.wait(), SandboxError)
+  const ended = fails(command.wait(), SandboxError, 'was killed or reached its end of life')
   await other.kill()
   await ended
   await fails(other.commands.run('true'), SandboxError)
@@ -585,7 +588,7 @@ await check('files.write in place', async () => {
   assert.equal(said.stdout, '755 root 2\nsecondlink\n')
   await box.files.write('last.txt', 'x')
   await until(() => events.includes('write last.txt'), 'the last write is told')
-  assert.deepEqual(events.slice(0, 3), ['write place.txt', 'create fresh.txt', 'write fresh.txt'])
+  assert.deepEqual(events.slice(0, 4), ['write place.txt', 'create fresh.txt', 'chmod fresh.txt', 'write fresh.txt'])
   await handle.stop()
   await box.files.remove('place.txt')
 })

@@ -54,14 +54,31 @@ static int handle_stop(struct request *request, struct husk_error *err)
 
 /* ---- documents ---- */
 
-/* Clients put "file://" before a path as it is; a relative one begins at the project. */
+static bool exists(const struct lsp *lsp, const char *path)
+{
+	cleanup(husk_file_free) struct husk_file file = { 0 };
+
+	return husk_file_stat(request_husk(lsp->request), lsp->box.sandbox->id, path, true, &file, NULL) == 0;
+}
+
+/* Clients put "file://" before a path as it is. A relative one begins at the project, as Daytona's documentation says, or at
+ * the home, as in Daytona, if only that file exists. */
 static int document_path(const struct lsp *lsp, const char *uri, char **path, struct husk_error *err)
 {
 	if (!uri || !*uri)
 		return husk_fail_field(err, "uri", "uri is required");
 	if (!str_starts(uri, "file://"))
 		return husk_fail_field(err, "uri", "uri must begin with file://");
-	return guest_path_join(lsp->project, uri + strlen("file://"), path, err);
+	const char *given = uri + strlen("file://");
+	if (guest_path_join(lsp->project, given, path, err) < 0)
+		return -1;
+	cleanup_free char *other = NULL;
+	if (given[0] == '/' || exists(lsp, *path) || daytona_path(&lsp->box, given, &other, NULL) < 0 ||
+	    !exists(lsp, other))
+		return 0;
+	free(*path);
+	*path = steal_pointer(other);
+	return 0;
 }
 
 static int keep(void *data, const void *bytes, size_t size)

@@ -10,6 +10,10 @@
 #include "server/dialects/e2b/e2b.h"
 
 #define END_SHOWN_MS 5000 /* at most, from the end of a machine until its row says so */
+/* Clients look for these words. They make the first the failure that they document for a sandbox that does not run; after the
+ * second they ask for its health, and then know that it ended during the call. */
+#define NOT_FOUND "was not found"
+#define ENDED_MEANWHILE "was killed or reached its end of life"
 
 #define DIGEST_SIZE 32
 #define SIGNATURE_PREFIX "v1_"
@@ -148,19 +152,18 @@ static int tenant_view(struct husk *owner, const char *tenant, struct husk **out
 	return result;
 }
 
-/* Clients look for "was not found", which makes it the failure that they document for a sandbox that does not run. */
-static int fail_ended(struct request *request, const char *id, const struct husk_sandbox *sandbox,
+static int fail_ended(struct request *request, const char *what, const char *id, const struct husk_sandbox *sandbox,
 		      struct husk_error *err)
 {
 	request->fault = (struct fault){ 502, "gone" };
-	return husk_fail(err, HUSK_GONE, "the sandbox was not found: %.40s has ended%s%s", id,
+	return husk_fail(err, HUSK_GONE, "the sandbox %s: %.40s has ended%s%s", what, id,
 			 sandbox && sandbox->end_reason ? ", reason: " : "",
 			 sandbox && sandbox->end_reason ? sandbox->end_reason : "");
 }
 
 static int fail_paused(const char *id, struct husk_error *err)
 {
-	return husk_fail(err, HUSK_GONE, "the sandbox was not found: %.40s is paused; connect to it to resume it", id);
+	return husk_fail(err, HUSK_GONE, "the sandbox " NOT_FOUND ": %.40s is paused; connect to it to resume it", id);
 }
 
 /* Traffic wakes a sandbox that was made for it. Any other hibernated sandbox does not exist for its clients. */
@@ -192,7 +195,7 @@ static int require_running(struct request *request, const char *id, struct husk_
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 
 	if (husk_inspect(request_owner(request), id, &sandbox, err) < 0 || sandbox->state == HUSK_ENDED)
-		return fail_ended(request, id, sandbox, err);
+		return fail_ended(request, NOT_FOUND, id, sandbox, err);
 	return sandbox->state == HUSK_HIBERNATED ? rouse(request, sandbox, err) : 0;
 }
 
@@ -203,7 +206,7 @@ void e2b_explain_end(struct request *request, struct husk_error *err)
 	for (int64_t end = time_monotonic_ms() + END_SHOWN_MS;; usleep(50000)) {
 		cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 		if (husk_inspect(request_owner(request), id, &sandbox, NULL) < 0 || sandbox->state == HUSK_ENDED) {
-			fail_ended(request, id, sandbox, err);
+			fail_ended(request, ENDED_MEANWHILE, id, sandbox, err);
 			return;
 		}
 		if (sandbox->state == HUSK_HIBERNATED) {

@@ -35,7 +35,17 @@ static const char *language_of(const char *name)
 	return name ? name : "python";
 }
 
-/* Splits "python:ctx-…". NOT_FOUND: no such context. */
+/* E2B lists a default context of Python and one of JavaScript. The template has the first; the second starts with its first
+ * run, and exists for clients before that. */
+#define LAZY_LANGUAGE "javascript"
+#define LAZY_NAME "default"
+
+static bool is_lazy(const char *id)
+{
+	return str_equal(id, LAZY_LANGUAGE ":" LAZY_NAME);
+}
+
+/* Splits "python:ctx-…". *pid 0: the context has not been started. NOT_FOUND: no such context. */
 static int find_context(struct request *request, const char *id, char **language, char **name, int64_t *pid,
 			struct husk_error *err)
 {
@@ -55,7 +65,14 @@ static int find_context(struct request *request, const char *id, char **language
 		*pid = list[i].pid;
 	}
 	husk_code_context_list_free(list, count);
-	return found ? 0 : husk_fail(err, HUSK_NOT_FOUND, "context '%.80s' not found", id);
+	if (found)
+		return 0;
+	if (!is_lazy(id))
+		return husk_fail(err, HUSK_NOT_FOUND, "context '%.80s' not found", id);
+	*pid = 0;
+	*language = strdup(LAZY_LANGUAGE);
+	*name = strdup(LAZY_NAME);
+	return *language && *name ? 0 : husk_fail_memory(err);
 }
 
 /* ---- one run ---- */
@@ -182,7 +199,7 @@ static void interrupt(struct run *run)
 	cleanup_free char *language = NULL, *name = NULL;
 	int64_t pid = 0;
 
-	if (id && find_context(run->request, id, &language, &name, &pid, NULL) == 0)
+	if (id && find_context(run->request, id, &language, &name, &pid, NULL) == 0 && pid > 0)
 		husk_process_kill(request_husk(run->request), request_path(run->request, "id"), pid, SIGINT, NULL);
 }
 
@@ -297,13 +314,23 @@ static int handle_contexts(struct request *request, struct husk_error *err)
 {
 	struct husk_code_context *list = NULL;
 	cleanup_json json_t *array = json_array();
+	const char *lazy_cwd = NULL; /* that of Python's; NULL: no such context, or JavaScript's was started */
 	size_t count = 0;
 	int failed = 0;
 
 	if (husk_code_contexts(request_husk(request), request_path(request, "id"), &list, &count, err) < 0)
 		return -1;
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; i < count; i++) {
 		failed |= json_array_append_new(array, context_document(list[i].language, list[i].name, list[i].cwd));
+		if (str_equal(list[i].name, LAZY_NAME) && str_equal(list[i].language, "python"))
+			lazy_cwd = list[i].cwd;
+	}
+	for (size_t i = 0; i < count; i++)
+		if (str_equal(list[i].name, LAZY_NAME) && str_equal(list[i].language, LAZY_LANGUAGE))
+			lazy_cwd = NULL;
+	/* First: clients take the last one for the one that they made. */
+	if (lazy_cwd)
+		failed |= json_array_insert_new(array, 0, context_document(LAZY_LANGUAGE, LAZY_NAME, lazy_cwd));
 	husk_code_context_list_free(list, count);
 	return failed ? husk_fail_memory(err) : respond_json(request, 200, json_incref(array), err);
 }
@@ -311,6 +338,20 @@ static int handle_contexts(struct request *request, struct husk_error *err)
 static void ignore_event(void *data, const struct husk_code_event *event)
 {
 	(void)data, (void)event;
+}
+
+/* Clients may name a directory that they make later. */
+static int make_directory(struct request *request, const char *path, struct husk_error *err)
+{
+	cleanup(husk_file_free) struct husk_file file = { 0 };
+	const char *sandbox = request_path(request, "id");
+	cleanup_free char *home = NULL;
+
+	if (husk_file_stat(request_husk(request), sandbox, path, true, &file, NULL) == 0)
+		return 0;
+	if (e2b_home(request, E2B_USER, &home, err) < 0)
+		return -1;
+	return husk_file_mkdir(request_husk(request), sandbox, path, 0755, E2B_USER, err);
 }
 
 static int handle_create(struct request *request, struct husk_error *err)
@@ -327,6 +368,8 @@ static int handle_create(struct request *request, struct husk_error *err)
 		return -1;
 	if (random_id("ctx-", 16, name) < 0)
 		return husk_fail_errno(err, "cannot make a context's name");
+	if (make_directory(request, cwd, err) < 0)
+		return -1;
 	struct husk_code_options options = { .language = language, .context = name, .code = "", .cwd = cwd };
 	if (husk_code_run(request_husk(request), request_path(request, "id"), &options, ignore_event, NULL, NULL, err) <
 	    0)
@@ -345,7 +388,12 @@ static int change(struct request *request,
 
 static int handle_restart(struct request *request, struct husk_error *err)
 {
-	return change(request, husk_code_restart, err);
+	if (change(request, husk_code_restart, err) == 0)
+		return 0;
+	/* A context that has not been started has nothing to lose. */
+	return err->code == HUSK_NOT_FOUND && is_lazy(request_path(request, "context"))
+		       ? respond_empty(request, 204, err)
+		       : -1;
 }
 
 static int handle_remove(struct request *request, struct husk_error *err)

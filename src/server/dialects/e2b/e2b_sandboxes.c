@@ -155,6 +155,7 @@ static int read_create(struct request *request, struct create *create, struct hu
 	json_t *resume = fields_any(&fields, "autoResume"), *network = fields_any(&fields, "network");
 	json_t *mounts = fields_any(&fields, "volumeMounts");
 	fields_bool(&fields, "secure", true); /* every sandbox is */
+	fields_any(&fields, "mcp");           /* the client starts the template's gateway itself */
 	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the option", err) < 0 ||
 	    e2b_network_read(request, network, internet, &create->network, err) < 0)
 		return -1;
@@ -588,6 +589,66 @@ static int handle_list(struct request *request, struct husk_error *err)
 	return respond_page(request, &listing, list, count, err);
 }
 
+/* ---- metadata ---- */
+
+/* "" and null remove a key. */
+static int check_metadata(json_t *given, struct husk_error *err)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach(given, key, value)
+	{
+		if (e2b_hidden(key))
+			return husk_fail_field(err, "metadata",
+					       "metadata keys that begin with 'husk.' are not free to use");
+		if (!json_is_string(value) && !json_is_null(value))
+			return husk_fail_field(err, "metadata", "the value of metadata key '%.80s' is not a string",
+					       key);
+	}
+	return 0;
+}
+
+/* `keep`: keys that are not given stay, as ours always do. */
+static int change_metadata(struct request *request, bool keep, struct husk_error *err)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+	json_t *given = request_json(request, err), *value;
+	const char *key;
+	size_t count = 0;
+
+	if (!given || check_metadata(given, err) < 0 || find(request, &sandbox, err) < 0)
+		return -1;
+	cleanup_free struct husk_pair *pairs =
+		calloc(sandbox->metadata_count + json_object_size(given) + 1, sizeof(*pairs));
+	if (!pairs)
+		return husk_fail_memory(err);
+	for (size_t i = 0; i < sandbox->metadata_count; i++) {
+		const struct husk_pair *each = &sandbox->metadata[i];
+		if (e2b_hidden(each->key) || (keep && !json_object_get(given, each->key)))
+			pairs[count++] = *each;
+	}
+	json_object_foreach(given, key, value)
+	{
+		const char *text = json_string_value(value);
+		if (text && *text)
+			pairs[count++] = (struct husk_pair){ key, text };
+	}
+	if (husk_set_metadata(request_husk(request), sandbox->id, pairs, count, err) < 0)
+		return -1;
+	return respond_empty(request, 204, err);
+}
+
+static int handle_metadata(struct request *request, struct husk_error *err)
+{
+	return change_metadata(request, false, err);
+}
+
+static int handle_metadata_patch(struct request *request, struct husk_error *err)
+{
+	return change_metadata(request, true, err);
+}
+
 const struct route e2b_sandbox_routes[] = {
 	{ "POST", "/sandboxes", handle_create, E2B_CONTROL },
 	{ "POST", "/v2/sandboxes", handle_create, E2B_CONTROL },
@@ -604,5 +665,7 @@ const struct route e2b_sandbox_routes[] = {
 	{ "POST", "/sandboxes/{id}/fork", handle_fork, E2B_CONTROL },
 	{ "GET", "/sandboxes/{id}/metrics", handle_metrics, E2B_CONTROL },
 	{ "PUT", "/sandboxes/{id}/network", e2b_network_update, E2B_CONTROL },
+	{ "PUT", "/sandboxes/{id}/metadata", handle_metadata, E2B_CONTROL },
+	{ "PATCH", "/sandboxes/{id}/metadata", handle_metadata_patch, E2B_CONTROL },
 	{ 0 },
 };

@@ -122,10 +122,15 @@ int e2b_make_user(struct husk *husk, const char *sandbox, struct husk_error *err
 	return guest_user_make(husk, sandbox, E2B_USER, NULL, NULL, err);
 }
 
-/* Kills everything except the agent and this shell. Files in memory are removed, and sudo gets its server back. */
-static const char reboot[] = "sync; kill -9 -1; rm -rf /dev/shm/* /run/husk/sudo.sock\n"
-			     "[ ! -e /usr/local/bin/sudo ] || [ ! -x /.husk/guest/sudo-server ] ||\n"
-			     "  setsid /.husk/guest/sudo-server </dev/null >/dev/null 2>&1 &\n";
+/* Kills everything except the agent and this shell. Files in memory are removed, the boot gets an id of its own, and sudo gets
+ * its server back. An image without od or mount keeps the id. */
+static const char reboot[] =
+	"sync; kill -9 -1; rm -rf /dev/shm/* /run/husk/sudo.sock\n"
+	"at=/proc/sys/kernel/random/boot_id new=/run/husk/boot_id\n"
+	"set -- $(od -An -N16 -tx2 /dev/urandom) && [ $# = 8 ] && mkdir -p /run/husk &&\n"
+	"  echo \"$1$2-$3-$4-$5-$6$7$8\" >$new && { [ \"$(cat $new)\" = \"$(cat $at)\" ] || mount --bind $new $at; }\n"
+	"[ ! -e /usr/local/bin/sudo ] || [ ! -x /.husk/guest/sudo-server ] ||\n"
+	"  setsid /.husk/guest/sudo-server </dev/null >/dev/null 2>&1 &\n";
 
 int e2b_reboot(struct husk *husk, const char *sandbox, struct husk_error *err)
 {

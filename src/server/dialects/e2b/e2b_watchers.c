@@ -3,6 +3,9 @@
  * ends it. A watch stays open in this process between calls. Unread events wait in the guest, which reports an overflow. A
  * restarted server has no watchers, and its clients are told that theirs are gone.
  *
+ * An answer has the events of all changes that happened before the call, as E2B's has: a client that writes a file and then
+ * asks expects the write.
+ *
  * A watcher belongs to its sandbox: a token of another sandbox does not find it. A watcher that is not polled is ended.
  */
 #include <pthread.h>
@@ -14,6 +17,7 @@
 #define SANDBOX_MAX 64    /* of one sandbox */
 #define EVENTS_MAX 4096   /* in one answer; the next one continues */
 #define IDLE_MS (15 * 60 * 1000)
+#define SETTLE_MS 5000 /* for the guest's answer; an agent of an older version never answers */
 
 struct watcher {
 	struct watcher *next;
@@ -22,6 +26,8 @@ struct watcher {
 	bool with_entry;
 	struct husk_watcher *watch;
 	int64_t asked_ms; /* time of the last poll; monotonic */
+	unsigned due;     /* "settled" events that the guest has not sent yet */
+	bool mute;        /* the guest does not answer */
 };
 
 /* Watchers that are not being polled: a call removes its watcher from the list, and adds it again. */
@@ -134,21 +140,55 @@ static int handle_create(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, document, err);
 }
 
+static int ask(struct watcher *watcher, struct husk_error *err)
+{
+	if (watcher->mute)
+		return 0;
+	watcher->due++;
+	return husk_watch_ask(watcher->watch, err);
+}
+
+/* Whether there is an event to take. If not, all changes before this call were reported, or the guest is mute. */
+static bool await_event(struct request *request, struct watcher *watcher, int64_t end)
+{
+	for (;;) {
+		int64_t left = end - time_monotonic_ms();
+		if (husk_watch_pending(watcher->watch))
+			return left > 0;
+		if (watcher->mute || watcher->due == 0)
+			return false;
+		watcher->mute = left <= 0;
+		if (left <= 0 || request_wait(request, husk_watch_fd(watcher->watch), (int)left) < 0)
+			return false;
+	}
+}
+
+static int take_event(struct request *request, struct watcher *watcher, json_t *events, struct husk_error *err)
+{
+	struct husk_watch_event event;
+
+	if (husk_watch_next(watcher->watch, &event, err) < 0)
+		return -1;
+	if (str_equal(event.kind, "settled")) {
+		watcher->due -= watcher->due > 0;
+		return 0;
+	}
+	json_t *change = e2b_change(request, watcher->path, &event, watcher->with_entry, err);
+	return change && json_array_append_new(events, change) == 0 ? 0 : -1;
+}
+
 static int handle_events(struct request *request, struct husk_error *err)
 {
 	cleanup_json json_t *events = json_array();
 	struct watcher *watcher = take(request, err);
-	struct husk_watch_event event;
-	int result = 0;
+	int result = watcher ? ask(watcher, err) : -1;
 
 	if (!watcher)
 		return -1;
-	while (result == 0 && json_array_size(events) < EVENTS_MAX && husk_watch_pending(watcher->watch)) {
-		result = husk_watch_next(watcher->watch, &event, err);
-		json_t *change =
-			result < 0 ? NULL : e2b_change(request, watcher->path, &event, watcher->with_entry, err);
-		if (!change || json_array_append_new(events, change) < 0)
-			result = -1;
+	for (int64_t end = time_monotonic_ms() + SETTLE_MS; result == 0 && json_array_size(events) < EVENTS_MAX;) {
+		if (!await_event(request, watcher, end))
+			break;
+		result = take_event(request, watcher, events, err);
 	}
 	if (result < 0) {
 		watcher_free(watcher); /* it has missed events, or has ended */

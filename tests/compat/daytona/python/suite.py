@@ -851,6 +851,7 @@ def language_server(language, file, program, line):
     assert any(label.startswith("greet") for label in labels), labels[:20]
     relative = Box.sandbox.create_lsp_server(language, f"lsp/{language} project")  # the same, as a client may also name it
     equal(len(relative.document_symbols(file)), len(symbols))
+    equal(len(relative.document_symbols(f"lsp/{language} project/{file}")), len(symbols))  # from the home
     return server, f"{project}/{file}"
 
 

@@ -6,6 +6,7 @@ import datetime
 import inspect
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -25,6 +26,7 @@ Secret = getattr(e2b, "AsyncSecret" if ASYNC else "Secret", None)
 RUN = uuid.uuid4().hex[:8]
 UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
 NOT_RUNNING = getattr(e2b, "SandboxNotRunningException", e2b.TimeoutException)  # what is documented for one that was killed or is paused
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 made, shared = [], {}
 
 
@@ -148,7 +150,7 @@ async def _():
     killer = threading.Timer(2, e2b.Sandbox.kill, [other.sandbox_id])
     killer.start()
     try:
-        await fails(NOT_RUNNING, other.commands.run, "sleep 1000", timeout=0)
+        await fails(NOT_RUNNING, other.commands.run, "sleep 1000", timeout=0, says="was killed or reached its end of life")
     finally:
         killer.join()
 
@@ -190,11 +192,19 @@ async def _():
 async def _():
     other = await create()
     await now(other.files.write("kept.txt", "on disk"))
-    await now(other.commands.run("sleep 1000", background=True, timeout=0))
-    await now(other.pause(keep_memory=False))
-    again = await now(Sandbox.connect(other.sandbox_id, timeout=60))
-    equal(await now(again.files.read("kept.txt")), "on disk")
-    equal(await now(again.commands.list()), [])
+    boots = [await now(other.files.read(BOOT_ID))]
+    for _ in range(2):
+        await now(other.commands.run("sleep 1000", background=True, timeout=0))
+        await now(other.pause(keep_memory=False))
+        again = await now(Sandbox.connect(other.sandbox_id, timeout=60))
+        equal(await now(again.files.read("kept.txt")), "on disk")
+        equal(await now(again.commands.list()), [])
+        boots.append(await now(again.files.read(BOOT_ID)))
+        assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n", boots[-1]), boots
+    equal(len(set(boots)), 3)
+    await now(again.pause())
+    await now(Sandbox.connect(other.sandbox_id, timeout=60))
+    equal(await now(again.files.read(BOOT_ID)), boots[-1])  # a pause with its memory is no boot
     await now(again.kill())
 
 
@@ -275,9 +285,25 @@ async def _():
     await now(other.kill())
 
 
-@check("Sandbox.create (mcp)", "501")
+@check("Sandbox.create (mcp)")
 async def _():
-    await fails(e2b.SandboxException, Sandbox.create, mcp={"duckduckgo": {}}, says="501")
+    """The gateway is a program of the template: one that says how it was started."""
+    other = await create()
+    gateway = '#!/bin/sh\nmkdir -p /etc/mcp-gateway\nprintf %s "$GATEWAY_ACCESS_TOKEN" > /etc/mcp-gateway/.token\necho "$*" > /tmp/started\n'
+    await now(other.files.write("/usr/local/bin/mcp-gateway", gateway, user="root"))
+    await now(other.commands.run("chmod 755 /usr/local/bin/mcp-gateway", user="root"))
+    template = (await now(other.create_snapshot())).snapshot_id
+    await now(other.kill())
+    other = await now(Sandbox.create(template, timeout=300, mcp={"duckduckgo": {}}))
+    equal(await now(other.files.read("/tmp/started", user="root")), '--config {"duckduckgo": {}}\n')
+    equal(await now((await now(Sandbox.connect(other.sandbox_id))).get_mcp_token()), await now(other.get_mcp_token()))
+    await now(other.kill())
+    await now(Sandbox.delete_snapshot(template))
+    mark = {"mcp": RUN}
+    await fails(Exception, Sandbox.create, "base", timeout=300, metadata=mark, mcp={"duckduckgo": {}}, says="mcp-gateway")
+    for left in await every(Sandbox.list(query=e2b.SandboxQuery(metadata=mark))):  # by a client that does not clean up
+        await now(Sandbox.kill(left.sandbox_id))
+    await fails(e2b.SandboxException, Sandbox.create, mcp={"duckduckgo": {}}, says="mcp-gateway")
 
 
 # ---- commands
@@ -290,6 +316,9 @@ async def _():
     error = await fails(e2b.CommandExitException, box().commands.run, "echo said; exit 7")
     equal((error.exit_code, error.stdout), (7, "said\n"))
     equal(await shell("pwd; echo $X", cwd="/tmp", envs={"X": "é ☃"}), "/tmp\né ☃\n")
+    marks = "echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID"
+    equal(await shell(marks), f"true {box().sandbox_id} {(await now(box().get_info())).template_id}\n")
+    equal(await shell(marks, envs={"E2B_SANDBOX": "mine"}), f"mine {box().sandbox_id} {(await now(box().get_info())).template_id}\n")
     equal(await shell("sudo id -un"), "root\n")
     equal(await shell("id -un; pwd", user="root"), "root\n/root\n")
     await fails(e2b.AuthenticationException, box().commands.run, "true", user="nobody-here")
@@ -504,8 +533,15 @@ async def _():
     await now(files.remove("watched/newer"))
     copies = 5 if ASYNC else 1
     await until(lambda: take().count(("remove", "newer")) == copies, "the last change is told")
-    wanted = [("write", "old"), ("create", "new"), ("write", "new"), ("rename", "new"), ("create", "newer"), ("remove", "newer")]
+    wanted = [("write", "old"), ("create", "new"), ("chmod", "new"), ("write", "new")]
+    wanted += [("rename", "new"), ("create", "newer"), ("remove", "newer")]
     equal(sorted(take()), sorted(wanted * copies))
+    if not ASYNC:  # an answer has every change that happened before the question
+        for i in range(20):
+            files.write(f"watched/{i}", "x")
+            equal([(each.type.value, each.name) for each in handles[0].get_new_events()], [(kind, str(i)) for kind in ("create", "chmod", "write")])
+            files.write(f"watched/{i}", "y")
+            equal([(each.type.value, each.name) for each in handles[0].get_new_events()], [("write", str(i))])
     for handle in handles:
         await now(handle.stop())
     listener = [events.append] if ASYNC else []
@@ -584,8 +620,6 @@ async def _():
 
 @check("Template.build, copy, run_cmd, set_envs, set_workdir, set_start_cmd; get_tags, assign_tags, remove_tags")
 async def _():
-    import re
-
     place, logs, name = tempfile.mkdtemp(), [], f"py-build-{RUN}"
     os.makedirs(f"{place}/folder/sub")
     for path in ("folder/a.txt", "folder/b.md", "folder/sub/c.txt"):
