@@ -98,13 +98,38 @@ static int set_text(char **out, const char *value, struct husk_error *err)
 	return 0;
 }
 
+/* In E2B's words, which programs look for. */
+static int check_user(struct build *build, const char *user, const char *command, struct husk_error *err)
+{
+	const struct place place = { .cwd = (char *)"/" };
+	struct husk_error why = { 0 };
+
+	if (run_command(build, &place, user, "true", true, &why) >= 0)
+		return 0;
+	if (why.code == HUSK_NOT_FOUND)
+		return husk_fail(err, HUSK_INVALID,
+				 "failed to run command '%.200s': command failed: unauthenticated: invalid username: "
+				 "'%.80s'",
+				 command, user);
+	return husk_fail(err, why.code, "%s", why.message);
+}
+
 static int step_run(struct build *build, struct place *place, json_t *step, struct husk_error *err)
 {
 	const char *command = argument(step, 0), *user = argument(step, 1);
 
 	e2b_build_say(build, "info", command, strlen(command));
+	if (*user && check_user(build, user, command, err) < 0)
+		return -1;
 	return require_zero(run_command(build, place, *user ? user : place->user, command, false, err),
 			    "failed to run the command", err);
+}
+
+static int step_user(struct build *build, struct place *place, json_t *step, struct husk_error *err)
+{
+	const char *user = argument(step, 0);
+
+	return check_user(build, user, "true", err) < 0 ? -1 : set_text(&place->user, user, err);
 }
 
 static int step_workdir(struct build *build, struct place *place, json_t *step, struct husk_error *err)
@@ -236,7 +261,7 @@ static int run_step(struct build *build, struct place *place, json_t *step, stru
 	if (str_equal(type, "WORKDIR"))
 		return step_workdir(build, place, step, err);
 	if (str_equal(type, "USER"))
-		return set_text(&place->user, argument(step, 0), err);
+		return step_user(build, place, step, err);
 	return husk_fail(err, HUSK_INVALID, "a build step '%.40s' is not known", type ? type : "");
 }
 
@@ -316,27 +341,47 @@ static const char ready_tools[] =
 	"  done\n"
 	"}\n";
 
+/* A start command that has failed is an error, whatever the ready command says. */
+static int check_started(struct build *build, int64_t pid, struct husk_error *err)
+{
+	struct husk_process_info *list = NULL;
+	size_t count = 0;
+	int code = 0;
+
+	if (!pid)
+		return 0;
+	if (husk_process_list(build->husk, build->sandbox, &list, &count, err) < 0)
+		return -1;
+	for (size_t i = 0; i < count; i++)
+		if (list[i].pid == pid && !list[i].running)
+			code = list[i].exit_code;
+	husk_process_list_free(list, count);
+	return require_zero(code, "the start command failed", err);
+}
+
 static int start_and_wait(struct build *build, struct place *place, struct husk_error *err)
 {
 	const char *start = json_string_value(json_object_get(build->definition, "startCmd"));
 	const char *ready = json_string_value(json_object_get(build->definition, "readyCmd"));
 	const char *argv[] = { "/bin/bash", "-l", "-c", start, NULL };
 	struct husk_exec_options options = { .argv = argv, .user = place->user, .cwd = place->cwd, .detach = true };
-	int64_t deadline = time_monotonic_ms() + READY_SECONDS * 1000;
+	int64_t deadline = time_monotonic_ms() + READY_SECONDS * 1000, pid = 0;
 	cleanup_free char *asked = ready && *ready ? str_format("%s%s", ready_tools, ready) : NULL;
 
 	if (ready && *ready && !asked)
 		return husk_fail_memory(err);
 	snprintf(build->step, sizeof(build->step), "finalize");
-	if (start && *start && husk_exec(build->husk, build->sandbox, &options, NULL, NULL, err) < 0)
+	if (start && *start && husk_exec(build->husk, build->sandbox, &options, NULL, &pid, err) < 0)
 		return -1;
 	if ((!ready || !*ready) && (!start || !*start))
 		return 0;
 	for (int64_t settled = time_monotonic_ms() + START_SETTLE_SECONDS * 1000;;) {
 		int code = asked ? run_command(build, place, place->user, asked, true, err)
 				 : time_monotonic_ms() < settled;
-		if (code <= 0)
-			return code;
+		if (code < 0 || check_started(build, pid, err) < 0)
+			return -1;
+		if (code == 0)
+			return 0;
 		if (e2b_build_stopped() || time_monotonic_ms() > deadline)
 			return husk_fail(err, HUSK_TIMEOUT, "the ready command did not succeed within %d seconds",
 					 READY_SECONDS);

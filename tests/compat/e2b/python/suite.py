@@ -668,6 +668,12 @@ async def _():
 async def _():
     template = Template().from_template("base").run_cmd("echo before; exit 3")
     await fails(e2b.BuildException, Template.build, template, f"py-broken-{RUN}", says="exit status 3")
+    for broken, says in (
+        (Template().from_template("base").run_cmd("whoami", user="nobody-here"), "invalid username: 'nobody-here'"),
+        (Template().from_template("base").set_user("; exit 1"), "invalid username: '; exit 1'"),
+        (Template().from_template("base").set_start_cmd("./not/there", "sleep 1"), "the start command failed: exit status 127"),
+    ):
+        await fails(e2b.BuildException, Template.build, broken, f"py-broken-{RUN}", says=says)
 
 
 @check("Template.build_in_background, get_build_status")
