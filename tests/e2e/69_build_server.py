@@ -141,7 +141,7 @@ def test_a_tenant():
         assert "7654" not in one("run", "-t", "tool", "--shell", "cat /proc/[0-9]*/cmdline").text
         # It is that tenant's template, and no image of the instance.
         assert "tool" not in two("template", "ls").text + husk("template", "ls").text
-        assert_equal(husk("image", "ls", "--json").json(), [])
+        assert "tool" not in [image["name"].split("/")[-1].split(":")[0] for image in husk("image", "ls", "--json").json()]
         # Later builds continue from kept steps; JSON lines are those of a build on this host.
         (place / "src/a.txt").write_text("changed\n")
         result = one("build", "-t", "tool", "--progress", "json", *options)
