@@ -65,6 +65,7 @@ class Remote:
 
 
 def tenant(name, *options):
+    husk("token", "rm", name, code=None)  # of a run that failed
     return husk("token", "create", name, "--tenant", name, *options, "--json").json()["token"]
 
 
