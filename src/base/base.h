@@ -88,6 +88,12 @@ int buf_printf(struct buf *b, const char *format, ...) __attribute__((format(pri
 int buf_reserve(struct buf *b, size_t extra); /* room for `extra` more bytes after `size` */
 void buf_consume(struct buf *b, size_t size); /* drops bytes from the front */
 void buf_free(struct buf *b);
+/* Bytes that are given out piece by piece; bytes_give is a husk_source of them. */
+struct bytes {
+	const void *at;
+	size_t left;
+};
+ssize_t bytes_give(void *bytes, void *out, size_t size);
 char *buf_steal(struct buf *b); /* the bytes as a string, which the caller frees; NULL only without memory */
 
 /* ---- str.c: strings --------------------------------------------------------------------------------------------------- */

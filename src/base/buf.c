@@ -92,3 +92,15 @@ char *buf_steal(struct buf *b)
 	*b = (struct buf){ 0 };
 	return data;
 }
+
+ssize_t bytes_give(void *data, void *out, size_t size)
+{
+	struct bytes *bytes = data;
+	size_t count = MIN(size, bytes->left);
+
+	if (count)
+		memcpy(out, bytes->at, count);
+	bytes->at = (const char *)bytes->at + count;
+	bytes->left -= count;
+	return (ssize_t)count;
+}

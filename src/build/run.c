@@ -22,28 +22,12 @@
 
 /* ---- small parts ---- */
 
-struct text {
-	const char *at;
-	size_t left;
-};
-
-static ssize_t read_text(void *data, void *bytes, size_t size)
-{
-	struct text *text = data;
-	size_t count = MIN(size, text->left);
-
-	memcpy(bytes, text->at, count);
-	text->at += count;
-	text->left -= count;
-	return (ssize_t)count;
-}
-
 static int write_text(struct build *build, const char *sandbox, const char *path, uint32_t mode, const char *user,
 		      const char *value, struct husk_error *err)
 {
-	struct text text = { value, strlen(value) };
+	struct bytes text = { value, strlen(value) };
 
-	return husk_file_write(build->husk, sandbox, path, mode, user, read_text, &text, err);
+	return husk_file_write(build->husk, sandbox, path, mode, user, bytes_give, &text, err);
 }
 
 int run_quietly(struct build *build, const char *sandbox, const char *const *argv, struct husk_error *err)

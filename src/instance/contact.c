@@ -5,7 +5,6 @@
 #include "instance/contact.h"
 
 #include <poll.h>
-#include <stddef.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>

@@ -152,29 +152,13 @@ int tool_read_file(struct tool_call *call, struct husk_error *err)
 
 /* ---- write ---- */
 
-struct writing {
-	const char *bytes;
-	size_t size;
-};
-
-static ssize_t give_bytes(void *data, void *bytes, size_t size)
-{
-	struct writing *writing = data;
-	size_t count = MIN(size, writing->size);
-
-	memcpy(bytes, writing->bytes, count);
-	writing->bytes += count;
-	writing->size -= count;
-	return (ssize_t)count;
-}
-
 int tool_write_file(struct tool_call *call, struct husk_error *err)
 {
 	const char *path = tool_string(call, "path");
 	const json_t *content = json_object_get(call->arguments, "content");
 	const json_t *encoded = json_object_get(call->arguments, "content_base64");
 	cleanup_buf struct buf decoded = { 0 };
-	struct writing writing = { json_string_value(content), json_string_length(content) };
+	struct bytes writing = { json_string_value(content), json_string_length(content) };
 
 	if (check_path(path, err) < 0)
 		return -1;
@@ -184,12 +168,12 @@ int tool_write_file(struct tool_call *call, struct husk_error *err)
 		if (base64_decode("content_base64", json_string_value(encoded), json_string_length(encoded), &decoded,
 				  err) < 0)
 			return -1;
-		writing = (struct writing){ decoded.data, decoded.size };
+		writing = (struct bytes){ decoded.data, decoded.size };
 	}
-	size_t size = writing.size;
+	size_t size = writing.left;
 	if (session_sandbox(call, NEED_ANY, 0, err) < 0 ||
 	    husk_file_write(call->session->husk, call->sandbox, path, tool_bool(call, "executable") ? 0755 : 0,
-			    tool_string(call, "user"), give_bytes, &writing, err) < 0 ||
+			    tool_string(call, "user"), bytes_give, &writing, err) < 0 ||
 	    tool_sayf(call, err, "wrote %zu bytes to %s in sandbox %s", size, path, call->sandbox) < 0)
 		return -1;
 	return tool_give(call, json_pack("{s:s, s:I}", "path", path, "size", (json_int_t)size), err);

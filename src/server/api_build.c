@@ -7,10 +7,11 @@
  * the sandboxes and kept steps are the tenant's, and count for its quotas.
  */
 #include <fcntl.h>
-#include <stdatomic.h>
+#include <pthread.h>
 
 #include "build/build.h"
 #include "server/api_egress.h"
+#include "server/api_files.h"
 #include "server/api_templates.h"
 #include "server/multipart.h"
 #include "store/template.h"
@@ -18,11 +19,18 @@
 #define OPTIONS_MAX (4u << 20)
 #define CONTEXT_MAX (INT64_C(2) << 30)
 #define CONTEXT_PLACE "/var/tmp"
-#define BUILDS_MAX 8 /* at one time: each has a context on the disk */
+#define BUILDS_MAX 8 /* of one tenant at one time: each has a context on the disk */
 #define PING_MS 5000
 #define PIECE_BYTES 65536
 
-static atomic_int builds;
+/* A build that is under way. */
+struct turn {
+	struct turn *next;
+	const char *tenant; /* NULL: the owner */
+};
+
+static pthread_mutex_t turns_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct turn *turns; /* under the lock */
 
 struct building {
 	struct request *request;
@@ -33,11 +41,6 @@ struct building {
 };
 
 /* ---- the form ---- */
-
-static ssize_t body_source(void *request, void *bytes, size_t size)
-{
-	return request_read(request, bytes, size);
-}
 
 static json_t *read_options(struct multipart *form, struct husk_error *err)
 {
@@ -97,7 +100,7 @@ static int read_form(struct request *request, json_t **options, int *context, st
 	cleanup(multipart_close) struct multipart form = { 0 };
 	const char *type = request_header(request, "Content-Type");
 
-	if (!type || multipart_open(&form, type, body_source, request, err) < 0)
+	if (!type || multipart_open(&form, type, files_source, request, err) < 0)
 		return type ? -1 : husk_fail(err, HUSK_INVALID, "send a form (multipart/form-data) with 'options'");
 	for (;;) {
 		cleanup_free char *name = NULL, *filename = NULL;
@@ -281,15 +284,41 @@ static int handle(struct request *request, struct husk_error *err)
 	return result;
 }
 
+static int turn_begin(struct turn *turn, struct husk_error *err)
+{
+	size_t count = 0;
+
+	pthread_mutex_lock(&turns_lock);
+	for (const struct turn *at = turns; at; at = at->next)
+		count += str_equal(at->tenant ? at->tenant : "", turn->tenant ? turn->tenant : "");
+	if (count < BUILDS_MAX) {
+		turn->next = turns;
+		turns = turn;
+	}
+	pthread_mutex_unlock(&turns_lock);
+	return count < BUILDS_MAX
+		       ? 0
+		       : husk_fail(err, HUSK_LIMIT, "%d of your builds are under way; wait for one to end", BUILDS_MAX);
+}
+
+static void turn_end(const struct turn *turn)
+{
+	struct turn **at = &turns;
+
+	pthread_mutex_lock(&turns_lock);
+	while (*at != turn)
+		at = &(*at)->next;
+	*at = turn->next;
+	pthread_mutex_unlock(&turns_lock);
+}
+
 int template_build_dockerfile(struct request *request, struct husk_error *err)
 {
-	int result = -1;
+	struct turn turn = { .tenant = request_tenant(request) };
 
-	if (atomic_fetch_add(&builds, 1) < BUILDS_MAX)
-		result = handle(request, err);
-	else
-		husk_fail(err, HUSK_LIMIT, "this server already runs %d builds; try again when one has ended",
-			  BUILDS_MAX);
-	atomic_fetch_sub(&builds, 1);
+	if (turn_begin(&turn, err) < 0)
+		return -1;
+	int result = handle(request, err);
+	turn_end(&turn);
 	return result;
 }

@@ -78,22 +78,6 @@ static int add_step(struct commit *commit, const char *kind, const char *path, c
 	return bad ? husk_fail_memory(err) : 0;
 }
 
-struct source {
-	const struct buf *content;
-	size_t at;
-};
-
-static ssize_t give_bytes(void *data, void *bytes, size_t size)
-{
-	struct source *source = data;
-	size_t part = MIN(size, source->content->size - source->at);
-
-	if (part)
-		memcpy(bytes, source->content->data + source->at, part);
-	source->at += part;
-	return (ssize_t)part;
-}
-
 int commit_send(struct commit *commit, husk_source source, void *data, uint32_t mode, const char *user,
 		struct husk_error *err)
 {
@@ -114,9 +98,9 @@ int commit_put(struct commit *commit, const char *path, struct husk_error *err)
 int commit_file(struct commit *commit, const char *path, const struct buf *content, uint32_t mode, const char *user,
 		struct husk_error *err)
 {
-	struct source source = { .content = content };
+	struct bytes bytes = { content->data, content->size };
 
-	return commit_send(commit, give_bytes, &source, mode, user, err) < 0 ? -1 : commit_put(commit, path, err);
+	return commit_send(commit, bytes_give, &bytes, mode, user, err) < 0 ? -1 : commit_put(commit, path, err);
 }
 
 int commit_directory(struct commit *commit, const char *path, uint32_t mode, const char *user, struct husk_error *err)
@@ -149,7 +133,7 @@ int commit_mode(struct commit *commit, const char *path, uint32_t mode, struct h
 
 int commit_finish(struct commit *commit, struct husk_error *err)
 {
-	struct source source = { .content = &commit->plan };
+	struct bytes bytes = { commit->plan.data, commit->plan.size };
 	cleanup_buf struct buf arguments = { 0 };
 	struct husk_error why = { 0 };
 
@@ -158,7 +142,7 @@ int commit_finish(struct commit *commit, struct husk_error *err)
 	if (commit->plan.size == 0)
 		return 0;
 	snprintf(plan, sizeof(plan), "%s/plan", commit->stage);
-	if (husk_file_write(commit->husk, commit->sandbox, plan, 0600, NULL, give_bytes, &source, err) < 0)
+	if (husk_file_write(commit->husk, commit->sandbox, plan, 0600, NULL, bytes_give, &bytes, err) < 0)
 		return -1;
 	if (wire_put_string(&arguments, TAG_PATH, commit->stage) < 0)
 		return husk_fail_memory(err);

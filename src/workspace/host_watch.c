@@ -193,7 +193,7 @@ static int take_event(struct host_watch *watch, const struct inotify_event *even
 
 int host_watch_read(struct host_watch *watch, struct names *dirty, bool *everything, struct husk_error *err)
 {
-	_Alignas(struct inotify_event) static char events[EVENTS_SIZE]; /* of the one thread that syncs */
+	_Alignas(struct inotify_event) char events[EVENTS_SIZE];
 	bool again = false;
 
 	for (;;) {

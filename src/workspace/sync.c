@@ -264,30 +264,14 @@ static int take_changes(struct sync *sync, const struct names *paths, struct nam
 
 /* ---- the mark ---- */
 
-struct text_source {
-	const char *text;
-	size_t size;
-};
-
-static ssize_t give_text(void *data, void *bytes, size_t size)
-{
-	struct text_source *source = data;
-	size_t part = MIN(size, source->size);
-
-	memcpy(bytes, source->text, part);
-	source->text += part;
-	source->size -= part;
-	return (ssize_t)part;
-}
-
 int sync_mark(struct sync *sync, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s.mark", sync->stage);
 
 	snprintf(sync->mark, sizeof(sync->mark), "%lld %llu", (long long)time_wall_ms(),
 		 (unsigned long long)++sync->pushes);
-	struct text_source source = { sync->mark, strlen(sync->mark) };
-	return path ? husk_file_write(sync->husk, sync->record.sandbox, path, 0600, NULL, give_text, &source, err)
+	struct bytes mark = { sync->mark, strlen(sync->mark) };
+	return path ? husk_file_write(sync->husk, sync->record.sandbox, path, 0600, NULL, bytes_give, &mark, err)
 		    : husk_fail_memory(err);
 }
 

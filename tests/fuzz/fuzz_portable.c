@@ -73,31 +73,15 @@ static void feed_tar(const uint8_t *data, size_t size)
 	require(dir_remove(tree, NULL) == 0);
 }
 
-struct input {
-	const uint8_t *at;
-	size_t left;
-};
-
-static ssize_t give(void *data, void *bytes, size_t size)
-{
-	struct input *input = data;
-	size_t count = MIN(size, input->left);
-
-	memcpy(bytes, input->at, count);
-	input->at += count;
-	input->left -= count;
-	return (ssize_t)count;
-}
-
 /* An encrypted stream that nobody with the key made gives out nothing. */
 static void feed_sealed(const uint8_t *data, size_t size)
 {
 	static const unsigned char key[SEALED_KEY_SIZE] = { 7, 1, 4 };
-	struct input input = { data, size };
+	struct bytes input = { data, size };
 	struct unsealed *unsealed = NULL;
 	char bytes[4096];
 
-	if (unsealed_begin_key(key, give, &input, &unsealed, NULL) < 0)
+	if (unsealed_begin_key(key, bytes_give, &input, &unsealed, NULL) < 0)
 		return;
 	require(unsealed_source(unsealed, bytes, sizeof(bytes)) < 0 && unsealed_why(unsealed)->code == HUSK_DENIED);
 	unsealed_free(unsealed);

@@ -151,16 +151,6 @@ static int put_replaced(const struct buf *from, const char *pattern, const char 
 	return buf_append(to, at ? at : "", (size_t)(end - at));
 }
 
-static ssize_t from_buffer(void *data, void *bytes, size_t size)
-{
-	struct buf *text = data;
-	size_t count = MIN(size, text->size);
-
-	memcpy(bytes, text->data, count);
-	buf_consume(text, count);
-	return (ssize_t)count;
-}
-
 static int replace(struct request *request, const struct daytona_box *box, const char *given, const char *pattern,
 		   const char *value, struct husk_error *err)
 {
@@ -173,7 +163,8 @@ static int replace(struct request *request, const struct daytona_box *box, const
 		return daytona_file_error(request, path, err);
 	if (put_replaced(&text, pattern, value, &changed) < 0)
 		return husk_fail_memory(err);
-	return daytona_write(request, box, path, from_buffer, &changed, err);
+	struct bytes bytes = { changed.data, changed.size };
+	return daytona_write(request, box, path, bytes_give, &bytes, err);
 }
 
 static int handle_replace(struct request *request, struct husk_error *err)

@@ -3,6 +3,7 @@
  * any size pass in constant memory. A write is in place, by a program of the guest as the sandbox's user: mode, owner and
  * hard links of the target stay, and the guest's kernel decides whether the write is allowed.
  */
+#include "server/api_files.h"
 #include "server/api_process.h"
 #include "server/dialects/daytona/daytona_files.h"
 #include "server/follow.h"
@@ -11,11 +12,6 @@
 #define PIECE 65536u
 #define FILES_MAX 10000u
 #define FIELD_MAX 8192u /* of a path in a form */
-
-static ssize_t body_source(void *request, void *bytes, size_t size)
-{
-	return request_read(request, bytes, size);
-}
 
 /* ---- writing ---- */
 
@@ -109,7 +105,7 @@ static int handle_upload(struct request *request, struct husk_error *err)
 	cleanup_free char *path = NULL;
 
 	if (daytona_enter(request, &box, err) < 0 || daytona_query_path(request, &box, "path", &path, err) < 0 ||
-	    multipart_open(&multipart, request_header(request, "Content-Type"), body_source, request, err) < 0)
+	    multipart_open(&multipart, request_header(request, "Content-Type"), files_source, request, err) < 0)
 		return -1;
 	for (;;) {
 		cleanup_free char *name = NULL, *filename = NULL;
@@ -224,7 +220,7 @@ static int handle_uploads(struct request *request, struct husk_error *err)
 	int next;
 
 	if (daytona_enter(request, &uploads.box, err) < 0 ||
-	    multipart_open(&uploads.multipart, request_header(request, "Content-Type"), body_source, request, err) < 0)
+	    multipart_open(&uploads.multipart, request_header(request, "Content-Type"), files_source, request, err) < 0)
 		return -1;
 	do {
 		cleanup_free char *name = NULL, *filename = NULL;

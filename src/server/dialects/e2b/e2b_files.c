@@ -66,17 +66,12 @@ static int write_file(struct upload *upload, const char *given, husk_source sour
 	return json_array_append_new(upload->written, entry) < 0 ? husk_fail_memory(err) : 0;
 }
 
-static ssize_t body_source(void *request, void *bytes, size_t size)
-{
-	return request_read(request, bytes, size);
-}
-
 static int write_form(struct upload *upload, const char *type, const char *path, struct husk_error *err)
 {
 	cleanup(multipart_close) struct multipart multipart = { 0 };
 	int next;
 
-	if (multipart_open(&multipart, type, body_source, upload->request, err) < 0)
+	if (multipart_open(&multipart, type, files_source, upload->request, err) < 0)
 		return -1;
 	for (;;) {
 		cleanup_free char *name = NULL;
@@ -195,7 +190,7 @@ static int write_body(struct upload *upload, struct husk_error *err)
 	if (!path || !*path)
 		return husk_fail_field(err, "path", "path is missing; add ?path=");
 	if (!encoding || str_equal(encoding, "identity"))
-		return write_file(upload, path, body_source, request, err);
+		return write_file(upload, path, files_source, request, err);
 	if (strcasecmp(encoding, "gzip") != 0)
 		return husk_fail_field(err, "Content-Encoding", "'%.40s' is not understood; use gzip or none",
 				       encoding);

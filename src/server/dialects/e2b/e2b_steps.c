@@ -389,26 +389,16 @@ static int start_and_wait(struct build *build, struct place *place, struct husk_
 	}
 }
 
-static ssize_t read_text(void *data, void *bytes, size_t size)
-{
-	const char **text = data;
-	size_t count = MIN(size, strlen(*text));
-
-	memcpy(bytes, *text, count);
-	*text += count;
-	return (ssize_t)count;
-}
-
 /* The default user and directory for commands of its sandboxes. */
 static int leave_defaults(struct build *build, const struct place *place, struct husk_error *err)
 {
 	cleanup_json json_t *document = json_pack("{s:s, s:s?}", "user", place->user, "cwd", place->cwd);
 	cleanup_free char *text = document ? json_dumps(document, JSON_COMPACT) : NULL;
-	const char *at = text;
+	struct bytes bytes = { text, text ? strlen(text) : 0 };
 
 	if (!text)
 		return husk_fail_memory(err);
-	return husk_file_write(build->husk, build->sandbox, E2B_DEFAULTS, 0644, NULL, read_text, &at, err);
+	return husk_file_write(build->husk, build->sandbox, E2B_DEFAULTS, 0644, NULL, bytes_give, &bytes, err);
 }
 
 /* One snapshot under all its names. When it exists, it takes these names from earlier builds. */
