@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -124,6 +125,41 @@ def test_snapshots_beside_others_that_clear_up():
         made = [adopt_snapshot(husk("snapshot", "create", "--json", box).json()["id"]) for _ in range(25)]
     kept = {entry["id"] for entry in husk("snapshot", "ls", "--json").json()}
     assert set(made) <= kept, set(made) - kept
+
+
+@test
+def test_snapshot_of_a_dead_client_waits_for_its_image():
+    """The client is killed while the supervisor works for it. Others that clear up leave the snapshot alone until its image is
+    written, and then remove both; without that, the image is written when nothing leads to it any more."""
+    box = create()
+    supervisor, kernel = supervisor_pid(box), kernel_of(box)
+    os.kill(kernel, signal.SIGSTOP)  # the supervisor waits for the guest
+    try:
+        with ending(start("snapshot", "create", box)) as client:
+            until(lambda: locks_of_snapshots(supervisor), "the supervisor has the lock of the snapshot", seconds=30)
+            client.kill()
+            client.wait(10)
+        for _ in range(3):
+            husk("ls")
+    finally:
+        os.kill(kernel, signal.SIGCONT)
+    until(lambda: not locks_of_snapshots(supervisor), "the image is written, or given up")
+    husk("ls")
+    assert_equal([entry["id"] for entry in husk("snapshot", "ls", "--json").json()], [])
+    assert_equal(os.listdir(f"{HOME}/snapshots"), [])
+    assert_equal(sh(box, "echo fine"), "fine")
+    assert_no_leaks()
+
+
+def locks_of_snapshots(pid):
+    """Open files of a process that are locks of snapshots."""
+    found = []
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            path = os.readlink(f"/proc/{pid}/fd/{number}")
+            if re.search(r"/sn-[^/]*\.lock$", path):
+                found.append(path)
+    return found
 
 
 @test
