@@ -216,8 +216,10 @@ class Trial:
             husk("rm", "-f", self.box, code=None, timeout=120)
 
     def break_rule(self, rule, method=None):
-        words = [rule] + ([str(method)] if method else [])
-        done = husk("exec", self.box, "--", "/.husk/break", *words, code=None, timeout=30)
+        self.run(["/.husk/break", rule] + ([str(method)] if method else []))
+
+    def run(self, command, *options):
+        done = husk("exec", *options, self.box, "--", *command, code=None, timeout=30)
         late = self.expires and "has ended" in done.error  # by its TTL, on a busy machine
         assert done.code == 0 or late, str(done)
 
@@ -524,10 +526,10 @@ def over_its_memory(rule, end):
 
     def run():
         with Trial("--memory", "200M") as trial:
-            trial.break_rule(rule, OOM)
-            husk("exec", "-d", trial.box, "--", "python3", "-c", "b = []\nwhile True: b.append(bytearray(1 << 20))")
-            if end == "ttl":
+            if end == "ttl":  # before the memory is taken: a slow relief may end the sandbox too
                 trial.give_ttl()
+            trial.break_rule(rule, OOM)
+            trial.run(["python3", "-c", "b = []\nwhile True: b.append(bytearray(1 << 20))"], "-d")
             trial.call("stats", "ps")
             trial.settle(3)
             trial.end_by_ttl() if end == "ttl" else trial.end_by_rm()
