@@ -64,7 +64,7 @@ static const struct {
 	{ "--image", "-t TEMPLATE chooses what a sandbox is made from" },
 	{ "--restart", "--persistent keeps a sandbox; it does not start a command again" },
 	{ "--privileged",
-	  "there is no such mode: the sandbox has a kernel of its own, and its root may do everything there" },
+	  "there is no such mode: the sandbox has its own kernel, and its root user may do everything in it" },
 };
 
 const char *alias_option(const char *option)

@@ -304,7 +304,7 @@ static int open_origin(struct comparison *c, const struct catalog_sandbox *row, 
 		return husk_fail(err, why.code, "%s", why.message);
 	return husk_fail(
 		err, HUSK_GONE,
-		"the state that sandbox %s began with is no longer kept; name what to compare with, such as its "
+		"the state that sandbox %s started from is no longer stored; name what to compare with, such as its "
 		"template (husk diff %s %s) or %s as it is now",
 		row->id, row->template_name, row->id, row->parent);
 }

@@ -283,7 +283,8 @@ static int open_base(struct husk *husk, const struct husk_sandbox *row, bool is_
 	if (row->origin && why.code != HUSK_NOT_FOUND && why.code != HUSK_GONE)
 		return husk_fail(err, why.code, "%s", why.message);
 	return husk_fail(err, HUSK_GONE,
-			 "the state that sandbox %s began with is no longer kept; name what to compare with", row->id);
+			 "the state that sandbox %s started from is no longer stored; name what to compare with",
+			 row->id);
 }
 
 int husk_diff_system(struct husk *husk, const char *sandbox, const char *base, unsigned what,

@@ -128,7 +128,7 @@ int husk_effect_request(struct husk *husk, const char *sandbox, int64_t number, 
 	cleanup_free char *state = strdup(effect->state);
 	catalog_effect_free(effect);
 	if (request.size == 0)
-		return husk_fail(err, HUSK_GONE, "effect %lld of %s is %s, and its request is not kept any more",
+		return husk_fail(err, HUSK_GONE, "effect %lld of %s is %s, and its request is no longer stored",
 				 (long long)number, row->id, state ? state : "done");
 	*size = text.size;
 	*out = bad ? NULL : buf_steal(&text);

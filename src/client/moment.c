@@ -82,7 +82,7 @@ int husk_moment_open(struct husk *husk, const char *word, struct husk_moment *ou
 void husk_moment_close(struct husk *husk, struct husk_moment *moment)
 {
 	if (moment->is_copy && husk_kill(husk, moment->sandbox, NULL) < 0)
-		log_line(LOG_INFO, "the copy %s ends by itself", moment->sandbox);
+		log_line(LOG_INFO, "the copy %s ends at its TTL", moment->sandbox);
 	free(moment->sandbox);
 	*moment = (struct husk_moment){ 0 };
 }

@@ -269,7 +269,7 @@ static int fail_host(const struct import *import, const struct husk_error *why, 
 {
 	return husk_fail(err, HUSK_UNAVAILABLE, "this host cannot continue the snapshot: %s; %s", why->message,
 			 has_files(&import->portable)
-				 ? "--disk-only takes its files as a template"
+				 ? "--disk-only imports its files as a template"
 				 : "exported with --files, its files could be taken as a template");
 }
 

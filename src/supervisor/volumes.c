@@ -144,7 +144,7 @@ static void take_request(struct served *served, const char *payload, size_t size
 		return;
 	served->queued += (uint32_t)size;
 	if (size < SERVE_REQUEST_MIN || size > SERVE_REQUEST_MAX)
-		husk_fail(&why, HUSK_PROTOCOL, "the guest sent what is no request for a volume");
+		husk_fail(&why, HUSK_PROTOCOL, "the guest sent an invalid request for a volume");
 	else if (put_message(served, VOLUME_REQUEST, payload, size) < 0)
 		husk_fail(&why, HUSK_LIMIT, "no room for the requests of the guest");
 	if (why.code != HUSK_OK)

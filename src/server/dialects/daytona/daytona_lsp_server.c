@@ -76,7 +76,7 @@ static int await_turn(struct lsp *lsp, struct husk_error *err)
 	lsp->turn = (struct lsp_turn){ .sandbox = lsp->box.sandbox->id, .label = lsp->label };
 	while (!take_turn(&lsp->turn)) {
 		if (request_wait(request, -1, LOOK_MS) < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		if (time_monotonic_ms() > deadline)
 			return daytona_fail(request, 408, "REQUEST_TIMEOUT",
 					    "the language server is busy with other requests");

@@ -199,7 +199,7 @@ static int await_begin(struct request *request, const struct daytona_box *box, c
 			return 0;
 		request->fault = (struct fault){ 0 };
 		if (request_wait(request, -1, LOOK_MS) < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		if (process_find(request, pid, &info, err) < 0)
 			return -1;
 	}
@@ -275,7 +275,7 @@ static int end(struct request *request, const struct daytona_box *box, struct re
 			deadline += STOP_MS;
 		}
 		if (request_wait(request, -1, LOOK_MS) < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		char id[sizeof(recording->id)];
 		memcpy(id, recording->id, sizeof(id));
 		if (find(request, box, id, recording, err) < 0)
