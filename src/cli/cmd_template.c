@@ -67,11 +67,6 @@ static bool strv_has(char *const *list, const char *word)
 	return false;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int template_definitions(char ***out, struct husk_error *err)
 {
 	cleanup_strv char **roots = NULL;
@@ -89,8 +84,7 @@ int template_definitions(char ***out, struct husk_error *err)
 				return husk_fail_memory(err);
 		}
 	}
-	if (*out)
-		qsort(*out, strv_length(*out), sizeof(**out), by_name);
+	strv_sort(*out);
 	return 0;
 }
 
