@@ -1,6 +1,6 @@
 /*
- * Reads the context of a build (context.h): finds sources, hashes them, writes them as a tar. Every path is opened below the context
- * by openat2, so that no link of it leads outside.
+ * Reads the context of a build (context.h): finds sources, hashes them, writes them as a tar. Every path is opened with
+ * openat2 below the context, so that no link leads outside.
  */
 #include "build/context.h"
 

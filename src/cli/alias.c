@@ -1,7 +1,7 @@
 /*
  * Commands of other tools; see alias.h. Called by main.c before a command is looked up, and by the option parser before
- * it rejects an option. `husk stop box` runs `husk hibernate box`; `husk restart box` fails and names the command to
- * type.
+ * it rejects an option. `husk stop box` runs `husk hibernate box`; `husk run --network host` fails, and the error names
+ * the option to use.
  *
  * A word is replaced only if it has a single meaning here and a wrong guess loses nothing. `stop` hibernates, because a
  * stopped container keeps its files; a note says which command ran.

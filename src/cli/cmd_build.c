@@ -1,6 +1,6 @@
 /*
- * `husk build`, `husk commit` and `husk image export`: images of one's own. A build prints its progress on stderr, a line for each
- * event, or JSON lines on stdout with --progress json; the name of the image is its only other output.
+ * `husk build`, `husk commit` and `husk image export`: the user's own images. A build prints its progress on stderr, a
+ * line for each event, or JSON lines on stdout with --progress json; the name of the image is its only other output.
  */
 #include <sys/stat.h>
 

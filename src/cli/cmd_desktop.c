@@ -1,6 +1,6 @@
 /*
- * `husk desktop`: looks at the screen of a sandbox, clicks and types. Every verb becomes one action of husk_desktop_act
- * (docs/desktop.md); `act` takes a request as it is. Titles, texts and pictures come from the guest.
+ * `husk desktop`: shows and controls the screen of a sandbox. Every verb becomes one action of husk_desktop_act
+ * (docs/desktop.md); `act` sends a request unchanged. Titles, texts and pictures come from the guest.
  *
  *     husk desktop box click 640 400 --screenshot after.png
  *     {"actions":[{"action":"left_click","coordinate":[640,400]}],"settle":true,"screenshot":{"format":"png"}}

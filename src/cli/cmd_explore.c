@@ -1,6 +1,6 @@
 /*
- * `husk explore`: tries each plan in a fork of its own, scores the forks, and keeps the best (husk_explore). Prints the branches, the
- * best first.
+ * `husk explore`: tries each plan in its own fork, scores the forks, and keeps the best (husk_explore). Prints the
+ * branches, the best first.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"

@@ -1,6 +1,6 @@
 /*
- * `husk checkpoint`, `husk rewind`, `husk promote`, `husk history`: numbered checkpoints of one sandbox, and the ways to them. A
- * rewind prints on stderr what it could not undo.
+ * `husk checkpoint`, `husk rewind`, `husk promote`, `husk history`: numbered checkpoints of one sandbox, and the return
+ * to one of them. A rewind prints on stderr what it could not undo.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"

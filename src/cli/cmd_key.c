@@ -1,5 +1,5 @@
 /*
- * `husk key show|ls|trust|rm`: the key that signs what this instance exports, and the keys whose exports it takes.
+ * `husk key show|ls|trust|rm`: the key that signs the exports of this instance, and the keys whose exports it accepts.
  */
 #include "cli/cli.h"
 

@@ -1,6 +1,6 @@
 /*
  * `husk stats`: the resources that sandboxes use, by the host's accounting. Without arguments it shows every running
- * sandbox. It never wakes a hibernated one by itself.
+ * sandbox. It never wakes a hibernated sandbox.
  */
 #include <inttypes.h>
 

@@ -1,5 +1,5 @@
 /*
- * `husk sync`: a workspace directory and its sandbox, kept in step. Names of files come from the guest.
+ * `husk sync`: carries changes between a workspace directory and its sandbox. Names of files come from the guest.
  */
 #include <pthread.h>
 #include <stdatomic.h>

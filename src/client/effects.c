@@ -1,7 +1,7 @@
 /*
- * Held effects for callers of libhusk: list, send, drop, and show the request of one. The catalog has them; sending is asked
- * of the supervisor, one effect at a time, so that no call waits for more than one host. The first effect that cannot be sent
- * ends the sending, because later ones may depend on it.
+ * Held effects for callers of libhusk: list, send, drop, and show the request of one. The catalog stores them. The
+ * supervisor sends them, one effect per call, so that no call waits for more than one host. The first effect that cannot
+ * be sent ends the sending, because later ones may depend on it.
  */
 #include "base/jansson.h"
 #include "instance/contact.h"

@@ -1,7 +1,8 @@
 /*
  * Exports: the files of a snapshot or of a template's version, and its row, become a portable machine
- * (store/portable.h). Only what is listed here travels. Of the environment that is the names; of the policy, the rules; of
- * secrets, tokens and certificates of the leash nothing, because they are kept neither in a snapshot's image nor in its row.
+ * (store/portable.h). Only what is listed here is exported: of the environment the names, of the policy the rules.
+ * Secrets, tokens and certificates of the leash are never exported, because neither a snapshot's image nor its row has
+ * them.
  */
 #include <fcntl.h>
 #include <sys/file.h>

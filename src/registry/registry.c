@@ -1,5 +1,5 @@
 /*
- * Requests to a registry (registry.h). The answer to a request decides what is done next:
+ * Requests to a registry (registry.h). The answer to a request decides the next step:
  *
  *     200, 206, 416        the caller's
  *     401                  the token is fetched (once), or the login is shown

@@ -1,8 +1,7 @@
 /*
- * The supervisor's side of volumes. A share (volumes.h) needs one call to the agent, and nothing later. Any other volume has
- * a channel on the agent link, whose frames are FUSE requests of the
- * guest's kernel, and a jailed process that answers them (volume/process.h). This file passes requests and answers on and
- * reads neither.
+ * The supervisor's side of volumes. A share (volumes.h) needs one call to the agent. Any other volume has a channel on
+ * the agent link, whose frames are FUSE requests of the guest's kernel, and a jailed process that answers them
+ * (volume/process.h). This file passes requests and answers on and reads neither.
  *
  *     request:   link's reader ── from_agent ──> socket ──> process
  *     answer:    process ──> socket ──> thread of the volume ── link_reply ──> guest

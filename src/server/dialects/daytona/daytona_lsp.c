@@ -1,7 +1,7 @@
 /*
- * Daytona's routes below /lsp: start and stop of language servers, documents that are open, completions, symbols. What a
- * language server answers is the guest's: of each completion and symbol only the fields that clients know are passed on,
- * and only with their types, since the clients' classes fail on others.
+ * Daytona's routes below /lsp: start and stop of language servers, documents that are open, completions, symbols. The
+ * guest controls the answers of a language server: of each completion and symbol, only fields that clients know are
+ * passed on, and only with the right types, because the clients' classes fail on others.
  */
 #include "server/dialects/daytona/daytona_lsp.h"
 
