@@ -1,7 +1,7 @@
 /*
- * METHOD_ATTACH, and the channels that follow a process, of EXEC and ATTACH alike. Such a channel sends output from its own
- * offset, passes input and signals on to the process, and sends END when the process is over. Detaching (CANCEL, or a
- * dropped channel) must never touch the process: the process runs on, and a later ATTACH continues.
+ * METHOD_ATTACH, and the channels that follow a process, of EXEC and ATTACH alike. Such a channel sends output from its
+ * own offset, passes input and signals on to the process, and sends END when the process is over. Detaching (CANCEL, or
+ * a dropped channel) must never touch the process: the process continues, and a later ATTACH can follow it again.
  */
 #include "agent/attach.h"
 

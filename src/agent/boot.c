@@ -1,7 +1,7 @@
 /*
- * The first work of PID 1: gives the template's read-only root a writable layer, moves into it, and makes the control group
- * whose size can be limited. Called once, by main. Afterwards no path leads to the bare image or to the writable layer
- * alone; the agent keeps a descriptor of each, to tell what has changed (changes.c).
+ * The first work of PID 1: gives the template's read-only root a writable layer, moves into it, and creates the control
+ * group whose memory can be limited. Called once, by main. Afterwards no path leads to the bare image or to the writable
+ * layer alone; the agent keeps a descriptor of each, to find changed files (changes.c).
  */
 #include <fcntl.h>
 #include <sys/mount.h>

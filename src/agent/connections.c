@@ -1,6 +1,6 @@
 /*
  * Ends TCP connections that a restored machine inherited from the machine it was copied from. Their other ends belong to
- * that machine, so a program that waits for an answer would wait for ever. Called on IDENTITY, while every process is
+ * that machine, so a program that waits for an answer would never get one. Called on IDENTITY, while every process is
  * stopped. Loopback connections and listening sockets stay open.
  */
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 /*
- * METHOD_DIAL: a TCP port or a unix socket of the guest as a byte stream in both directions. Of ports, the agent connects
- * only to those of the guest's loopback address.
+ * METHOD_DIAL: a byte stream, in both directions, to a TCP port or a unix socket of the guest. TCP connections go only
+ * to the guest's loopback address.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /*
- * The environment a process of the guest starts with.
+ * The environment of a process that starts in the guest.
  */
 #ifndef HUSK_AGENT_ENVIRONMENT_H
 #define HUSK_AGENT_ENVIRONMENT_H

@@ -26,11 +26,6 @@ struct list {
 	struct level levels[LIST_DEPTH_MAX];
 };
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Sorted, so that the order of a listing is stable. */
 char **list_names(int fd, const char *path, struct husk_error *err)
 {
@@ -69,7 +64,7 @@ char **list_names(int fd, const char *path, struct husk_error *err)
 		husk_fail_errno(err, "cannot list '%s'", path);
 		return NULL;
 	}
-	qsort(names, count, sizeof(*names), by_name);
+	strv_sort(names);
 	return steal_pointer(names);
 }
 

@@ -1,6 +1,6 @@
 /*
  * The processes that the host has started: their output rings, their input, their end. Channels of EXEC and ATTACH
- * (attach.c) are attachments to a process. A process runs on without attachments.
+ * (attach.c) are attachments to a process. A process continues without attachments.
  */
 #ifndef HUSK_AGENT_PROCESS_H
 #define HUSK_AGENT_PROCESS_H

@@ -1,14 +1,15 @@
 /*
- * METHOD_REPLACE: puts prepared files in place, all or none. The host filled a stage, a directory of the writable layer, with new
- * files and a plan; this file only renames, so it is short, and the agent finishes it even if the host goes away meanwhile.
+ * METHOD_REPLACE: puts prepared files in place, all or none. The host filled a stage, a directory of the writable layer,
+ * with new files and a plan; this file only renames, so the work is short. The agent finishes it even if the host
+ * disconnects.
  *
  *     P path 7        the file or directory 7 of the stage goes to path
  *     L path target   path becomes a symbolic link
  *     R path          path goes, with what is below
  *     M path 755      path gets that mode
  *
- * What is replaced is first renamed into the stage (old-0, old-1 …), and goes back if a later step fails. Each field of the plan ends
- * with NUL, because names may hold any other byte.
+ * A replaced file is first renamed into the stage (old-0, old-1 …), and renamed back if a later step fails. Each field
+ * of the plan ends with NUL, because names may hold any other byte.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

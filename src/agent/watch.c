@@ -3,8 +3,8 @@
  * number of directories per turn of the event loop, and follows new directories. When the host is slow, events wait in the
  * kernel's bounded queue, which reports an overflow; nothing else may accumulate here.
  *
- * A write by the agent itself is reported as one event, at its end; a file that it makes, as create, chmod (it gets its owner
- * and mode) and write. Temporary files of the agent are never reported.
+ * A write by the agent itself is reported as one event, at its end. A file that the agent creates is reported as create,
+ * chmod (the file gets its owner and mode) and write. Temporary files of the agent are never reported.
  *
  * A MSG from the host asks for EVENT_SETTLED, which follows the events of all changes up to then.
  */

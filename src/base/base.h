@@ -124,6 +124,7 @@ bool str_json_deeper(const char *s, size_t size, size_t limit);
 /* NULL-terminated string lists. */
 size_t strv_length(char *const *list);
 int strv_add(char ***list, const char *s); /* copies s */
+void strv_sort(char **list);               /* by bytes; NULL: nothing to do */
 void strv_free(char **list);
 
 /* ---- file.c: files and descriptors ------------------------------------------------------------------------------------- */

@@ -281,6 +281,17 @@ int strv_add(char ***list, const char *s)
 	return 0;
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+void strv_sort(char **list)
+{
+	if (list)
+		qsort(list, strv_length(list), sizeof(*list), by_bytes);
+}
+
 void strv_free(char **list)
 {
 	for (size_t i = 0; list && list[i]; i++)

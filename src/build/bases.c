@@ -1,6 +1,6 @@
 /*
- * What a build begins with: a word of FROM or of COPY --from is an image, a template, a saved image or, for a client, a snapshot. An
- * image that is not on this host is pulled, and a bundled template is built on its first use.
+ * The bases of a build: finds what a word of FROM or of COPY --from names: an image, a template, a saved image or, for a
+ * client, a snapshot. An image that is not on this host is pulled, and a bundled template is built on its first use.
  */
 #include <ctype.h>
 

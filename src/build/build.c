@@ -1,15 +1,17 @@
 /*
- * husk_build: from a Dockerfile to an image. First the plan is made (plan.c), which finds every error that can be found. Then the
- * target's stage is carried out: its sandbox continues from the newest kept result, and the steps after that one run in it. Other
- * stages follow when a step copies from them. The result is an image of the files of the last sandbox (husk_commit) and its template.
+ * husk_build: from a Dockerfile to an image. First it makes the plan (plan.c), which finds every error that can be found
+ * in advance. Then it runs the target's stage: a sandbox continues from the newest kept result, and the later steps run
+ * in it. Other stages run when a step copies from them. The result is an image of the files of the last sandbox
+ * (husk_commit) and its template.
  *
  *     key of step 3 kept?  no
  *     key of step 2 kept?  yes -> sandbox from its snapshot; steps 3 and 4 run; a snapshot after each
  *
- * A step that saw a secret is not kept, and neither is what follows it in its stage: a snapshot has the memory of the sandbox, in
- * which the secret may still be. The image has files only.
+ * The result of a step that saw a secret is not kept, and neither are results of later steps of its stage: a snapshot
+ * has the memory of the sandbox, which may still contain the secret. The image has files only.
  *
- * The sandboxes of a build end with it. When this process is killed, they end by their TTL, and nothing half-made has a name.
+ * The sandboxes of a build end with it. If this process is killed, they end at their TTL, and nothing incomplete has a
+ * name.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 /*
- * Builds for clients of a server (server/api_build.c, server/dialects). The client is not trusted: what it can build on is the instance's or its own, and
- * everything that is made is its own and counts for its quotas. The result is no image but a sandbox, of which the caller takes a
- * snapshot or the files.
+ * Builds for clients of a server (server/api_build.c, server/dialects). The client is not trusted: it can use bases of
+ * the instance and its own, and everything that the build creates belongs to the client and counts in its quotas. The
+ * result is not an image but a sandbox, from which the caller takes a snapshot or the files.
  */
 #ifndef HUSK_BUILD_BUILD_H
 #define HUSK_BUILD_BUILD_H

@@ -1,6 +1,6 @@
 /*
- * Reads the context of a build (context.h): finds sources, hashes them, writes them as a tar. Every path is opened below the context
- * by openat2, so that no link of it leads outside.
+ * Reads the context of a build (context.h): finds sources, hashes them, writes them as a tar. Every path is opened with
+ * openat2 below the context, so that no link leads outside.
  */
 #include "build/context.h"
 
@@ -120,11 +120,6 @@ static char *clean(const char *word)
 	return buf_steal(&out);
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* The names in a directory, sorted; the caller frees them. */
 static int list_names(int fd, char ***out, struct husk_error *err)
 {
@@ -141,8 +136,7 @@ static int list_names(int fd, char ***out, struct husk_error *err)
 		if (strv_add(out, entry->d_name) < 0)
 			return husk_fail_memory(err);
 	}
-	if (*out)
-		qsort(*out, strv_length(*out), sizeof(**out), by_name);
+	strv_sort(*out);
 	return 0;
 }
 

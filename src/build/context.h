@@ -1,6 +1,6 @@
 /*
- * The files that a build may copy: a directory of the host (the context), without what its .dockerignore names. Its author is not
- * trusted: no link leads outside, and nothing but files, directories and links is read.
+ * The files that a build may copy: a directory of the host (the context), without the files that its .dockerignore
+ * names. Its author is not trusted: no link leads outside, and only files, directories and links are read.
  */
 #ifndef HUSK_BUILD_CONTEXT_H
 #define HUSK_BUILD_CONTEXT_H

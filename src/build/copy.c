@@ -1,7 +1,7 @@
 /*
- * COPY and ADD of a Dockerfile, from the context, from another stage, from an image, from a heredoc, or from a URL (fetch.c). Works with the guest's agent
- * alone, so that an image without a shell (FROM scratch) can be filled. Bytes of one guest reach another through an unnamed file;
- * the host parses none of them.
+ * COPY and ADD of a Dockerfile, from the context, from another stage, from an image, from a heredoc, or from a URL
+ * (fetch.c). Uses only the guest's agent, so that it works in an image without a shell (FROM scratch). Bytes of one
+ * guest reach another through an unnamed file; the host parses none of them.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,8 +1,8 @@
 /*
- * Dockerfiles (dockerfile.h). The order of the work: lines are joined to logical lines, of which each byte knows its line and
- * column; keyword and flags are split off; the rest is split as the keyword needs it; heredocs take the lines that follow. When
- * all steps are known, the stages and what refers to them are checked. The words of variables are in
- * dockerfile_words.c, stages in dockerfile_stages.c.
+ * Dockerfiles (dockerfile.h). The parser works in this order. It joins lines to logical lines, and remembers line and
+ * column of each byte. It splits off the keyword and the flags, and splits the rest as the keyword requires. A heredoc
+ * takes the lines that follow. When all steps are known, the stages and the references to them are checked. The words of
+ * variables are in dockerfile_words.c, stages in dockerfile_stages.c.
  */
 #include "build/dockerfile.h"
 

@@ -1,5 +1,6 @@
 /*
- * A GET over a given connection (download.h). The socket does not block; every wait ends after a while and asks whether to stop.
+ * A GET over a given connection (download.h). The socket does not block. Every wait is short, and checks afterwards
+ * whether the caller wants to stop.
  */
 #include "build/download.h"
 

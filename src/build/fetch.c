@@ -1,8 +1,9 @@
 /*
- * ADD of a URL: downloads a file into an unnamed file of the host. The connection is made by a sandbox of the build (guest/connect.c),
- * so that its egress policy decides, by the same leash as for RUN, what can be reached: names, private addresses and the host's own,
- * after every redirect too. HTTP and TLS are spoken here, over that connection, so that no program of an image is needed and the
- * sandbox cannot change what arrives over TLS. This process never connects by itself.
+ * ADD of a URL: downloads a file into an unnamed file of the host. The connection is made by a sandbox of the build
+ * (guest/connect.c), so that its egress policy decides, by the same leash as for RUN, what can be reached: names,
+ * private addresses and the host's own, after every redirect too. HTTP and TLS run here, over that connection. So no
+ * program of an image is needed, and the sandbox cannot change what arrives over TLS. This process itself never connects
+ * to the network.
  */
 #include <time.h>
 

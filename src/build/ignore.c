@@ -1,6 +1,7 @@
 /*
- * Patterns of file names in Dockerfiles and .dockerignore (context.h). Matching works on text alone and takes time in proportion to
- * pattern and path, whatever the pattern is: for each pattern byte the set of path positions that can follow is kept.
+ * Patterns of file names in Dockerfiles and .dockerignore (context.h). Matching uses text only. Its time is proportional
+ * to the lengths of pattern and path, for every pattern: for each byte of the pattern, it keeps the set of path
+ * positions that can follow.
  */
 #include "build/context.h"
 

@@ -1,6 +1,6 @@
 /*
- * Makes the plan of a build (plan.h). Walks the steps of each needed stage in order and keeps what they change: the variables, the
- * config of the image, the key. It touches no sandbox.
+ * Makes the plan of a build (plan.h). Walks the steps of each needed stage in order and tracks what they change: the
+ * variables, the config of the image, the key. It uses no sandbox.
  */
 #include "build/settings.h"
 #include "build/url.h"

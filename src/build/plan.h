@@ -1,9 +1,11 @@
 /*
- * The plan of a build: every step of the stages that are needed, with its variables replaced and with the key of its result. All of
- * that is known before anything runs: from the Dockerfile, the arguments, the files of the context and the configs of base images.
+ * The plan of a build: every step of the stages that are needed, with its variables replaced and with the key of its
+ * result. All of this is known before anything runs, from the Dockerfile, the arguments, the files of the context and
+ * the configs of base images.
  *
- * A key is a hash of everything that the files after the step depend on: the key before it, the step, its variables, user and
- * directory, and the content of what it copies. Two steps with one key have one result, so a result is kept under its key.
+ * A key is a hash of everything that the files after the step depend on: the key before it, the step, its variables,
+ * user and directory, and the content that it copies. Two steps with the same key have the same result, so a result is
+ * stored under its key.
  */
 #ifndef HUSK_BUILD_PLAN_H
 #define HUSK_BUILD_PLAN_H

@@ -1,10 +1,10 @@
 /*
- * RUN of a Dockerfile: a program in the sandbox of its stage, with what --mount puts beside it for as long as it runs. The program is
- * a stranger's: it has the network that the caller of the build allows, a time limit, and nothing of the host.
+ * RUN of a Dockerfile: a program in the sandbox of its stage, with the files of --mount while it runs. The program is
+ * untrusted: it has only the network that the caller of the build allows, a time limit, and nothing of the host.
  *
- * A mount is a swap: what is at the target is moved aside, the mounted files take its place, and afterwards it moves back. So nothing
- * of a mount is in the image. A cache comes from a tar on the host and goes back into it; a secret is written to a file, or is a
- * variable.
+ * A mount is a swap: the content of the target is moved aside, the mounted files take its place, and afterwards the
+ * content moves back. So no mounted file is in the image. A cache comes from a tar on the host and goes back into it; a
+ * secret is written to a file, or is a variable.
  */
 #include <fcntl.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /*
- * husk_build on a server: checks the Dockerfile here, and sends it with the files that it can name: those that .dockerignore leaves, and
- * of them only what a COPY, an ADD or a bind mount mentions. Words with variables can mean any file, because the variables of base
- * images are known to the server alone; then all files are sent.
+ * husk_build on a server: checks the Dockerfile here, and sends it with the files that a COPY, an ADD or a bind mount
+ * names, without those that .dockerignore excludes. A word with a variable can mean any file, because only the server
+ * knows the variables of base images; then all files are sent.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

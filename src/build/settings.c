@@ -1,6 +1,6 @@
 /*
- * What the steps of a Dockerfile say about the image and its variables (settings.h): ENV, ARG, LABEL, USER, CMD and the like. The
- * config is the object that an OCI image has under "config".
+ * The settings that the steps of a Dockerfile make for the image and its variables (settings.h): ENV, ARG, LABEL, USER,
+ * CMD and the like. The config is the object that an OCI image has under "config".
  */
 #include "build/settings.h"
 

@@ -1,6 +1,6 @@
 /*
- * The context that a client of a server sent (build.h). Its bytes are a stranger's: a process in a cell unpacks them, as it does root
- * filesystems, in a workshop of the instance. After a kill, the instance's sweep removes the workshop.
+ * The context that a client of a server sent (build.h). Its bytes are untrusted: a process in a cell unpacks them, as it
+ * does root filesystems, in a workshop of the instance. After a kill, the instance's sweep removes the workshop.
  */
 #include <fts.h>
 #include <sys/stat.h>

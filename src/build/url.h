@@ -1,6 +1,6 @@
 /*
- * URLs of ADD, and of the redirects that servers answer: http and https only. The texts are untrusted. What is accepted is narrow on
- * purpose: it becomes the name that a sandbox looks up, and a line of a request.
+ * URLs of ADD, and of the redirects that servers answer: http and https only. The texts are untrusted. The accepted form
+ * is narrow on purpose: its parts become the name that a sandbox looks up, and a line of a request.
  */
 #ifndef HUSK_BUILD_URL_H
 #define HUSK_BUILD_URL_H

@@ -1,5 +1,5 @@
 /*
- * Shared by the files that carry a plan out: build.c (stages, sandboxes, kept results), run.c (RUN) and copy.c (COPY, ADD).
+ * Shared by the files that run a plan: build.c (stages, sandboxes, kept results), run.c (RUN) and copy.c (COPY, ADD).
  */
 #ifndef HUSK_BUILD_WORK_H
 #define HUSK_BUILD_WORK_H

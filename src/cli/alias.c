@@ -1,7 +1,7 @@
 /*
  * Commands of other tools; see alias.h. Called by main.c before a command is looked up, and by the option parser before
- * it rejects an option. `husk stop box` runs `husk hibernate box`; `husk restart box` fails and names the command to
- * type.
+ * it rejects an option. `husk stop box` runs `husk hibernate box`; `husk run --network host` fails, and the error names
+ * the option to use.
  *
  * A word is replaced only if it has a single meaning here and a wrong guess loses nothing. `stop` hibernates, because a
  * stopped container keeps its files; a note says which command ran.
@@ -64,7 +64,7 @@ static const struct {
 	{ "--image", "-t TEMPLATE chooses what a sandbox is made from" },
 	{ "--restart", "--persistent keeps a sandbox; it does not start a command again" },
 	{ "--privileged",
-	  "there is no such mode: the sandbox has a kernel of its own, and its root may do everything there" },
+	  "there is no such mode: the sandbox has its own kernel, and its root user may do everything in it" },
 };
 
 const char *alias_option(const char *option)

@@ -1,6 +1,6 @@
 /*
- * `husk build`, `husk commit` and `husk image export`: images of one's own. A build prints its progress on stderr, a line for each
- * event, or JSON lines on stdout with --progress json; the name of the image is its only other output.
+ * `husk build`, `husk commit` and `husk image export`: the user's own images. A build prints its progress on stderr, a
+ * line for each event, or JSON lines on stdout with --progress json; the name of the image is its only other output.
  */
 #include <sys/stat.h>
 
@@ -28,10 +28,11 @@ static const struct option_spec build_options[] = {
 	OPTION('f', "file", OPTION_STRING, struct build_arguments, dockerfile, "FILE",
 	       "the Dockerfile (Dockerfile in DIR; - reads it from stdin)"),
 	OPTION('t', "tag", OPTION_STRING, struct build_arguments, name, "NAME",
-	       "what to call it: NAME for husk run -t NAME, or an image's name with a tag"),
-	OPTION(0, "target", OPTION_STRING, struct build_arguments, target, "STAGE", "build this stage, not the last"),
+	       "its name: NAME for husk run -t NAME, or the name of an image with a tag"),
+	OPTION(0, "target", OPTION_STRING, struct build_arguments, target, "STAGE",
+	       "build this stage instead of the last"),
 	OPTION(0, "build-arg", OPTION_ENVIRONMENT, struct build_arguments, arguments, "K=V|K",
-	       "the value of an ARG; K alone passes your own variable on"),
+	       "the value of an ARG; K alone passes your own variable"),
 	OPTION(0, "secret", OPTION_STRINGS, struct build_arguments, secrets, "id=ID[,src=FILE|,env=VARIABLE]",
 	       "a secret for RUN --mount=type=secret; may be repeated"),
 	OPTION(0, "allow", OPTION_STRINGS, struct build_arguments, allow, "RULE",
@@ -420,16 +421,16 @@ static int image_export_run(struct cli *cli, void *data, int argc, char **argv, 
 const struct cli_command cli_build = {
 	.name = "build",
 	.operands = "[DIR]",
-	.summary = "Build an image and its template from a Dockerfile; every RUN happens in a sandbox",
-	.details =
-		"DIR is the context: the files that COPY and ADD may copy, without what its .dockerignore names (.).\n"
-		"FROM is a template (base, agent), an image that was built or pulled here, or one of a registry. RUN "
-		"and ADD\n"
-		"reach nothing unless --allow or --egress say so. Results of steps are kept, and a later build goes "
-		"on\n"
-		"from them; HUSK_BUILD_CACHE limits their size (10G), and husk gc --all removes them. Whatever a "
-		"Dockerfile\n"
-		"uses that is not supported is an error with line and column, before anything runs.\n",
+	.summary = "Build an image and its template from a Dockerfile; every RUN runs in a sandbox",
+	.details = "DIR is the context (.): the files that COPY and ADD may copy, without those that its .dockerignore "
+		   "names.\n"
+		   "FROM is a template (base, agent), an image that was built or pulled here, or an image of a "
+		   "registry. RUN and ADD\n"
+		   "have no network unless --allow or --egress opens it. Results of steps are kept, and a later build "
+		   "continues\n"
+		   "from them; HUSK_BUILD_CACHE limits their size (10G), and husk gc --all removes them. Unsupported "
+		   "instructions\n"
+		   "are an error with line and column, before anything runs.\n",
 	.groups = { { build_options, 0 } },
 	.arguments_size = sizeof(struct build_arguments),
 	.max = 1,
@@ -440,9 +441,9 @@ const struct cli_command cli_commit = {
 	.name = "commit",
 	.operands = "SANDBOX NAME",
 	.summary = "Make a container image of the files of a sandbox",
-	.details = "The image has one layer. It is in `husk image ls`, and its first use builds its template. With -o "
-		   "it is\n"
-		   "also written as an OCI image layout, which skopeo, podman and buildah read.\n",
+	.details = "The image has one layer. It is in `husk image ls`, and its first use builds its template. -o also "
+		   "writes it as an\n"
+		   "OCI image layout, which skopeo, podman and buildah read.\n",
 	.groups = { { commit_options, 0 } },
 	.arguments_size = sizeof(struct commit_arguments),
 	.min = 2,
@@ -453,7 +454,7 @@ const struct cli_command cli_commit = {
 const struct cli_command cli_image_push = {
 	.name = "image push",
 	.operands = "IMAGE [REGISTRY/NAME:TAG]",
-	.summary = "Send an image to a registry: what it does not have yet",
+	.summary = "Send an image to a registry, without the layers that it already has",
 	.min = 1,
 	.max = 2,
 	.run = image_push_run,

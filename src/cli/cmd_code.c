@@ -26,17 +26,17 @@ static const char *const languages[] = { "python", "javascript", "typescript", "
 static const struct option_spec code_options[] = {
 	OPTION('l', "language", OPTION_CHOICE, struct code_arguments, language, "NAME",
 	       "python (default), javascript, typescript, bash, r or java", .choices = languages),
-	OPTION('c', "context", OPTION_STRING, struct code_arguments, context, "NAME", "whose state to use (default)"),
+	OPTION('c', "context", OPTION_STRING, struct code_arguments, context, "NAME", "the context to use (default)"),
 	OPTION('f', "file", OPTION_STRING, struct code_arguments, file, "FILE",
-	       "take the code from a file; - is stdin"),
+	       "read the code from a file; - is stdin"),
 	OPTION('w', "cwd", OPTION_STRING, struct code_arguments, cwd, "PATH", "where the context starts"),
 	OPTION(0, "timeout", OPTION_MILLISECONDS, struct code_arguments, timeout_ms, "TIME",
-	       "interrupt it after this long; exit status 124", .min = 1, .max = INT64_C(365) * 86400000),
+	       "interrupt it after this time; exit status 124", .min = 1, .max = INT64_C(365) * 86400000),
 	OPTION('o', "output-dir", OPTION_STRING, struct code_arguments, output_dir, "DIR",
 	       "save figures and other rich results there"),
 	OPTION(0, "list", OPTION_FLAG, struct code_arguments, list, NULL, "list the contexts of the sandbox"),
 	OPTION(0, "restart", OPTION_FLAG, struct code_arguments, restart, NULL,
-	       "start the context afresh, its state lost"),
+	       "restart the context; its state is lost"),
 	OPTION(0, "rm", OPTION_FLAG, struct code_arguments, remove, NULL, "end the context"),
 	{ 0 },
 };
@@ -64,7 +64,7 @@ static char *read_stream(FILE *file, const char *name, struct husk_error *err)
 		return NULL;
 	}
 	if (text.size && strlen(text.data) != text.size) {
-		husk_fail(err, HUSK_INVALID, "'%s' holds a NUL byte: that is no source code", name);
+		husk_fail(err, HUSK_INVALID, "'%s' holds a NUL byte, so it is not source code", name);
 		return NULL;
 	}
 	return buf_steal(&text);
@@ -330,9 +330,10 @@ const struct cli_command cli_code = {
 	.name = "code",
 	.operands = "SANDBOX|-t TEMPLATE [CODE]",
 	.summary = "Run a snippet of code in a context that keeps its state",
-	.details = "CODE, or --file, or stdin. Prints what the code prints and the value of its last expression. The "
-		   "exit status\n"
-		   "is 0, 1 when the code raised an error, 124 when it timed out; 125 means that husk itself failed.\n",
+	.details =
+		"The code is CODE, --file or stdin. Prints the output of the code and the value of its last "
+		"expression. The exit\n"
+		"status is 0, 1 if the code raised an error, 124 if it timed out; 125 means that husk itself failed.\n",
 	.groups = { { code_options, 0 },
 		    { source_options, offsetof(struct code_arguments, create) },
 		    { limit_options, offsetof(struct code_arguments, create) },

@@ -38,12 +38,12 @@ static int run_config_show(struct cli *cli, void *arguments, int argc, char **ar
 const struct cli_command cli_config_show = {
 	.name = "config show",
 	.operands = "",
-	.summary = "Show the settings of this machine, and where each comes from",
+	.summary = "Show the settings of this machine, and the source of each",
 	.details = "Settings are read from /etc/husk/husk.toml (or the file that HUSK_CONFIG names), then from the "
 		   "files of\n"
-		   "conf.d beside it, in the order of their names. The environment wins over them, options win over "
+		   "conf.d beside it, in the order of their names. The environment overrides them, options override "
 		   "both.\n"
-		   "--json also says what each setting means.\n",
+		   "--json also prints the meaning of each setting.\n",
 	.offline = true,
 	.run = run_config_show,
 };

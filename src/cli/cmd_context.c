@@ -28,7 +28,8 @@ static char *contexts_path(struct husk_error *err)
 	else if ((home && *home) || entry)
 		path = str_format("%s/.config/husk/contexts.json", home && *home ? home : entry->pw_dir);
 	if (!path)
-		husk_fail(err, HUSK_INVALID, "there is no HOME to keep contexts in; set it to your home directory");
+		husk_fail(err, HUSK_INVALID,
+			  "HOME is not set, so there is no place for contexts; set HOME to your home directory");
 	return path;
 }
 
@@ -146,7 +147,7 @@ struct add_arguments {
 static const struct option_spec add_options[] = {
 	OPTION(0, "token-file", OPTION_STRING, struct add_arguments, token_file, "FILE",
 	       "where to read the token from; - is standard input"),
-	OPTION(0, "use", OPTION_FLAG, struct add_arguments, use, NULL, "make it the current one"),
+	OPTION(0, "use", OPTION_FLAG, struct add_arguments, use, NULL, "make it the current server"),
 	{ 0 },
 };
 
@@ -180,7 +181,7 @@ static char *read_token(const char *path, struct husk_error *err)
 		return text;
 	OPENSSL_cleanse(text, TOKEN_LIMIT);
 	free(text);
-	husk_fail(err, HUSK_INVALID, "there is no token in '%s'; husk token create makes one",
+	husk_fail(err, HUSK_INVALID, "no token in '%s'; husk token create makes one",
 		  standard ? "standard input" : path);
 	return NULL;
 }
@@ -308,10 +309,10 @@ static int context_rm_run(struct cli *cli, void *data, int argc, char **argv, st
 const struct cli_command cli_context_add = {
 	.name = "context add",
 	.operands = "NAME URL",
-	.summary = "Keep a server by name: its address, token and certificate",
+	.summary = "Save a server under a name, with its token and certificate",
 	.details = "URL is unix:/path/to/huskd.sock, http://HOST:PORT or https://HOST. The token is read from a file, "
-		   "never "
-		   "from the\ncommand line, and kept in ~/.config/husk/contexts.json, which only you can read.\n",
+		   "never from\n"
+		   "the command line, and stored in ~/.config/husk/contexts.json, which only you can read.\n",
 	.groups = { { add_options, 0 } },
 	.arguments_size = sizeof(struct add_arguments),
 	.min = 2,
@@ -323,7 +324,7 @@ const struct cli_command cli_context_add = {
 const struct cli_command cli_context_use = {
 	.name = "context use",
 	.operands = "NAME",
-	.summary = "Work on this server from now on; 'local' is this machine again",
+	.summary = "Use this server from now on; 'local' is this machine",
 	.min = 1,
 	.max = 1,
 	.offline = true,
@@ -341,7 +342,7 @@ const struct cli_command cli_context_ls = {
 const struct cli_command cli_context_rm = {
 	.name = "context rm",
 	.operands = "NAME…",
-	.summary = "Forget servers",
+	.summary = "Remove servers from the list",
 	.min = 1,
 	.max = -1,
 	.offline = true,

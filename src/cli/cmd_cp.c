@@ -17,7 +17,8 @@ struct cp_arguments {
 };
 
 static const struct option_spec cp_options[] = {
-	OPTION('u', "user", OPTION_STRING, struct cp_arguments, user, "USER", "who owns what is copied in (root)"),
+	OPTION('u', "user", OPTION_STRING, struct cp_arguments, user, "USER",
+	       "the owner of the copied files in the sandbox (root)"),
 	{ 0 },
 };
 
@@ -384,7 +385,7 @@ const struct cli_command cli_cp = {
 		   "under its\n"
 		   "own name. \"-\" on the host's side is a tar stream: husk cp - box:/dir <x.tar, husk cp box:/dir - "
 		   ">x.tar.\n"
-		   "What comes out of a sandbox is not trusted: devices and links that lead outside are left out.\n",
+		   "Content from a sandbox is not trusted: devices and links that lead outside are left out.\n",
 	.groups = { { cp_options, 0 } },
 	.arguments_size = sizeof(struct cp_arguments),
 	.min = 2,

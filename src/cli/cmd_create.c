@@ -11,15 +11,15 @@
 
 const struct option_spec source_options[] = {
 	OPTION('t', "template", OPTION_STRING, struct create_arguments, template, "TEMPLATE",
-	       "what it is made from (base; see husk template ls), or an image of a registry (python:3.12)"),
+	       "the template (base; see husk template ls), or an image of a registry (python:3.12)"),
 	OPTION(0, "from", OPTION_STRING, struct create_arguments, snapshot, "SNAPSHOT",
-	       "go on from a snapshot instead, or from a checkpoint (SANDBOX@NUMBER)"),
+	       "start from a snapshot instead, or from a checkpoint (SANDBOX@NUMBER)"),
 	OPTION(0, "isolation", OPTION_STRING, struct create_arguments, isolation, "ENGINE",
 	       "boundary to the host: auto (the strongest that works), microvm, gvisor"),
 	OPTION(0, "disk", OPTION_SIZE, struct create_arguments, disk_bytes, "SIZE",
-	       "room for what it writes (the template's, 8G)", .min = 16 * MEBIBYTE, .max = 16 * TEBIBYTE),
+	       "size of its disk (the template's, 8G)", .min = 16 * MEBIBYTE, .max = 16 * TEBIBYTE),
 	OPTION(0, "volume", OPTION_STRINGS, struct create_arguments, volumes, "NAME:/PATH[:ro]",
-	       "a volume as that directory; may be repeated"),
+	       "mount a volume at that directory; may be repeated"),
 	{ 0 },
 };
 
@@ -28,18 +28,18 @@ static const char *const expiry_names[] = { "kill", "hibernate", NULL };
 
 const struct option_spec limit_options[] = {
 	OPTION(0, "name", OPTION_STRING, struct create_arguments, name, "NAME", "a name to use instead of the id"),
-	OPTION(0, "ttl", OPTION_SECONDS, struct create_arguments, ttl_seconds, "TIME", "remove it after this long (1h)",
+	OPTION(0, "ttl", OPTION_SECONDS, struct create_arguments, ttl_seconds, "TIME", "remove it after this time (1h)",
 	       .min = 1, .max = YEAR),
 	OPTION(0, "persistent", OPTION_FLAG, struct create_arguments, persistent, NULL,
 	       "keep it until it is removed by hand"),
 	OPTION(0, "on-expiry", OPTION_CHOICE, struct create_arguments, on_expiry, "WHAT",
-	       "when its time is over: kill it (the default) or hibernate it, without an end while it sleeps",
+	       "at the end of its TTL: kill it (the default) or hibernate it; while hibernated it has no TTL",
 	       .choices = expiry_names),
 	OPTION(0, "checkpoints", OPTION_CHOICE, struct create_arguments, checkpoints, "WHEN",
 	       "each-call: take a checkpoint before every exec and code call; off (the default)",
 	       .choices = checkpoint_names),
 	OPTION(0, "idle", OPTION_SECONDS, struct create_arguments, idle_seconds, "TIME",
-	       "hibernate after this long without a call (never)", .min = 1, .max = YEAR),
+	       "hibernate after this time without a call (never)", .min = 1, .max = YEAR),
 	OPTION(0, "memory", OPTION_SIZE, struct create_arguments, memory_bytes, "SIZE", "memory limit (1G)",
 	       .min = 64 * MEBIBYTE, .max = TEBIBYTE),
 	OPTION(0, "cpus", OPTION_CPUS, struct create_arguments, cpu_milli, "N", "CPU limit, may be a fraction (2)",
@@ -47,9 +47,9 @@ const struct option_spec limit_options[] = {
 	OPTION(0, "pids", OPTION_INTEGER, struct create_arguments, pids, "N", "limit on processes (512)", .min = 8,
 	       .max = 1 << 20),
 	OPTION('m', "metadata", OPTION_PAIRS, struct create_arguments, metadata, "K=V",
-	       "a label to find it by; may be repeated"),
+	       "a label of the sandbox; may be repeated"),
 	OPTION('e', "env", OPTION_ENVIRONMENT, struct create_arguments, environment, "K=V|K",
-	       "environment of its processes; K alone passes your own value on"),
+	       "environment of its processes; K alone passes your own value"),
 	{ 0 },
 };
 
@@ -215,9 +215,9 @@ static int create_run(struct cli *cli, void *data, int argc, char **argv, struct
 const struct cli_command cli_create = {
 	.name = "create",
 	.operands = "",
-	.summary = "Make a sandbox and print its id",
-	.details = "It runs until its time is up or `husk rm` removes it. Use it with husk exec, cp, code, fork and so "
-		   "on.\n",
+	.summary = "Create a sandbox and print its id",
+	.details = "The sandbox runs until its TTL ends or `husk rm` removes it. Use it with husk exec, cp, code, fork "
+		   "and so on.\n",
 	.groups = { { source_options, offsetof(struct create_command, create) },
 		    { workspace_options, offsetof(struct create_command, workspace) },
 		    { limit_options, offsetof(struct create_command, create) },

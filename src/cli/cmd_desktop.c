@@ -1,6 +1,6 @@
 /*
- * `husk desktop`: looks at the screen of a sandbox, clicks and types. Every verb becomes one action of husk_desktop_act
- * (docs/desktop.md); `act` takes a request as it is. Titles, texts and pictures come from the guest.
+ * `husk desktop`: shows and controls the screen of a sandbox. Every verb becomes one action of husk_desktop_act
+ * (docs/desktop.md); `act` sends a request unchanged. Titles, texts and pictures come from the guest.
  *
  *     husk desktop box click 640 400 --screenshot after.png
  *     {"actions":[{"action":"left_click","coordinate":[640,400]}],"settle":true,"screenshot":{"format":"png"}}
@@ -515,7 +515,7 @@ static int desktop_run(struct cli *cli, void *data, int argc, char **argv, struc
 const struct cli_command cli_desktop = {
 	.name = "desktop",
 	.operands = "SANDBOX ACTION [ARGUMENT]...",
-	.summary = "Look at the screen of a sandbox, click and type",
+	.summary = "Show and control the screen of a sandbox",
 	.details =
 		"actions:\n"
 		"  screenshot [FILE]               a picture of the screen (PNG, or by the ending of FILE)\n"
@@ -524,14 +524,14 @@ const struct cli_command cli_desktop = {
 		"  move X Y, drag X0 Y0 X1 Y1      the pointer\n"
 		"  scroll up|down|left|right [X Y] the wheel (--count notches)\n"
 		"  type TEXT, key KEYS             text in any script; \"Return\", \"ctrl+s\", \"alt+F4\"\n"
-		"  wait [SECONDS]                  nothing, for a second\n"
+		"  wait [SECONDS]                  wait; defaults to one second\n"
 		"  clipboard [TEXT]                show it, or set it\n"
 		"  windows, focus ID, close ID     the windows of the screen\n"
 		"  tree [WINDOW]                   the elements on the screen: id, role, name, size and place, states\n"
 		"  size [WxH]                      show the size, or change it\n"
 		"  open [URL]                      in the browser of the sandbox\n"
-		"  view [control]                  a link to the live view; with control, to take over too\n"
-		"  control [release]               who has taken over; give the desktop back\n"
+		"  view [control]                  a link to the live view; with control, its user can take control\n"
+		"  control [release]               show who is in control; give control back\n"
 		"  record [SECONDS], recordings    record the screen until Ctrl-C; list recordings\n"
 		"  recordings export ID -o FILE    as a video (.mp4, .webm; --format), or its actions (.json)\n"
 		"  recordings rm ID                remove one\n"

@@ -1,5 +1,5 @@
 /*
- * The verbs of `husk desktop` that people look through; cmd_desktop.c has the others.
+ * The verbs of `husk desktop` for the live view, control, recordings and profiles; cmd_desktop.c has the others.
  */
 #ifndef HUSK_CLI_DESKTOP_VIEW_H
 #define HUSK_CLI_DESKTOP_VIEW_H

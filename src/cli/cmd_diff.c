@@ -10,16 +10,14 @@ struct diff_arguments {
 };
 
 static const struct option_spec diff_options[] = {
-	OPTION(0, "path", OPTION_STRING, struct diff_arguments, path, "PATH",
-	       "only this path of the sandbox, and what is below"),
+	OPTION(0, "path", OPTION_STRING, struct diff_arguments, path, "PATH", "only this path and everything below it"),
 	OPTION(0, "name-only", OPTION_FLAG, struct diff_arguments, names, NULL, "the paths alone"),
-	OPTION('p', "patch", OPTION_FLAG, struct diff_arguments, patch, NULL,
-	       "the differences themselves, as diff -u shows them"),
+	OPTION('p', "patch", OPTION_FLAG, struct diff_arguments, patch, NULL, "the differences as diff -u shows them"),
 	OPTION(0, "stat", OPTION_FLAG, struct diff_arguments, stat, NULL, "how many lines of each file changed"),
 	OPTION(0, "packages", OPTION_FLAG, struct diff_arguments, packages, NULL,
 	       "instead of files: Debian, pip and npm packages that were installed, removed or changed"),
 	OPTION(0, "processes", OPTION_FLAG, struct diff_arguments, processes, NULL,
-	       "instead of files: processes and listening ports that came or went"),
+	       "instead of files: processes and listening ports that are new or gone"),
 	OPTION('w', "workspace", OPTION_FLAG, struct diff_arguments, workspace, NULL,
 	       "what it changed in its workspace, as a patch (husk create --workspace)"),
 	{ 0 },
@@ -241,13 +239,13 @@ const struct cli_command cli_diff = {
 	.name = "diff",
 	.operands = "[SANDBOX] SANDBOX",
 	.summary = "Show which files differ between two states of sandboxes",
-	.details = "A is added, M changed, D removed. A state is a sandbox, a checkpoint of one (SANDBOX@NUMBER), a "
-		   "snapshot or\n"
-		   "a template. With one: what it changed since its fork or snapshot, or since it was made from its "
-		   "template.\n"
-		   "With two: from the first to the second; both must be of the same build of a template. Host name, "
-		   "machine\n"
-		   "id, resolver and volumes are left out.\n",
+	.details =
+		"A is added, M changed, D removed. A state is a sandbox, a checkpoint (SANDBOX@NUMBER), a snapshot or "
+		"a\n"
+		"template. One state is compared with its origin: its fork, its snapshot or its template. Two states: "
+		"the changes\n"
+		"from the first to the second; both must come from the same build of a template. Host name, machine\n"
+		"id, resolver and volumes are left out.\n",
 	.groups = { { diff_options, 0 } },
 	.arguments_size = sizeof(struct diff_arguments),
 	.min = 1,

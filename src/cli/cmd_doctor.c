@@ -15,7 +15,7 @@ static const struct option_spec doctor_options[] = {
 	OPTION(0, "leaks", OPTION_FLAG, struct doctor_arguments, leaks, NULL,
 	       "look for processes, mounts, cgroups and files that no live sandbox owns"),
 	OPTION(0, "fix", OPTION_FLAG, struct doctor_arguments, fix, NULL,
-	       "first repair what it can: packages, kernel settings, the group and the units of the server, leaks"),
+	       "first repair what it can: packages, kernel settings, group and units of the server, leaks"),
 	{ 0 },
 };
 
@@ -42,7 +42,7 @@ static void print_text(const char *text, bool whole)
 	cleanup_free char *first = strndup(text, (size_t)(details - text));
 	output_safe(stdout, first ? first : "", false);
 	output_safe(stdout, next, false);
-	fputs(" (-v tells more)", stdout);
+	fputs(" (-v for details)", stdout);
 }
 
 static void checks_print(const struct husk_check *list, size_t count, bool whole)
@@ -128,7 +128,7 @@ static int gc_run(struct cli *cli, void *data, int argc, char **argv, struct hus
 const struct cli_command cli_doctor = {
 	.name = "doctor",
 	.operands = "",
-	.summary = "Say what works on this host, what does not, and the fix",
+	.summary = "Report what works on this host, what does not, and the fix",
 	.groups = { { doctor_options, 0 } },
 	.arguments_size = sizeof(struct doctor_arguments),
 	.run = doctor_run,
@@ -137,7 +137,7 @@ const struct cli_command cli_doctor = {
 const struct cli_command cli_gc = {
 	.name = "gc",
 	.operands = "",
-	.summary = "Clear what is no longer used",
+	.summary = "Remove data that is no longer used",
 	.groups = { { gc_options, 0 } },
 	.arguments_size = sizeof(struct gc_arguments),
 	.run = gc_run,
@@ -159,7 +159,7 @@ static int pool_drain_run(struct cli *cli, void *data, int argc, char **argv, st
 const struct cli_command cli_pool_drain = {
 	.name = "pool drain",
 	.operands = "",
-	.summary = "End the sandboxes that are kept ready for the next create",
+	.summary = "End the prepared sandboxes of the pool",
 	.details = "They end by themselves after five minutes without a create. The next create makes new ones.\n",
 	.run = pool_drain_run,
 };

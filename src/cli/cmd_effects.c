@@ -114,7 +114,7 @@ static int effects_run(struct cli *cli, void *data, int argc, char **argv, struc
 	if (str_equal(action, "show"))
 		return show_run(cli, argv[0], numbers, count, err);
 	if (!str_equal(action, "ls"))
-		return husk_fail(err, HUSK_INVALID, "'%s' is no action; use ls, show, send or drop", action);
+		return husk_fail(err, HUSK_INVALID, "'%s' is not an action; use ls, show, send or drop", action);
 	cleanup_effects struct husk_effect **list = NULL;
 	if (husk_effects(cli->husk, argv[0], &list, err) < 0)
 		return -1;
@@ -125,10 +125,11 @@ const struct cli_command cli_effects = {
 	.name = "effects",
 	.operands = "SANDBOX [ls|show|send|drop] [N...]",
 	.summary = "List, send or drop the requests of a sandbox that are held (--hold)",
-	.details = "send and drop without N take all that are held; send goes in order and stops at the first that "
-		   "cannot be\n"
-		   "sent. husk promote sends those of the fork. An effect that was cut off while it was being sent is\n"
-		   "'uncertain', and is never sent again.\n",
+	.details = "Without N, send and drop apply to all held requests. send goes in order and stops at the first one "
+		   "that cannot\n"
+		   "be sent. husk promote sends those of the fork. An effect whose sending was interrupted is "
+		   "'uncertain', and is\n"
+		   "never sent again.\n",
 	.min = 1,
 	.max = 2 + NUMBERS_MAX,
 	.run = effects_run,

@@ -19,8 +19,9 @@ static const char *const mode_names[] = { "off", "allow", "open", NULL };
 #define RULE_HELP "a host (example.com, *.example.com:8443) or address range (10.1.2.0/24:5432)"
 #define TRUST_HELP "certificates that its programs trust besides their own, PEM; none: no others (HUSK_TRUST)"
 #define HOLD_HELP                                                                                                      \
-	"requests to HOST that change something are answered 202 and kept until husk effects or promote sends them"
-#define SECRET_HELP "for requests to HOST only; inside NAME is a placeholder. NAME@HOST passes your own value on"
+	"answer requests to HOST that change something with 202, and hold them until husk effects or promote sends "   \
+	"them"
+#define SECRET_HELP "for requests to HOST only; inside, NAME is a placeholder. NAME@HOST uses your own value"
 
 /* ---- from options to a policy ---- */
 
@@ -155,21 +156,21 @@ static const struct option_spec show_options[] = {
 	OPTION(0, "mode", OPTION_CHOICE, struct show_arguments, change.mode, "MODE",
 	       "off, allow (what the rules name), open (every public address)", .choices = mode_names),
 	OPTION(0, "allow", OPTION_STRINGS, struct show_arguments, change.allow, "RULE", "add a rule: " RULE_HELP),
-	OPTION(0, "remove", OPTION_STRINGS, struct show_arguments, remove, "RULE", "take a rule away"),
+	OPTION(0, "remove", OPTION_STRINGS, struct show_arguments, remove, "RULE", "remove a rule"),
 	OPTION(0, "secret", OPTION_STRINGS, struct show_arguments, change.secrets, "NAME=VALUE@HOST",
 	       "add or change a secret"),
 	OPTION(0, "hold", OPTION_STRINGS, struct show_arguments, change.hold, "HOST", HOLD_HELP),
 	OPTION(0, "release", OPTION_STRINGS, struct show_arguments, release, "HOST",
-	       "requests to HOST are sent at once again; those that are held stay held"),
+	       "send later requests to HOST at once; held requests stay held"),
 	OPTION(0, "net-bytes", OPTION_SIZE, struct show_arguments, change.bytes, "SIZE",
-	       "limit on bytes, both ways, in its life", .min = KIBIBYTE, .max = EXBIBYTE),
-	OPTION(0, "net-rate", OPTION_SIZE, struct show_arguments, change.rate, "SIZE", "limit on bytes a second",
+	       "limit on bytes of its whole life, both ways", .min = KIBIBYTE, .max = EXBIBYTE),
+	OPTION(0, "net-rate", OPTION_SIZE, struct show_arguments, change.rate, "SIZE", "limit on bytes per second",
 	       .min = KIBIBYTE, .max = EXBIBYTE),
 	OPTION(0, "net-connections", OPTION_INTEGER, struct show_arguments, change.connections, "N",
 	       "limit on connections at one time", .min = 1, .max = 4096),
 	OPTION(0, "trust", OPTION_STRING, struct show_arguments, change.trust, "FILE", TRUST_HELP),
-	OPTION(0, "log", OPTION_FLAG, struct show_arguments, log, NULL, "what it reached and what was denied"),
-	OPTION('n', "limit", OPTION_INTEGER, struct show_arguments, limit, "N", "only the newest N of the log",
+	OPTION(0, "log", OPTION_FLAG, struct show_arguments, log, NULL, "show what it reached and what was denied"),
+	OPTION('n', "limit", OPTION_INTEGER, struct show_arguments, limit, "N", "only the newest N lines of the log",
 	       .min = 1, .max = 1000),
 	{ 0 },
 };
@@ -213,7 +214,7 @@ static int merge_rules(const struct show_arguments *arguments, const struct husk
 			out->allow[count++] = old->allow[i];
 	for (size_t i = 0; i < arguments->remove.count; i++)
 		if (!seen[i])
-			return husk_fail(err, HUSK_NOT_FOUND, "--remove: there is no rule '%s'",
+			return husk_fail(err, HUSK_NOT_FOUND, "--remove: the policy has no rule '%s'",
 					 arguments->remove.items[i]);
 	for (size_t i = 0; i < arguments->change.allow.count; i++)
 		out->allow[count++] = arguments->change.allow.items[i];
@@ -464,9 +465,9 @@ static int egress_run(struct cli *cli, void *data, int argc, char **argv, struct
 const struct cli_command cli_egress = {
 	.name = "egress",
 	.operands = "SANDBOX",
-	.summary = "Show or change what a sandbox may reach, and what it tried",
-	.details = "A change holds when the command returns; connections that are not allowed any more are cut.\n"
-		   "--mode starts from no rules: those given with it are all there are.\n",
+	.summary = "Show or change what a sandbox may reach over the network",
+	.details = "When the command returns, the change is in force; connections that are no longer allowed are cut.\n"
+		   "--mode starts from an empty list of rules.\n",
 	.groups = { { show_options, 0 } },
 	.arguments_size = sizeof(struct show_arguments),
 	.min = 1,
@@ -482,8 +483,8 @@ const struct option_spec egress_options[] = {
 	OPTION(0, "secret", OPTION_STRINGS, struct egress_arguments, secrets, "NAME=VALUE@HOST", SECRET_HELP),
 	OPTION(0, "hold", OPTION_STRINGS, struct egress_arguments, hold, "HOST", HOLD_HELP),
 	OPTION(0, "net-bytes", OPTION_SIZE, struct egress_arguments, bytes, "SIZE",
-	       "limit on bytes, both ways, in its life", .min = KIBIBYTE, .max = EXBIBYTE),
-	OPTION(0, "net-rate", OPTION_SIZE, struct egress_arguments, rate, "SIZE", "limit on bytes a second",
+	       "limit on bytes of its whole life, both ways", .min = KIBIBYTE, .max = EXBIBYTE),
+	OPTION(0, "net-rate", OPTION_SIZE, struct egress_arguments, rate, "SIZE", "limit on bytes per second",
 	       .min = KIBIBYTE, .max = EXBIBYTE),
 	OPTION(0, "net-connections", OPTION_INTEGER, struct egress_arguments, connections, "N",
 	       "limit on connections at one time (512)", .min = 1, .max = 4096),

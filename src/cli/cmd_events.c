@@ -17,10 +17,10 @@ struct events_arguments {
 };
 
 static const struct option_spec events_options[] = {
-	OPTION('f', "follow", OPTION_FLAG, struct events_arguments, follow, NULL, "go on as they happen, until Ctrl-C"),
+	OPTION('f', "follow", OPTION_FLAG, struct events_arguments, follow, NULL, "print new events until Ctrl-C"),
 	OPTION(0, "since", OPTION_SECONDS, struct events_arguments, since_seconds, "TIME",
-	       "only those of the last TIME (90s, 15m, 2h, 1d)", .min = 1, .max = INT64_C(3650) * 86400),
-	OPTION(0, "after", OPTION_INTEGER, struct events_arguments, after, "N", "only those after sequence number N",
+	       "only events of the last TIME (90s, 15m, 2h, 1d)", .min = 1, .max = INT64_C(3650) * 86400),
+	OPTION(0, "after", OPTION_INTEGER, struct events_arguments, after, "N", "only events after sequence number N",
 	       .max = INT64_MAX),
 	{ 0 },
 };
@@ -124,7 +124,7 @@ static int events_run(struct cli *cli, void *data, int argc, char **argv, struct
 const struct cli_command cli_events = {
 	.name = "events",
 	.operands = "[SANDBOX]",
-	.summary = "Show what happened, oldest first",
+	.summary = "Show events, oldest first",
 	.groups = { { events_options, 0 } },
 	.arguments_size = sizeof(struct events_arguments),
 	.max = 1,

@@ -18,9 +18,9 @@ struct exec_arguments {
 
 static const struct option_spec exec_options[] = {
 	OPTION('t', "tty", OPTION_FLAG, struct exec_arguments, process.tty, NULL,
-	       "give it a terminal (-it for a shell; ctrl-p ctrl-q leaves it running)"),
+	       "give it a terminal (-it for a shell; ctrl-p ctrl-q detaches)"),
 	OPTION('e', "env", OPTION_ENVIRONMENT, struct exec_arguments, environment, "K=V|K",
-	       "an environment variable; K alone passes your own value on"),
+	       "an environment variable; K alone passes your own value"),
 	OPTION(0, "label", OPTION_STRING, struct exec_arguments, label, "TEXT", "a name for it in husk ps"),
 	{ 0 },
 };
@@ -58,7 +58,7 @@ static int finish(struct cli *cli, const char *sandbox, int64_t pid, int64_t sta
 	if (result->detached && isatty(STDERR_FILENO))
 		fputc('\n', stderr); /* after the guest's prompt */
 	if (result->detached)
-		output_note("process %" PRId64 " goes on (husk attach %s %" PRId64 ")", pid, sandbox, pid);
+		output_note("process %" PRId64 " continues (husk attach %s %" PRId64 ")", pid, sandbox, pid);
 	/* requested if a denial may be the reason why the command failed */
 	if (!result->detached && !result->interrupted && result->exit_code != 0)
 		denied = egress_denied(cli, sandbox, started_ms, result->last_errors.data, result->last_errors.size);
@@ -113,9 +113,10 @@ struct attach_arguments {
 };
 
 static const struct option_spec attach_options[] = {
-	OPTION('i', "interactive", OPTION_FLAG, struct attach_arguments, interactive, NULL, "pass stdin on"),
+	OPTION('i', "interactive", OPTION_FLAG, struct attach_arguments, interactive, NULL,
+	       "pass stdin to the command"),
 	OPTION(0, "offset", OPTION_INTEGER, struct attach_arguments, offset, "N",
-	       "skip the first N bytes of stdout (from the oldest byte still kept)", .max = INT64_MAX - 1),
+	       "skip the first N bytes of stdout (starts at the oldest kept byte)", .max = INT64_MAX - 1),
 	OPTION(0, "stderr-offset", OPTION_INTEGER, struct attach_arguments, error_offset, "N", "the same for stderr",
 	       .max = INT64_MAX - 1),
 	{ 0 },
@@ -171,9 +172,9 @@ const struct cli_command cli_exec = {
 	.name = "exec",
 	.operands = "SANDBOX [[--] COMMAND [ARG…]]",
 	.summary = "Run a command in a sandbox; on a terminal without a command, a shell",
-	.details = "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 "
-		   "timed\n"
-		   "out. 125 means that husk itself failed. A hibernated sandbox wakes up by itself.\n",
+	.details = "The exit status is that of the command: 127 not found, 126 not executable, 128+N killed by signal "
+		   "N, 124\n"
+		   "timed out. 125 means that husk itself failed. A hibernated sandbox is woken.\n",
 	.groups = { { exec_options, 0 }, { process_options, offsetof(struct exec_arguments, process) } },
 	.arguments_size = sizeof(struct exec_arguments),
 	.min = 1,
@@ -187,9 +188,7 @@ const struct cli_command cli_attach = {
 	.name = "attach",
 	.operands = "SANDBOX PID",
 	.summary = "Follow a process that was started earlier",
-	.details = "Shows what it has written so far, as far as that is still kept, then what it goes on to write. The "
-		   "exit\n"
-		   "status is the process's own.\n",
+	.details = "Prints the output that is still kept, then new output. The exit status is that of the process.\n",
 	.groups = { { attach_options, 0 } },
 	.arguments_size = sizeof(struct attach_arguments),
 	.min = 2,

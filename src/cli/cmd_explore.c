@@ -1,6 +1,6 @@
 /*
- * `husk explore`: tries each plan in a fork of its own, scores the forks, and keeps the best (husk_explore). Prints the branches, the
- * best first.
+ * `husk explore`: tries each plan in its own fork, scores the forks, and keeps the best (husk_explore). Prints the
+ * branches, the best first.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -22,9 +22,9 @@ static const struct option_spec explore_options[] = {
 	OPTION(0, "parallel", OPTION_INTEGER, struct explore_arguments, parallel, "N", "how many run at a time (8)",
 	       .min = 1, .max = PLANS_MAX),
 	OPTION(0, "budget", OPTION_SECONDS, struct explore_arguments, budget_seconds, "TIME",
-	       "for all of them; what is not finished by then has lost", .min = 1, .max = DAY),
+	       "for all plans together; a plan that is not finished by then loses", .min = 1, .max = DAY),
 	OPTION(0, "no-promote", OPTION_FLAG, struct explore_arguments, no_promote, NULL,
-	       "leave the winner a fork; it takes the place of the sandbox otherwise"),
+	       "keep the winner as a fork; it does not take the place of the sandbox"),
 	{ 0 },
 };
 
@@ -85,11 +85,10 @@ const struct cli_command cli_explore = {
 	.name = "explore",
 	.operands = "SANDBOX PLAN…",
 	.summary = "Try several commands in forks of a sandbox, and keep the best",
-	.details = "Each PLAN is a shell command and runs in a fork of its own. Then --score runs there; the highest "
-		   "number wins. "
-		   "A plan\n"
-		   "that fails has lost. The winner takes the place of the sandbox (husk promote), and the other "
-		   "branches end.\n"
+	.details = "Each PLAN is a shell command and runs in its own fork. Then --score runs there; the highest number "
+		   "wins. A plan\n"
+		   "that fails loses. The winner takes the place of the sandbox (husk promote), and the other branches "
+		   "end.\n"
 		   "Example: husk explore job --score 'cat result' 'try-a' 'try-b'\n",
 	.groups = { { explore_options, 0 } },
 	.arguments_size = sizeof(struct explore_arguments),

@@ -102,11 +102,11 @@ const struct cli_command *const cli_commands[] = {
 const struct option_spec common_options[] = {
 	OPTION('h', "help", OPTION_FLAG, struct cli, help, NULL, "show this page"),
 	OPTION(0, "json", OPTION_FLAG, struct cli, json, NULL, "one JSON document on stdout"),
-	OPTION('v', "verbose", OPTION_FLAG, struct cli, verbose, NULL, "say what is done and how long it took"),
+	OPTION('v', "verbose", OPTION_FLAG, struct cli, verbose, NULL, "print what is done and how long it took"),
 	OPTION(0, "host", OPTION_STRING, struct cli, host, "URL",
 	       "a server: unix:/PATH, http://HOST:PORT, https://HOST (HUSK_HOST, husk context)"),
 	OPTION(0, "ca", OPTION_STRING, struct cli, ca, "FILE",
-	       "certificates that vouch for an https:// server, PEM (HUSK_CA)"),
+	       "certificates that verify an https:// server, PEM (HUSK_CA)"),
 	{ 0 },
 };
 
@@ -132,7 +132,7 @@ void help_overview(FILE *out)
 	      out);
 	for (size_t i = 0; cli_commands[i]; i++)
 		fprintf(out, "  %-18s %s\n", cli_commands[i]->name, cli_commands[i]->summary);
-	fputs("\n`husk COMMAND --help` tells more about one; `husk doctor` about this host.\n", out);
+	fputs("\n`husk COMMAND --help` describes one command; `husk doctor` checks this host.\n", out);
 }
 
 void help_first(FILE *out)
@@ -141,7 +141,7 @@ void help_first(FILE *out)
 	      "  husk run -- python3 -c 'print(6*7)'   a command in a new sandbox, which is removed afterwards\n"
 	      "  husk run -it                          a shell in one\n"
 	      "  husk mcp install claude               a computer for your agent (codex, vscode, cursor, gemini)\n\n"
-	      "`husk help` lists all commands, `husk doctor` tells what works on this host.\n",
+	      "`husk help` lists all commands, `husk doctor` reports what works on this host.\n",
 	      out);
 }
 
@@ -170,7 +170,7 @@ bool help_family(const char *family, FILE *out)
 		any = true;
 	}
 	if (any)
-		fprintf(out, "\n`husk %s COMMAND --help` tells more about one.\n", family);
+		fprintf(out, "\n`husk %s COMMAND --help` describes one command.\n", family);
 	return any;
 }
 

@@ -1,6 +1,6 @@
 /*
- * `husk checkpoint`, `husk rewind`, `husk promote`, `husk history`: numbered checkpoints of one sandbox, and the ways to them. A
- * rewind prints on stderr what it could not undo.
+ * `husk checkpoint`, `husk rewind`, `husk promote`, `husk history`: numbered checkpoints of one sandbox, and the return
+ * to one of them. A rewind prints on stderr what it could not undo.
  */
 #include "cli/cli.h"
 #include "cli/interrupt.h"
@@ -34,7 +34,7 @@ struct rewind_arguments {
 
 static const struct option_spec rewind_options[] = {
 	OPTION(0, "drop-later", OPTION_FLAG, struct rewind_arguments, drop_later, NULL,
-	       "remove the checkpoints after it; they stay otherwise"),
+	       "remove the later checkpoints; the default is to keep them"),
 	{ 0 },
 };
 
@@ -80,8 +80,7 @@ struct promote_arguments {
 };
 
 static const struct option_spec promote_options[] = {
-	OPTION(0, "keep", OPTION_FLAG, struct promote_arguments, keep, NULL,
-	       "leave the other forks of the parent alone"),
+	OPTION(0, "keep", OPTION_FLAG, struct promote_arguments, keep, NULL, "keep the other forks of the parent"),
 	{ 0 },
 };
 
@@ -134,7 +133,7 @@ static const struct option_spec history_options[] = {
 	OPTION(0, "rm", OPTION_STRINGS, struct history_arguments, remove, "N|LABEL",
 	       "remove this checkpoint first; may be repeated"),
 	OPTION(0, "files", OPTION_FLAG, struct history_arguments, files, NULL,
-	       "also the files that changed before each checkpoint; up to 100 names, and all are counted"),
+	       "also show the files that changed before each checkpoint, up to 100 names"),
 	{ 0 },
 };
 
@@ -228,10 +227,10 @@ static int history_run(struct cli *cli, void *data, int argc, char **argv, struc
 const struct cli_command cli_checkpoint = {
 	.name = "checkpoint",
 	.operands = "SANDBOX [LABEL]",
-	.summary = "Keep a point of a sandbox to go back to; it goes on",
-	.details = "Prints the checkpoint's number. Checkpoints belong to the sandbox and are removed with it; husk "
-		   "snapshot\n"
-		   "create keeps one that outlives the sandbox.\n",
+	.summary = "Save a numbered checkpoint of a sandbox, which keeps running",
+	.details = "Prints the number of the checkpoint. Checkpoints belong to the sandbox and are removed with it; "
+		   "husk snapshot\n"
+		   "create saves a state that outlives the sandbox.\n",
 	.min = 1,
 	.max = 2,
 	.run = checkpoint_run,
@@ -241,11 +240,11 @@ const struct cli_command cli_rewind = {
 	.name = "rewind",
 	.operands = "SANDBOX [N|LABEL]",
 	.summary = "Put the same sandbox back to a checkpoint: memory, processes and disk",
-	.details =
-		"Goes back to the last checkpoint without N or LABEL. Id, name, TTL and volumes stay, and so do later\n"
-		"checkpoints, so that it can go forward again. Calls under way end. What a rewind cannot undo (what "
-		"left over\n"
-		"the network, files in volumes) is told on stderr.\n",
+	.details = "Without N or LABEL, goes back to the current checkpoint. The sandbox keeps its id, name, TTL and "
+		   "volumes. Later\n"
+		   "checkpoints stay, so a rewind can also go forward. Running calls end. What a rewind cannot undo "
+		   "(network traffic,\n"
+		   "files in volumes) is listed on stderr.\n",
 	.groups = { { rewind_options, 0 } },
 	.arguments_size = sizeof(struct rewind_arguments),
 	.min = 1,
@@ -259,11 +258,10 @@ const struct cli_command cli_promote = {
 	.summary = "Put a fork into the place of the sandbox that it was forked from",
 	.details = "The parent keeps its id, name, TTL and volumes, and continues with the memory, processes and disk "
 		   "of the fork.\n"
-		   "The fork and the other forks of the parent end. The state that the parent had is lost, unless it "
+		   "The fork and the other forks of the parent end. The earlier state of the parent is lost, unless it "
 		   "has a\n"
 		   "checkpoint (husk checkpoint). Requests that the fork holds (--hold) are sent in order. Prints the "
-		   "id of "
-		   "the parent.\n",
+		   "id of the parent.\n",
 	.groups = { { promote_options, 0 } },
 	.arguments_size = sizeof(struct promote_arguments),
 	.min = 1,
@@ -274,11 +272,10 @@ const struct cli_command cli_promote = {
 const struct cli_command cli_history = {
 	.name = "history",
 	.operands = "SANDBOX",
-	.summary = "List the checkpoints of a sandbox; * is the last one taken or gone back to",
+	.summary = "List the checkpoints of a sandbox; * is the current one",
 	.details = "With --files, each checkpoint is compared with the one before it (AFTER), and the first one with "
-		   "where "
-		   "the sandbox\n"
-		   "came from. The first time, this takes a copy of each checkpoint; the result is kept.\n",
+		   "the origin of the\n"
+		   "sandbox. The first call starts a copy of each checkpoint; the result is stored.\n",
 	.groups = { { history_options, 0 } },
 	.arguments_size = sizeof(struct history_arguments),
 	.min = 1,

@@ -55,7 +55,7 @@ struct pull_arguments {
 
 static const struct option_spec pull_options[] = {
 	OPTION(0, "no-build", OPTION_FLAG, struct pull_arguments, no_build, NULL,
-	       "fetch it alone; its first use builds its template"),
+	       "only download it; its first use builds its template"),
 	OPTION(0, "isolation", OPTION_STRING, struct pull_arguments, isolation, "ENGINE",
 	       "bake it for this boundary (auto)"),
 	{ 0 },
@@ -148,15 +148,13 @@ static int image_prune_run(struct cli *cli, void *data, int argc, char **argv, s
 const struct cli_command cli_pull = {
 	.name = "pull",
 	.operands = "IMAGE",
-	.summary = "Fetch a container image from its registry and make its template",
-	.details =
-		"IMAGE is [HOST[:PORT]/]NAME[:TAG|@DIGEST]. Names without a host are of docker.io, or of "
-		"HUSK_REGISTRY. Layers "
-		"that\nare here already are not fetched again, and a pull that broke off goes on. Logins are those of\n"
-		"~/.docker/config.json (husk login). Registries on this host, and those of HUSK_INSECURE_REGISTRIES, "
-		"are\n"
-		"asked over plain HTTP. `husk run -t IMAGE` pulls by itself on first use; pull again to get a newer "
-		"one.\n",
+	.summary = "Download a container image from its registry and build its template",
+	.details = "IMAGE is [HOST[:PORT]/]NAME[:TAG|@DIGEST]. The default host is docker.io, or HUSK_REGISTRY. Layers "
+		   "that exist\n"
+		   "already are not downloaded again, and an interrupted pull is continued. Logins are read from\n"
+		   "~/.docker/config.json (husk login). Registries on this host and those in HUSK_INSECURE_REGISTRIES "
+		   "use plain HTTP.\n"
+		   "`husk run -t IMAGE` pulls on first use; husk pull also gets a newer image of the same tag.\n",
 	.groups = { { pull_options, 0 } },
 	.arguments_size = sizeof(struct pull_arguments),
 	.min = 1,
@@ -174,7 +172,7 @@ const struct cli_command cli_image_ls = {
 const struct cli_command cli_image_inspect = {
 	.name = "image inspect",
 	.operands = "IMAGE",
-	.summary = "Everything about an image, as JSON",
+	.summary = "Show all details of an image, as JSON",
 	.min = 1,
 	.max = 1,
 	.run = image_inspect_run,
@@ -183,7 +181,7 @@ const struct cli_command cli_image_inspect = {
 const struct cli_command cli_image_rm = {
 	.name = "image rm",
 	.operands = "IMAGE…",
-	.summary = "Remove images and their templates; one that sandboxes or snapshots were made from stays",
+	.summary = "Remove images and their templates; an image with sandboxes or snapshots stays",
 	.min = 1,
 	.max = -1,
 	.run = image_rm_run,
@@ -192,6 +190,6 @@ const struct cli_command cli_image_rm = {
 const struct cli_command cli_image_prune = {
 	.name = "image prune",
 	.operands = "",
-	.summary = "Remove all images that no sandbox and no snapshot was made from",
+	.summary = "Remove all images without sandboxes and snapshots",
 	.run = image_prune_run,
 };

@@ -1,5 +1,5 @@
 /*
- * `husk key show|ls|trust|rm`: the key that signs what this instance exports, and the keys whose exports it takes.
+ * `husk key show|ls|trust|rm`: the key that signs the exports of this instance, and the keys whose exports it accepts.
  */
 #include "cli/cli.h"
 
@@ -55,23 +55,24 @@ static int key_rm_run(struct cli *cli, void *data, int argc, char **argv, struct
 const struct cli_command cli_key_show = {
 	.name = "key show",
 	.operands = "",
-	.summary = "Show the public key that signs what this instance exports",
+	.summary = "Show the public key that signs the exports of this instance",
 	.run = key_show_run,
 };
 
 const struct cli_command cli_key_ls = {
 	.name = "key ls",
 	.operands = "",
-	.summary = "List the keys whose machines are taken",
+	.summary = "List the trusted keys",
 	.run = key_ls_run,
 };
 
 const struct cli_command cli_key_trust = {
 	.name = "key trust",
 	.operands = "KEY [NAME]",
-	.summary = "Take machines that are signed by this key",
-	.details = "KEY is what `husk key show` prints where the machine was exported. Ask for it on a way that you "
-		   "trust: whoever has a trusted key can give this host machines to continue.\n",
+	.summary = "Accept machines that are signed by this key",
+	.details = "KEY is the output of `husk key show` on the host that exported the machine. Get it in a way that "
+		   "you trust: the owner\n"
+		   "of a trusted key can give this host machines to run.\n",
 	.min = 1,
 	.max = 2,
 	.run = key_trust_run,
@@ -80,7 +81,7 @@ const struct cli_command cli_key_trust = {
 const struct cli_command cli_key_rm = {
 	.name = "key rm",
 	.operands = "NAME…",
-	.summary = "Trust keys no longer",
+	.summary = "Remove keys from the list of trusted keys",
 	.min = 1,
 	.max = -1,
 	.run = key_rm_run,

@@ -69,7 +69,7 @@ struct extend_arguments {
 static const struct option_spec extend_options[] = {
 	OPTION(0, "ttl", OPTION_SECONDS, struct extend_arguments, ttl_seconds, "TIME", "the same as the operand",
 	       .min = 1, .max = INT64_C(365) * 86400),
-	OPTION(0, "persistent", OPTION_FLAG, struct extend_arguments, persistent, NULL, "take it off the clock"),
+	OPTION(0, "persistent", OPTION_FLAG, struct extend_arguments, persistent, NULL, "remove its TTL"),
 	{ 0 },
 };
 
@@ -142,7 +142,7 @@ struct rm_arguments {
 
 static const struct option_spec rm_options[] = {
 	OPTION('a', "all", OPTION_FLAG, struct rm_arguments, all, NULL, "every sandbox of this instance"),
-	OPTION('f', "force", OPTION_FLAG, struct rm_arguments, force, NULL, "do not mind one that is not there"),
+	OPTION('f', "force", OPTION_FLAG, struct rm_arguments, force, NULL, "ignore a sandbox that does not exist"),
 	{ 0 },
 };
 
@@ -308,7 +308,7 @@ static int fork_run(struct cli *cli, void *data, int argc, char **argv, struct h
 const struct cli_command cli_hibernate = {
 	.name = "hibernate",
 	.operands = "SANDBOX",
-	.summary = "Put a sandbox to disk with nothing left running",
+	.summary = "Write a sandbox to disk and end all of its processes on the host",
 	.min = 1,
 	.max = 1,
 	.run = hibernate_run,
@@ -317,7 +317,7 @@ const struct cli_command cli_hibernate = {
 const struct cli_command cli_wake = {
 	.name = "wake",
 	.operands = "SANDBOX",
-	.summary = "Bring a hibernated sandbox back, every process going on",
+	.summary = "Restore a hibernated sandbox; every process continues",
 	.min = 1,
 	.max = 1,
 	.run = wake_run,
@@ -326,7 +326,7 @@ const struct cli_command cli_wake = {
 const struct cli_command cli_reboot = {
 	.name = "reboot",
 	.operands = "SANDBOX",
-	.summary = "Start a sandbox anew with its files; its processes and memory are gone",
+	.summary = "Start a sandbox anew with its files; its processes and memory are lost",
 	.min = 1,
 	.max = 1,
 	.run = reboot_run,
@@ -344,7 +344,7 @@ const struct cli_command cli_pause = {
 const struct cli_command cli_resume = {
 	.name = "resume",
 	.operands = "SANDBOX",
-	.summary = "Let a paused sandbox go on",
+	.summary = "Continue a paused sandbox",
 	.min = 1,
 	.max = 1,
 	.run = resume_run,
@@ -353,7 +353,7 @@ const struct cli_command cli_resume = {
 const struct cli_command cli_extend = {
 	.name = "extend",
 	.operands = "SANDBOX TIME",
-	.summary = "Give a sandbox more time, counted from now",
+	.summary = "Set a new TTL, counted from now",
 	.groups = { { extend_options, 0 } },
 	.arguments_size = sizeof(struct extend_arguments),
 	.min = 1,
@@ -364,7 +364,7 @@ const struct cli_command cli_extend = {
 const struct cli_command cli_resize = {
 	.name = "resize",
 	.operands = "SANDBOX",
-	.summary = "Give a sandbox other limits of memory and processors",
+	.summary = "Change the memory and CPU limits of a sandbox",
 	.groups = { { resize_options, 0 } },
 	.arguments_size = sizeof(struct resize_arguments),
 	.min = 1,
@@ -385,9 +385,9 @@ const struct cli_command cli_rm = {
 const struct cli_command cli_fork = {
 	.name = "fork",
 	.operands = "SANDBOX",
-	.summary = "Make independent children of a running sandbox, memory and disk",
-	.details =
-		"All children start from one instant of the parent, which goes on. What is not given is inherited.\n",
+	.summary = "Make independent copies of a running sandbox, with memory and disk",
+	.details = "All children start from one moment of the parent, which keeps running. Options that are not given "
+		   "are inherited.\n",
 	.groups = { { fork_options, 0 },
 		    { limit_options, offsetof(struct fork_arguments, create) },
 		    { egress_options, offsetof(struct fork_arguments, create.egress) } },

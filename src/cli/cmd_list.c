@@ -18,10 +18,10 @@ static const char *const state_names[] = { "creating", "running", "paused", "hib
 
 static const struct option_spec ls_options[] = {
 	OPTION(0, "state", OPTION_CHOICE, struct ls_arguments, state, "STATE",
-	       "only those in it: creating, running, paused, hibernated, ended", .choices = state_names),
+	       "only sandboxes in this state: creating, running, paused, hibernated, ended", .choices = state_names),
 	OPTION('m', "metadata", OPTION_PAIRS, struct ls_arguments, metadata, "K=V",
-	       "only those with this label; may be repeated"),
-	OPTION('a', "all", OPTION_FLAG, struct ls_arguments, all, NULL, "the ended ones too"),
+	       "only sandboxes with this label; may be repeated"),
+	OPTION('a', "all", OPTION_FLAG, struct ls_arguments, all, NULL, "also ended sandboxes"),
 	OPTION('q', "quiet", OPTION_FLAG, struct ls_arguments, quiet, NULL, "ids only"),
 	{ 0 },
 };
@@ -249,7 +249,7 @@ const struct cli_command cli_ls = {
 const struct cli_command cli_inspect = {
 	.name = "inspect",
 	.operands = "SANDBOX",
-	.summary = "Show all there is to know about a sandbox",
+	.summary = "Show all details of a sandbox",
 	.min = 1,
 	.max = 1,
 	.run = inspect_run,

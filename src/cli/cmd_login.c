@@ -14,7 +14,8 @@ struct login_arguments {
 };
 
 static const struct option_spec login_options[] = {
-	OPTION('u', "username", OPTION_STRING, struct login_arguments, user, "USER", "who (asked for, on a terminal)"),
+	OPTION('u', "username", OPTION_STRING, struct login_arguments, user, "USER",
+	       "the user (asked for on a terminal)"),
 	OPTION(0, "password-stdin", OPTION_FLAG, struct login_arguments, from_stdin, NULL,
 	       "read the password from stdin"),
 	{ 0 },
@@ -105,12 +106,12 @@ static int logout_run(struct cli *cli, void *data, int argc, char **argv, struct
 const struct cli_command cli_login = {
 	.name = "login",
 	.operands = "[REGISTRY]",
-	.summary = "Log in to a registry; the login is kept where docker keeps it",
-	.details = "REGISTRY is HOST[:PORT]; without one it is docker.io, or HUSK_REGISTRY. The registry is asked "
-		   "whether the\n"
-		   "login is right. It is kept in ~/.docker/config.json (DOCKER_CONFIG), for you alone, or in the "
-		   "credential\n"
-		   "helper that the file names.\n",
+	.summary = "Log in to a registry; the login is stored where docker stores it",
+	.details = "REGISTRY is HOST[:PORT] and defaults to docker.io, or HUSK_REGISTRY. The login is checked with the "
+		   "registry and\n"
+		   "stored in ~/.docker/config.json (DOCKER_CONFIG), which only you can read, or in the credential "
+		   "helper that the\n"
+		   "file names.\n",
 	.groups = { { login_options, 0 } },
 	.arguments_size = sizeof(struct login_arguments),
 	.max = 1,

@@ -14,9 +14,9 @@ struct logs_arguments {
 
 static const struct option_spec logs_options[] = {
 	OPTION(0, "console", OPTION_FLAG, struct logs_arguments, console, NULL,
-	       "what the guest wrote on its console, instead of Husk's own lines"),
+	       "the console of the guest, instead of Husk's own log"),
 	OPTION('f', "follow", OPTION_FLAG, struct logs_arguments, follow, NULL,
-	       "go on as lines come, until the sandbox has ended or Ctrl-C"),
+	       "print new lines until the sandbox has ended or Ctrl-C"),
 	OPTION('n', "lines", OPTION_INTEGER, struct logs_arguments, lines, "N", "only the newest N lines", .min = 1,
 	       .max = INT64_C(1000000)),
 	{ 0 },

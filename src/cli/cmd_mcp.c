@@ -27,7 +27,7 @@ struct mcp_arguments {
 
 static const struct option_spec mcp_options[] = {
 	OPTION(0, "sandbox", OPTION_STRING, struct mcp_arguments, sandbox, "ID",
-	       "use this sandbox, and leave it alone at the end"),
+	       "use this sandbox, and do not remove it at the end"),
 	OPTION(0, "all", OPTION_FLAG, struct mcp_arguments, all, NULL,
 	       "allow every sandbox and snapshot of the instance, not only those made over MCP"),
 	{ 0 },
@@ -513,13 +513,13 @@ const struct cli_command cli_mcp = {
 	.name = "mcp",
 	.operands = "",
 	.summary = "Serve an agent over the Model Context Protocol on stdin and stdout",
-	.details =
-		"For an agent's host to start: husk mcp install HOST writes it into a host's configuration, husk mcp\n"
-		"uninstall HOST takes it out. The session gets a sandbox of its own when\n"
-		"it first needs one; it is removed when the host goes. Options shape the sandboxes that are made. "
-		"HUSK_MCP_TEMPLATE,\n"
-		"_SNAPSHOT, _TTL, _IDLE, _MEMORY, _CPUS and _SANDBOX in the environment do the same. docs/mcp.md "
-		"tells more.\n",
+	.details = "The host of an agent starts this command: husk mcp install HOST adds it to the configuration of "
+		   "the host, husk mcp\n"
+		   "uninstall HOST removes it. The first call that needs a sandbox creates one; it is removed when the "
+		   "host exits.\n"
+		   "The options apply to the sandboxes that are created, and so do HUSK_MCP_TEMPLATE, _SNAPSHOT, _TTL, "
+		   "_IDLE, _MEMORY,\n"
+		   "_CPUS and _SANDBOX in the environment. More: docs/mcp.md.\n",
 	.groups = { { mcp_options, 0 },
 		    { source_options, offsetof(struct mcp_arguments, create) },
 		    { limit_options, offsetof(struct mcp_arguments, create) },

@@ -60,7 +60,8 @@ static const struct host *host_find(const char *name, struct husk_error *err)
 		if (buf_printf(&names, "%s%s", i ? ", " : "", hosts[i].name) < 0)
 			return husk_fail_memory(err), NULL;
 	}
-	husk_fail(err, HUSK_INVALID, "'%s' is no host that husk knows; it knows %s (any other: run `husk mcp` there)",
+	husk_fail(err, HUSK_INVALID,
+		  "'%s' is not a host that husk knows; known hosts: %s (for any other, configure `husk mcp` there)",
 		  name, names.data);
 	return NULL;
 }
@@ -110,7 +111,7 @@ static char *read_text(const char *path, struct husk_error *err)
 		*err = why;
 	if (text && strlen(text) != size) {
 		free(text);
-		return husk_fail(err, HUSK_INVALID, "%s is no text file", path), NULL;
+		return husk_fail(err, HUSK_INVALID, "%s is not a text file", path), NULL;
 	}
 	return text;
 }
@@ -318,7 +319,7 @@ static int apply(struct cli *cli, const struct host *host, const char *path, jso
 		output_note("start %s again to see it", host->title);
 	if (entry && needs_sudo())
 		output_note(
-			"there is no server of this machine that you may use, so %s starts husk with sudo -n; allow "
+			"you cannot use a server of this machine, so %s starts husk with sudo -n; allow "
 			"that "
 			"in sudoers, without a password, or let root run husk serve and add you to the group 'husk'",
 			host->title);
@@ -352,7 +353,7 @@ static int uninstall_run(struct cli *cli, void *data, int argc, char **argv, str
 const struct cli_command cli_mcp_install = {
 	.name = "mcp install",
 	.operands = "claude|codex|vscode|cursor|gemini [-- OPTIONS]",
-	.summary = "Give an agent's host a throwaway computer: writes husk mcp into its configuration",
+	.summary = "Add husk mcp to the configuration of an agent's host",
 	.details =
 		"OPTIONS are those of husk mcp, such as -t code-interpreter or --allow docs.example.com. What else is\n"
 		"in the file stays. Installing again replaces the entry.\n",
@@ -367,7 +368,7 @@ const struct cli_command cli_mcp_install = {
 const struct cli_command cli_mcp_uninstall = {
 	.name = "mcp uninstall",
 	.operands = "claude|codex|vscode|cursor|gemini",
-	.summary = "Take husk mcp out of a host's configuration",
+	.summary = "Remove husk mcp from the configuration of an agent's host",
 	.groups = { { uninstall_options, 0 } },
 	.arguments_size = sizeof(struct install_arguments),
 	.min = 1,

@@ -27,7 +27,7 @@ struct port_arguments {
 
 static const struct option_spec port_options[] = {
 	OPTION(0, "bind", OPTION_STRING, struct port_arguments, bind, "ADDRESS",
-	       "the address of this machine to listen on (127.0.0.1); 0.0.0.0 lets every host in"),
+	       "the address of this machine to listen on (127.0.0.1); 0.0.0.0 accepts every host"),
 	{ 0 },
 };
 
@@ -293,10 +293,10 @@ const struct cli_command cli_port = {
 	.name = "port",
 	.operands = "SANDBOX PORT|LOCAL:PORT…",
 	.summary = "Reach ports of a sandbox from this machine",
-	.details =
-		"Prints the address for each port and forwards connections until Ctrl-C or the end of the sandbox.\n"
-		"8000 listens on the same port here, 8080:8000 on 8080, 0:8000 on a free one. Programs inside may\n"
-		"listen on 127.0.0.1 only. No server is needed, and no --allow: that is for connections from inside.\n",
+	.details = "Prints the address of each port and forwards connections until Ctrl-C or the end of the sandbox.\n"
+		   "8000 listens on the same port here, 8080:8000 on 8080, 0:8000 on a free one. Programs inside may\n"
+		   "listen on 127.0.0.1 only. Neither a server nor --allow is required: --allow is for connections "
+		   "from inside.\n",
 	.groups = { { port_options, 0 } },
 	.arguments_size = sizeof(struct port_arguments),
 	.min = 2,

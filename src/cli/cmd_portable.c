@@ -20,37 +20,37 @@ struct portable_arguments {
 #define NAME_OPTION(meaning) OPTION(0, "name", OPTION_STRING, struct portable_arguments, name, "NAME", meaning)
 #define FILES_OPTION                                                                                                   \
 	OPTION(0, "files", OPTION_FLAG, struct portable_arguments, files, NULL,                                        \
-	       "also its files alone, for hosts that cannot continue its memory")
+	       "also add its files separately, for hosts that cannot continue its memory")
 #define DISK_ONLY_OPTION                                                                                               \
 	OPTION(0, "disk-only", OPTION_FLAG, struct portable_arguments, disk_only, NULL,                                \
-	       "take its files as a template; needs an export with --files")
+	       "import only its files, as a template; requires an export with --files")
 
 #define PASSPHRASE_OPTION(meaning)                                                                                     \
 	OPTION(0, "passphrase-file", OPTION_STRING, struct portable_arguments, passphrase_file, "FILE", meaning)
 #define SEAL_OPTION PASSPHRASE_OPTION("encrypt it with the passphrase in this file")
-#define UNSEAL_OPTION PASSPHRASE_OPTION("it is encrypted with the passphrase in this file")
+#define UNSEAL_OPTION PASSPHRASE_OPTION("decrypt it with the passphrase in this file")
 
 static const struct option_spec out_options[] = { FILES_OPTION, { 0 } };
 static const struct option_spec snapshot_out_options[] = { FILES_OPTION, SEAL_OPTION, { 0 } };
 static const struct option_spec template_out_options[] = { SEAL_OPTION, { 0 } };
 static const struct option_spec snapshot_file_options[] = {
-	NAME_OPTION("what it is called here (as it was)"),
+	NAME_OPTION("its name here (defaults to its old name)"),
 	DISK_ONLY_OPTION,
 	UNSEAL_OPTION,
 	{ 0 },
 };
 static const struct option_spec template_file_options[] = {
-	NAME_OPTION("what it is called here (as it was)"),
+	NAME_OPTION("its name here (defaults to its old name)"),
 	UNSEAL_OPTION,
 	{ 0 },
 };
 static const struct option_spec snapshot_in_options[] = {
-	NAME_OPTION("what it is called here (as it was)"),
+	NAME_OPTION("its name here (defaults to its old name)"),
 	DISK_ONLY_OPTION,
 	{ 0 },
 };
 static const struct option_spec template_in_options[] = {
-	NAME_OPTION("what it is called here (as it was)"),
+	NAME_OPTION("its name here (defaults to its old name)"),
 	{ 0 },
 };
 
@@ -316,26 +316,30 @@ static int template_push_run(struct cli *cli, void *data, int argc, char **argv,
 	}
 
 #define TRAVELS                                                                                                        \
-	"Memory, processes, disk and the root image of its template travel. Secrets, values of the environment and "   \
-	"volumes do not; what a process has in its memory does. The file is signed with the key of this "              \
+	"Exports memory, processes, disk and the root image of its template. Secrets, values of environment "          \
+	"variables\n"                                                                                                  \
+	"and volumes are not exported; data in the memory of a process is. The export is signed with the key of "      \
+	"this\n"                                                                                                       \
 	"instance (husk key show).\n"
 #define TAKES                                                                                                          \
-	"It must be signed by a key that is trusted here (husk key trust). A host that cannot continue it says "       \
-	"what it lacks.\n"
+	"A key that is trusted here (husk key trust) must have signed it. If this host cannot continue it, the "       \
+	"error\n"                                                                                                      \
+	"names what is missing.\n"
 
 COMMAND(cli_snapshot_export, "snapshot export", "SNAPSHOT FILE|-", "Write a snapshot into a file, for another host",
 	TRAVELS, snapshot_out_options, 2, snapshot_export_run);
-COMMAND(cli_snapshot_import, "snapshot import", "FILE|-", "Take a snapshot from a file", TAKES, snapshot_file_options,
+COMMAND(cli_snapshot_import, "snapshot import", "FILE|-", "Import a snapshot from a file", TAKES, snapshot_file_options,
 	1, snapshot_import_run);
 COMMAND(cli_snapshot_push, "snapshot push", "SNAPSHOT REGISTRY/NAME:TAG",
-	"Send a snapshot to a registry: what it does not have yet", TRAVELS, out_options, 2, snapshot_push_run);
-COMMAND(cli_snapshot_pull, "snapshot pull", "REGISTRY/NAME:TAG", "Take a snapshot from a registry", TAKES,
+	"Send a snapshot to a registry, without the chunks that it already has", TRAVELS, out_options, 2,
+	snapshot_push_run);
+COMMAND(cli_snapshot_pull, "snapshot pull", "REGISTRY/NAME:TAG", "Import a snapshot from a registry", TAKES,
 	snapshot_in_options, 1, snapshot_pull_run);
 COMMAND(cli_template_export, "template export", "TEMPLATE FILE|-", "Write a template into a file, for another host",
 	NULL, template_out_options, 2, template_export_run);
-COMMAND(cli_template_import, "template import", "FILE|-", "Take a template from a file, instead of building it", TAKES,
-	template_file_options, 1, template_import_run);
+COMMAND(cli_template_import, "template import", "FILE|-", "Import a template from a file, instead of building it",
+	TAKES, template_file_options, 1, template_import_run);
 COMMAND(cli_template_push, "template push", "TEMPLATE REGISTRY/NAME:TAG", "Send a template to a registry", NULL, NULL,
 	2, template_push_run);
 COMMAND(cli_template_pull, "template pull", "REGISTRY/NAME:TAG",
-	"Take a template from a registry, instead of building it", TAKES, template_in_options, 1, template_pull_run);
+	"Import a template from a registry, instead of building it", TAKES, template_in_options, 1, template_pull_run);

@@ -18,7 +18,7 @@ struct run_arguments {
 static const struct option_spec run_options[] = {
 	OPTION(0, "tty", OPTION_FLAG, struct run_arguments, process.tty, NULL, "give it a terminal"),
 	OPTION(0, "interactive-tty", OPTION_FLAG, struct run_arguments, interactive_tty, NULL,
-	       "-i and --tty: a shell, or whatever wants a keyboard", .exact = "-it"),
+	       "-i and --tty: for a shell and other interactive programs", .exact = "-it"),
 	OPTION(0, "interactive-tty", OPTION_FLAG, struct run_arguments, interactive_tty, NULL, NULL, .exact = "-ti"),
 	OPTION(0, "rm", OPTION_FLAG, struct run_arguments, remove, NULL, NULL), /* what it does anyway */
 	OPTION(0, "keep", OPTION_FLAG, struct run_arguments, keep, NULL, "leave the sandbox running afterwards"),
@@ -56,7 +56,7 @@ static int run_detached(struct cli *cli, const struct husk_sandbox *sandbox, con
 		return output_json(
 			json_pack("{s:s, s:I, s:b}", "id", sandbox->id, "pid", (json_int_t)pid, "detached", true), err);
 	puts(sandbox->id);
-	output_note("process %" PRId64 " goes on: husk attach %s %" PRId64 "; husk rm %s ends both", pid, sandbox->id,
+	output_note("process %" PRId64 " continues: husk attach %s %" PRId64 "; husk rm %s ends both", pid, sandbox->id,
 		    pid, sandbox->id);
 	return 0;
 }
@@ -154,12 +154,12 @@ const struct cli_command cli_run = {
 	.name = "run",
 	.operands = "[[--] COMMAND [ARG…]]",
 	.summary = "Run a command in a new sandbox and remove the sandbox afterwards",
-	.details = "On a terminal without a command it is a shell. With -d the sandbox stays until its --ttl.\n"
-		   "`-t IMAGE` ([HOST[:PORT]/]NAME:TAG) pulls an image on first use; without a command, what the image "
-		   "says is run.\n"
-		   "The exit status is the command's: 127 not found, 126 not executable, 128+N killed by signal N, 124 "
-		   "timed\n"
-		   "out. 125 means that husk itself failed. Stdin is not read without -i.\n",
+	.details = "On a terminal without a command, opens a shell. With -d the sandbox stays until its --ttl.\n"
+		   "`-t IMAGE` ([HOST[:PORT]/]NAME:TAG) pulls an image on first use; without a command, runs the "
+		   "command of the image.\n"
+		   "The exit status is that of the command: 127 not found, 126 not executable, 128+N killed by signal "
+		   "N, 124\n"
+		   "timed out. 125 means that husk itself failed. Stdin is not read without -i.\n",
 	.groups = { { source_options, offsetof(struct run_arguments, create) },
 		    { workspace_options, offsetof(struct run_arguments, workspace) },
 		    { limit_options, offsetof(struct run_arguments, create) },

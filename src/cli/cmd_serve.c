@@ -17,17 +17,18 @@ static const char *const level_choices[] = { "error", "warn", "info", "debug", N
 
 static const struct option_spec serve_options[] = {
 	OPTION(0, "listen", OPTION_STRING, struct serve_arguments, listen, "ADDR:PORT",
-	       "where to listen for TCP; none: nowhere (127.0.0.1:7820)"),
+	       "the TCP address; none: no TCP (127.0.0.1:7820)"),
 	OPTION(0, "socket", OPTION_STRING, struct serve_arguments, socket, "PATH",
 	       "unix socket for this machine (huskd.sock in the run directory)"),
 	OPTION(0, "group", OPTION_STRING, struct serve_arguments, group, "NAME",
-	       "whose users may use the socket, each as a tenant; none: root alone (husk, if there is such a group)"),
+	       "the group whose users may use the socket, each as a tenant; none: only root (husk, if that group "
+	       "exists)"),
 	OPTION(0, "user-sandboxes", OPTION_STRING, struct serve_arguments, user_sandboxes, "N",
-	       "how many sandboxes each of them may have (no limit)"),
+	       "maximum number of sandboxes of each user (no limit)"),
 	OPTION(0, "user-memory", OPTION_STRING, struct serve_arguments, user_memory, "SIZE",
-	       "how much memory their running sandboxes may have together (no limit)"),
+	       "maximum memory of all running sandboxes of a user (no limit)"),
 	OPTION(0, "user-snapshots", OPTION_STRING, struct serve_arguments, user_snapshots, "SIZE",
-	       "how much disk their snapshots may take (no limit)"),
+	       "maximum disk use of the snapshots of a user (no limit)"),
 	OPTION(0, "cert", OPTION_STRING, struct serve_arguments, certificate, "FILE",
 	       "TLS certificate, PEM; with --key"),
 	OPTION(0, "key", OPTION_STRING, struct serve_arguments, key, "FILE", "its private key, PEM"),
@@ -36,7 +37,7 @@ static const struct option_spec serve_options[] = {
 	OPTION(0, "log-level", OPTION_CHOICE, struct serve_arguments, log_level, "LEVEL",
 	       "how much is logged, also by its sandboxes: error, warn, info, debug (info)", .choices = level_choices),
 	OPTION(0, "stop-seconds", OPTION_SECONDS, struct serve_arguments, stop_seconds, "TIME",
-	       "how long streams may go on once told to stop (30)", .min = 1, .max = 86400),
+	       "how long streams may continue after a signal to stop (30)", .min = 1, .max = 86400),
 	{ 0 },
 };
 
@@ -99,10 +100,9 @@ const struct cli_command cli_serve = {
 	.name = "serve",
 	.operands = "",
 	.summary = "Serve Husk over HTTP, for the SDKs and other programs",
-	.details =
-		"Runs until SIGTERM or Ctrl-C. Over TCP every caller needs a token (husk token create). On the unix "
-		"socket\n"
-		"root owns the instance, and each user of the group 'husk' is a tenant of its own, without a token.\n",
+	.details = "Runs until SIGTERM or Ctrl-C. Over TCP every caller requires a token (husk token create). On the "
+		   "unix socket\n"
+		   "root owns the instance, and each user of the group 'husk' is a tenant without a token.\n",
 	.groups = { { serve_options, 0 } },
 	.arguments_size = sizeof(struct serve_arguments),
 	.offline = true,

@@ -107,7 +107,7 @@ static int snapshot_rm_run(struct cli *cli, void *data, int argc, char **argv, s
 const struct cli_command cli_snapshot_create = {
 	.name = "snapshot create",
 	.operands = "SANDBOX [NAME]",
-	.summary = "Keep a running sandbox as it is now; it goes on",
+	.summary = "Save the state of a running sandbox, which keeps running",
 	.groups = { { snapshot_options, 0 } },
 	.arguments_size = sizeof(struct snapshot_arguments),
 	.min = 1,

@@ -1,6 +1,6 @@
 /*
  * `husk stats`: the resources that sandboxes use, by the host's accounting. Without arguments it shows every running
- * sandbox. It never wakes a hibernated one by itself.
+ * sandbox. It never wakes a hibernated sandbox.
  */
 #include <inttypes.h>
 
@@ -89,7 +89,7 @@ static int stats_run(struct cli *cli, void *data, int argc, char **argv, struct 
 const struct cli_command cli_stats = {
 	.name = "stats",
 	.operands = "[SANDBOX…]",
-	.summary = "Show what sandboxes use of CPU, memory, disk and network",
+	.summary = "Show the CPU, memory, disk and network use of sandboxes",
 	.max = -1,
 	.run = stats_run,
 };

@@ -1,5 +1,5 @@
 /*
- * `husk sync`: a workspace directory and its sandbox, kept in step. Names of files come from the guest.
+ * `husk sync`: carries changes between a workspace directory and its sandbox. Names of files come from the guest.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -19,12 +19,12 @@ struct sync_arguments {
 static const char *const conflict_names[] = { "markers", "ours", "theirs", NULL };
 
 static const struct option_spec sync_options[] = {
-	OPTION('w', "watch", OPTION_FLAG, struct sync_arguments, watch, NULL, "go on with what changes, until Ctrl-C"),
+	OPTION('w', "watch", OPTION_FLAG, struct sync_arguments, watch, NULL, "carry later changes too, until Ctrl-C"),
 	OPTION(0, "conflicts", OPTION_CHOICE, struct sync_arguments, conflicts, "HOW",
-	       "resolve conflicts: markers in text, or ours (the directory's version), or theirs",
+	       "resolve conflicts: markers in text, ours (the directory's version) or theirs",
 	       .choices = conflict_names),
 	OPTION(0, "limit", OPTION_SIZE, struct sync_arguments, limit_bytes, "SIZE",
-	       "of the changed files of one round and direction (1G)", .min = MEBIBYTE, .max = TEBIBYTE),
+	       "maximum size of the changed files of one round and direction (1G)", .min = MEBIBYTE, .max = TEBIBYTE),
 	{ 0 },
 };
 
@@ -132,13 +132,11 @@ static int sync_run(struct cli *cli, void *data, int argc, char **argv, struct h
 const struct cli_command cli_sync = {
 	.name = "sync",
 	.operands = "SANDBOX",
-	.summary = "Carry changes between your workspace directory and the sandbox, both ways; --watch goes on",
+	.summary = "Carry changes between your workspace directory and the sandbox, both ways",
 	.details = "> went into the sandbox, < came from it, ! is a conflict, which changes neither side. A is added, "
-		   "M changed, "
-		   "D\n"
-		   "removed, G changed on both sides and merged. Files that git ignores and .git stay where they are. "
-		   "Nothing "
-		   "of the\n"
+		   "M changed,\n"
+		   "D removed, G changed on both sides and merged. Files that git ignores and .git are not carried. "
+		   "Nothing of the\n"
 		   "host is mounted. With conflicts the exit status is 1.\n",
 	.groups = { { sync_options, 0 } },
 	.arguments_size = sizeof(struct sync_arguments),

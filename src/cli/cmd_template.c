@@ -67,11 +67,6 @@ static bool strv_has(char *const *list, const char *word)
 	return false;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 int template_definitions(char ***out, struct husk_error *err)
 {
 	cleanup_strv char **roots = NULL;
@@ -89,8 +84,7 @@ int template_definitions(char ***out, struct husk_error *err)
 				return husk_fail_memory(err);
 		}
 	}
-	if (*out)
-		qsort(*out, strv_length(*out), sizeof(**out), by_name);
+	strv_sort(*out);
 	return 0;
 }
 
@@ -218,16 +212,14 @@ static const struct option_spec build_options[] = {
 	OPTION(0, "rootfs", OPTION_STRING, struct build_arguments, rootfs, "DIR",
 	       "from a root filesystem in a directory"),
 	OPTION(0, "image", OPTION_STRING, struct build_arguments, image, "PATH",
-	       "from a container image: an OCI layout, a tar of one, or what docker saved"),
+	       "from a container image: an OCI layout, a tar of one, or the output of docker save"),
 	OPTION(0, "dockerfile", OPTION_STRING, struct build_arguments, dockerfile, "FILE",
 	       "from a Dockerfile; its directory is the context (husk build has more options)"),
-	OPTION(0, "ref", OPTION_STRING, struct build_arguments, reference, "REF",
-	       "which image, when PATH holds several"),
-	OPTION(0, "name", OPTION_STRING, struct build_arguments, name, "NAME",
-	       "what to call it (the definition's name)"),
+	OPTION(0, "ref", OPTION_STRING, struct build_arguments, reference, "REF", "which image, if PATH holds several"),
+	OPTION(0, "name", OPTION_STRING, struct build_arguments, name, "NAME", "its name (the name of the definition)"),
 	OPTION(0, "isolation", OPTION_STRING, struct build_arguments, isolation, "ENGINE",
 	       "bake it for this boundary (auto)"),
-	OPTION('f', "force", OPTION_FLAG, struct build_arguments, force, NULL, "also when nothing changed"),
+	OPTION('f', "force", OPTION_FLAG, struct build_arguments, force, NULL, "build even if nothing changed"),
 	{ 0 },
 };
 
@@ -256,7 +248,7 @@ static int resolve_definition(const char *operand, char **directory, char **name
 	if (template_definitions(&names, err) < 0)
 		return -1;
 	const char *near = names ? str_nearest(operand, (const char *const *)names, strv_length(names)) : NULL;
-	return husk_fail(err, HUSK_NOT_FOUND, "'%s' is no definition: no directory with a `template` file%s%s%s",
+	return husk_fail(err, HUSK_NOT_FOUND, "'%s' is not a definition (a directory with a `template` file)%s%s%s",
 			 operand, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
@@ -415,13 +407,13 @@ const struct cli_command cli_template_build = {
 	.name = "template build",
 	.operands = "TEMPLATE|DIR",
 	.summary = "Build a template: make its root filesystem, boot it once, warm it, keep it running as a snapshot",
-	.details =
-		"TEMPLATE is a bundled definition, DIR a directory with one; with --tar, --rootfs or --image it is "
-		"what "
-		"the "
-		"template is called. Does nothing when the same content is built already.\n\n"
-		"An image brings its files and variables (skopeo copy, docker save, podman save write one). Those in "
-		"the folder 'images' of the instance's home are found by name when E2B's builder asks for one.\n",
+	.details = "TEMPLATE is a bundled definition, DIR a directory with a definition. With --tar, --rootfs or "
+		   "--image, it is the name\n"
+		   "of the new template. If the same content is built already, the command does nothing.\n"
+		   "\n"
+		   "The template of an image has its files and variables (skopeo copy, docker save and podman save "
+		   "write images). E2B's\n"
+		   "builder finds images in the folder 'images' of the instance's home by name.\n",
 	.groups = { { build_options, 0 } },
 	.arguments_size = sizeof(struct build_arguments),
 	.max = 1,

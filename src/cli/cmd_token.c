@@ -15,20 +15,21 @@ struct token_arguments {
 
 static const struct option_spec token_options[] = {
 	OPTION(0, "tenant", OPTION_STRING, struct token_arguments, tenant, "NAME",
-	       "whose sandboxes, snapshots and templates it opens (one of the token's own name)"),
-	OPTION(0, "admin", OPTION_FLAG, struct token_arguments, admin, NULL, "the whole instance, without a tenant"),
+	       "the tenant whose objects it gives access to (defaults to the name of the token)"),
+	OPTION(0, "admin", OPTION_FLAG, struct token_arguments, admin, NULL, "give access to the whole instance"),
 	OPTION(0, "e2b", OPTION_FLAG, struct token_arguments, e2b, NULL,
-	       "a secret that E2B's clients take for a key (E2B_API_KEY; docs/compat.md)"),
+	       "a secret in the format of E2B's keys (E2B_API_KEY; docs/compat.md)"),
 	OPTION(0, "daytona", OPTION_FLAG, struct token_arguments, daytona, NULL,
-	       "print the two lines that Daytona's clients take (DAYTONA_API_URL, DAYTONA_API_KEY; docs/compat.md)"),
-	OPTION(0, "ttl", OPTION_SECONDS, struct token_arguments, ttl_seconds, "TIME",
-	       "how long it is good for (for ever)", .min = 1, .max = 10ll * 365 * 24 * 3600),
+	       "print the two variables that Daytona's clients read (DAYTONA_API_URL, DAYTONA_API_KEY; "
+	       "docs/compat.md)"),
+	OPTION(0, "ttl", OPTION_SECONDS, struct token_arguments, ttl_seconds, "TIME", "how long it is valid (no limit)",
+	       .min = 1, .max = 10ll * 365 * 24 * 3600),
 	OPTION(0, "max-sandboxes", OPTION_INTEGER, struct token_arguments, max_sandboxes, "N",
-	       "at most so many live sandboxes, hibernated ones too", .min = 1, .max = 1000000),
+	       "maximum number of live sandboxes, including hibernated ones", .min = 1, .max = 1000000),
 	OPTION(0, "max-memory", OPTION_SIZE, struct token_arguments, max_memory_bytes, "SIZE",
-	       "at most so much memory for those that run", .min = 64ll << 20, .max = QUOTA_MAX),
+	       "maximum memory of all running sandboxes", .min = 64ll << 20, .max = QUOTA_MAX),
 	OPTION(0, "max-snapshots", OPTION_SIZE, struct token_arguments, max_snapshot_bytes, "SIZE",
-	       "at most so many bytes of snapshots", .min = 1 << 20, .max = QUOTA_MAX),
+	       "maximum bytes of snapshots", .min = 1 << 20, .max = QUOTA_MAX),
 	{ 0 },
 };
 
@@ -143,10 +144,9 @@ static int token_rm_run(struct cli *cli, void *data, int argc, char **argv, stru
 const struct cli_command cli_token_create = {
 	.name = "token create",
 	.operands = "NAME",
-	.summary = "Make a token for the server, and show its secret this once",
-	.details = "A token opens the instance to one tenant, which sees only what is its own. Quotas hold for the "
-		   "tenant\n"
-		   "when this token is used.\n",
+	.summary = "Create a token for the server, and show its secret once",
+	.details = "A token gives access to one tenant, which sees only its own objects. The quotas apply when this "
+		   "token is used.\n",
 	.groups = { { token_options, 0 } },
 	.arguments_size = sizeof(struct token_arguments),
 	.min = 1,
@@ -157,14 +157,14 @@ const struct cli_command cli_token_create = {
 const struct cli_command cli_token_ls = {
 	.name = "token ls",
 	.operands = "",
-	.summary = "List tokens, the revoked ones too",
+	.summary = "List tokens, including revoked ones",
 	.run = token_ls_run,
 };
 
 const struct cli_command cli_token_rm = {
 	.name = "token rm",
 	.operands = "TOKEN…",
-	.summary = "Revoke tokens, by id or name; at once, for every request that follows",
+	.summary = "Revoke tokens at once, by id or name",
 	.min = 1,
 	.max = -1,
 	.run = token_rm_run,

@@ -9,7 +9,7 @@ struct tree_arguments {
 
 static const struct option_spec tree_options[] = {
 	OPTION('a', "all", OPTION_FLAG, struct tree_arguments, all, NULL,
-	       "also what has ended and led to nothing that lives"),
+	       "also ended sandboxes with no living descendants"),
 	{ 0 },
 };
 
@@ -93,10 +93,10 @@ static int tree_run(struct cli *cli, void *data, int argc, char **argv, struct h
 const struct cli_command cli_tree = {
 	.name = "tree",
 	.operands = "[SANDBOX|SNAPSHOT]",
-	.summary = "Draw families: forks, snapshots, and what was created from them",
-	.details = "With an operand: its whole family, with those that have ended. Without: what lives or is kept, and "
-		   "what it\n"
-		   "came from.\n",
+	.summary = "Draw families: forks, snapshots, and the sandboxes created from them",
+	.details = "With an operand, draws its whole family, including ended sandboxes. Without an operand, draws all "
+		   "live sandboxes,\n"
+		   "snapshots and their ancestors.\n",
 	.groups = { { tree_options, 0 } },
 	.arguments_size = sizeof(struct tree_arguments),
 	.max = 1,

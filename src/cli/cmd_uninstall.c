@@ -11,11 +11,11 @@ struct uninstall_arguments {
 
 static const struct option_spec uninstall_options[] = {
 	OPTION(0, "stop", OPTION_FLAG, struct uninstall_arguments, stop, NULL,
-	       "put persistent sandboxes to disk and end the others; snapshots, volumes and templates stay"),
+	       "hibernate persistent sandboxes and end the others; snapshots, volumes and templates stay"),
 	OPTION(0, "data", OPTION_FLAG, struct uninstall_arguments, data, NULL,
 	       "remove everything: sandboxes, snapshots, volumes, templates, tokens"),
 	OPTION('y', "yes", OPTION_FLAG, struct uninstall_arguments, yes, NULL,
-	       "with --data: do not only say what it would"),
+	       "with --data: really remove; without it, husk only lists what it would remove"),
 	{ 0 },
 };
 
@@ -102,8 +102,8 @@ static int uninstall_run(struct cli *cli, void *data, int argc, char **argv, str
 const struct cli_command cli_uninstall = {
 	.name = "uninstall",
 	.operands = "",
-	.summary = "End what runs (--stop), or remove all data of this instance (--data)",
-	.details = "The program itself is removed by who installed it: apt purge husk, or make uninstall.\n",
+	.summary = "Stop all sandboxes (--stop), or remove all data of this instance (--data)",
+	.details = "To remove the program itself, use apt purge husk, or make uninstall.\n",
 	.groups = { { uninstall_options, 0 } },
 	.arguments_size = sizeof(struct uninstall_arguments),
 	.run = uninstall_run,

@@ -12,8 +12,8 @@ struct volume_arguments {
 };
 
 static const struct option_spec volume_options[] = {
-	OPTION(0, "size", OPTION_SIZE, struct volume_arguments, size, "SIZE", "the most it may hold (10G)",
-	       .min = MEBIBYTE, .max = 16 * TEBIBYTE),
+	OPTION(0, "size", OPTION_SIZE, struct volume_arguments, size, "SIZE", "its maximum size (10G)", .min = MEBIBYTE,
+	       .max = 16 * TEBIBYTE),
 	{ 0 },
 };
 
@@ -152,9 +152,9 @@ static int volume_write_run(struct cli *cli, void *data, int argc, char **argv, 
 const struct cli_command cli_volume_create = {
 	.name = "volume create",
 	.operands = "NAME",
-	.summary = "Make a directory that outlives sandboxes",
-	.details =
-		"Give it to a sandbox with --volume NAME:/path (husk run, husk create). Several may have it at once.\n",
+	.summary = "Create a directory that outlives sandboxes",
+	.details = "Mount it in a sandbox with --volume NAME:/path (husk run, husk create). Several sandboxes can use "
+		   "it at the same time.\n",
 	.groups = { { volume_options, 0 } },
 	.arguments_size = sizeof(struct volume_arguments),
 	.min = 1,
@@ -172,7 +172,7 @@ const struct cli_command cli_volume_ls = {
 const struct cli_command cli_volume_inspect = {
 	.name = "volume inspect",
 	.operands = "VOLUME",
-	.summary = "Everything about a volume, as JSON",
+	.summary = "Show all details of a volume, as JSON",
 	.min = 1,
 	.max = 1,
 	.run = volume_inspect_run,
@@ -181,7 +181,7 @@ const struct cli_command cli_volume_inspect = {
 const struct cli_command cli_volume_rm = {
 	.name = "volume rm",
 	.operands = "VOLUME…",
-	.summary = "Remove volumes and what is in them; one that a sandbox has stays",
+	.summary = "Remove volumes and their files; a volume that a sandbox uses stays",
 	.min = 1,
 	.max = -1,
 	.run = volume_rm_run,
@@ -199,7 +199,7 @@ const struct cli_command cli_volume_files = {
 const struct cli_command cli_volume_read = {
 	.name = "volume read",
 	.operands = "VOLUME PATH",
-	.summary = "A file of a volume on stdout",
+	.summary = "Write a file of a volume to stdout",
 	.min = 2,
 	.max = 2,
 	.run = volume_read_run,
@@ -208,7 +208,7 @@ const struct cli_command cli_volume_read = {
 const struct cli_command cli_volume_write = {
 	.name = "volume write",
 	.operands = "VOLUME PATH [FILE]",
-	.summary = "A file, or stdin, into a volume",
+	.summary = "Write a file, or stdin, into a volume",
 	.min = 2,
 	.max = 3,
 	.run = volume_write_run,

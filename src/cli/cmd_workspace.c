@@ -9,8 +9,8 @@
 
 const struct option_spec workspace_options[] = {
 	OPTION(0, "workspace", OPTION_STRING, struct workspace_arguments, workspace, "DIR[:/PATH]",
-	       "copy a directory of yours to /PATH (/workspace), without what git ignores; husk apply brings changes "
-	       "back"),
+	       "copy a directory of yours to /PATH (/workspace), without files that git ignores; husk apply writes "
+	       "changes back"),
 	OPTION(0, "workspace-all", OPTION_FLAG, struct workspace_arguments, all, NULL,
 	       "also the files that git ignores"),
 	{ 0 },
@@ -94,11 +94,10 @@ static int bring_run(struct cli *cli, void *data, int argc, char **argv, struct 
 const struct cli_command cli_workspace = {
 	.name = "workspace",
 	.operands = "SANDBOX DIR[:/PATH]",
-	.summary = "Copy a directory of yours into a sandbox that is there, as create --workspace does",
-	.details = "Prints where it is in the sandbox: /PATH, or /workspace. husk diff --workspace and husk apply are "
-		   "about "
-		   "the\n"
-		   "directory that was copied last. Nothing of the host is mounted.\n",
+	.summary = "Copy a directory of yours into an existing sandbox, as create --workspace does",
+	.details =
+		"Prints its path in the sandbox: /PATH, or /workspace. husk diff --workspace and husk apply use the\n"
+		"directory that was copied last. Nothing of the host is mounted.\n",
 	.groups = { { bring_options, 0 } },
 	.arguments_size = sizeof(struct workspace_arguments),
 	.min = 2,
@@ -159,10 +158,10 @@ static const char *const conflict_names[] = { "markers", "ours", "theirs", NULL 
 const struct option_spec merge_options[] = {
 	OPTION('n', "dry-run", OPTION_FLAG, struct merge_arguments, dry_run, NULL, "only show what would be done"),
 	OPTION(0, "conflicts", OPTION_CHOICE, struct merge_arguments, conflicts, "HOW",
-	       "write in spite of conflicts: markers in text, or ours (the target's version), or theirs",
+	       "write even with conflicts: markers in text, ours (the target's version) or theirs",
 	       .choices = conflict_names),
-	OPTION(0, "limit", OPTION_SIZE, struct merge_arguments, limit_bytes, "SIZE", "of the changed files in all (1G)",
-	       .min = MEBIBYTE, .max = TEBIBYTE),
+	OPTION(0, "limit", OPTION_SIZE, struct merge_arguments, limit_bytes, "SIZE",
+	       "maximum size of all changed files (1G)", .min = MEBIBYTE, .max = TEBIBYTE),
 	{ 0 },
 };
 
@@ -212,9 +211,8 @@ struct merge_command {
 
 static const struct option_spec merge_own_options[] = {
 	OPTION(0, "base", OPTION_STRING, struct merge_command, base, "STATE",
-	       "the common version: a sandbox, SANDBOX@NUMBER, a snapshot or a template; the state at the fork unless "
-	       "given"),
-	OPTION(0, "path", OPTION_STRING, struct merge_command, path, "PATH", "only this path, and what is below"),
+	       "the base: a sandbox, SANDBOX@NUMBER, a snapshot or a template (the state at the fork)"),
+	OPTION(0, "path", OPTION_STRING, struct merge_command, path, "PATH", "only this path and everything below it"),
 	{ 0 },
 };
 
@@ -237,13 +235,11 @@ const struct cli_command cli_merge = {
 	.name = "merge",
 	.operands = "SANDBOX SANDBOX",
 	.summary = "Merge the files that one sandbox changed into another one",
-	.details =
-		"The first sandbox's changes go into the second, which keeps running. A is added, M changed, D "
-		"removed, "
-		"G\n"
-		"changed in both and merged, C a conflict. With a conflict nothing is written, unless --conflicts is "
-		"given,\n"
-		"and the exit status is 1.\n",
+	.details = "The changes of the first sandbox go into the second, which keeps running. A is added, M changed, D "
+		   "removed,\n"
+		   "G changed in both and merged, C a conflict. With a conflict nothing is written, unless --conflicts "
+		   "is given,\n"
+		   "and the exit status is 1.\n",
 	.groups = { { merge_own_options, 0 }, { merge_options, offsetof(struct merge_command, merge) } },
 	.arguments_size = sizeof(struct merge_command),
 	.min = 2,

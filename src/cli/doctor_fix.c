@@ -64,7 +64,7 @@ static int fix_packages(struct cli *cli, struct buf *what, struct husk_error *er
 	if (count == 4)
 		return 0;
 	if (!is_in_path("apt-get"))
-		return husk_fail(err, HUSK_UNAVAILABLE, "there is no apt-get here; install the programs by hand: %s",
+		return husk_fail(err, HUSK_UNAVAILABLE, "this host has no apt-get; install the programs by hand: %s",
 				 what->data ? what->data + strlen("installed ") : "");
 	return run(argv, APT_MS, err) < 0 ? husk_wrap(err, "apt-get install failed (is the package list fresh?)") : 1;
 }
@@ -134,7 +134,7 @@ static int fix_leaks(struct cli *cli, struct buf *what, struct husk_error *err)
 	husk_check_list_free(list, count);
 	if (leaks == 0)
 		return 0;
-	buf_printf(what, "cleared what sandboxes that are no more had left (%zu)", leaks);
+	buf_printf(what, "removed what ended sandboxes had left (%zu)", leaks);
 	return husk_gc(cli->husk, false, &result, err) < 0 ? -1 : 1;
 }
 

@@ -26,18 +26,19 @@
 #define CLEANUP_SECONDS 15
 
 const struct option_spec process_options[] = {
-	OPTION('i', "interactive", OPTION_FLAG, struct process_arguments, interactive, NULL, "pass stdin on"),
+	OPTION('i', "interactive", OPTION_FLAG, struct process_arguments, interactive, NULL,
+	       "pass stdin to the command"),
 	OPTION('d', "detach", OPTION_FLAG, struct process_arguments, detach, NULL,
-	       "start it and do not wait (husk attach shows it later)"),
+	       "start it in the background (husk attach shows it later)"),
 	OPTION('c', "shell", OPTION_STRING, struct process_arguments, shell, "STRING",
 	       "run a string with /bin/sh -c instead of a command"),
 	OPTION('w', "cwd", OPTION_STRING, struct process_arguments, cwd, "PATH", "where it runs"),
-	OPTION('u', "user", OPTION_STRING, struct process_arguments, user, "USER", "who runs it (root)"),
+	OPTION('u', "user", OPTION_STRING, struct process_arguments, user, "USER", "the user who runs it (root)"),
 	OPTION(0, "timeout", OPTION_MILLISECONDS, struct process_arguments, timeout_ms, "TIME",
-	       "kill it and what it started after this long; exit status 124", .min = 1,
+	       "kill it and everything that it started after this time; exit status 124", .min = 1,
 	       .max = INT64_C(365) * 86400000),
 	OPTION(0, "keep-output", OPTION_SIZE, struct process_arguments, keep_output, "SIZE",
-	       "how much of each output stream husk attach can show later (1M); beyond 1M it takes the sandbox's disk",
+	       "how much of each output stream husk attach can show later (1M); more than 1M uses the sandbox's disk",
 	       .min = 1, .max = INT64_C(1) << 40),
 	{ 0 },
 };
@@ -336,10 +337,9 @@ int relay_exec_options(const struct cli *cli, const char *sandbox, struct proces
 	else if (!arguments->shell && arguments->tty)
 		out->shell = "command -v bash >/dev/null && exec bash -l; exec sh -l";
 	if (arguments->tty && arguments->interactive && !isatty(STDIN_FILENO))
-		return husk_fail(
-			err, HUSK_INVALID,
-			"stdin is not a terminal, which -it needs; use -i to pass it on as it is, or --tty for a "
-			"terminal without input");
+		return husk_fail(err, HUSK_INVALID,
+				 "stdin is not a terminal, which -it requires; use -i to pass stdin as it is, or --tty "
+				 "for a terminal without input");
 	if (arguments->tty)
 		terminal_size(&out->rows, &out->columns);
 	return 0;

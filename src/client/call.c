@@ -106,7 +106,7 @@ static int enqueue(struct call *call, const struct wire_header *header, struct h
 	struct queued *item = is_data ? call->last_data[header->stream] : NULL;
 
 	if (header->type == WIRE_MSG && ++call->messages > QUEUE_MESSAGES)
-		return husk_fail(why, HUSK_PROTOCOL, "the agent sends messages that nobody asked for");
+		return husk_fail(why, HUSK_PROTOCOL, "the agent sent messages that were not requested");
 	if (item && (item == call->tail || call->events >= QUEUE_EVENTS))
 		return buf_append(&item->data, call->payload, header->size) < 0 ? husk_fail_memory(why) : 0;
 	item = calloc(1, sizeof(*item));
@@ -219,13 +219,11 @@ static int pump(struct call *call, short also, int64_t deadline_ms)
 	call->pumping = false;
 
 	if (received == 0)
-		received =
-			call->server
-				? husk_fail(&why, HUSK_GONE,
-					    "the connection to %s was lost, or the sandbox went away, in the middle of "
-					    "a call; a process goes on (husk ps, husk attach)",
-					    call->server)
-				: husk_fail(&why, HUSK_GONE, "the sandbox went away in the middle of a call");
+		received = call->server ? husk_fail(&why, HUSK_GONE,
+						    "the connection to %s was lost, or the sandbox ended, during a "
+						    "call; a process continues (husk ps, husk attach)",
+						    call->server)
+					: husk_fail(&why, HUSK_GONE, "the sandbox ended during the call");
 	if (received == 1 && file_frame(call, &header, &why) < 0)
 		received = -1;
 	if (received < 0)

@@ -1,12 +1,14 @@
 /*
- * The screen of a sandbox: looks at it, clicks and types. The work is done inside, by husk-desktop (guest/desktop/), a process of the
- * agent with the label "desktop:0". Templates with a desktop have it running in their snapshot; otherwise it is started.
+ * The screen of a sandbox: shows and controls it. husk-desktop (guest/desktop/) does the work inside the guest, as a
+ * process of the agent with the label "desktop:0". In templates with a desktop it runs in the snapshot; elsewhere it is
+ * started.
  *
  * Example: {"actions":[{"action":"left_click","coordinate":[9999,0]}]} goes in as one line with an id, and comes back as
  * {"id":…,"type":"end","results":[],"error":{"index":0,"action":"left_click","field":"coordinate","message":"… is off the screen …"}},
  * which becomes INVALID, "actions[0].coordinate", "action 0 (left_click): … is off the screen …".
  *
- * The answer is the guest's word. Its length is bounded by lines.h and its time below; an error is cut to what can be printed.
+ * The guest controls the answer. lines.h bounds its length, and this file its time; an error is shortened to printable
+ * text.
  */
 #include "client/desktop.h"
 #include "client/lines.h"

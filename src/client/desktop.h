@@ -1,5 +1,6 @@
 /*
- * What the desktop helper of the guest answers (desktop.c), apart from the call, so that it can be tested with hostile answers.
+ * Parses the answers of the guest's desktop helper (desktop.c). Separate from the call, so that it can be tested with
+ * hostile answers.
  */
 #ifndef HUSK_CLIENT_DESKTOP_H
 #define HUSK_CLIENT_DESKTOP_H

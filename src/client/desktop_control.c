@@ -4,9 +4,10 @@
  *
  *     {"name":"Ada","holder":"k3…","since":1789…,"expires":1789…,"request":"taken","reason":"log in","requested":1789…}
  *
- * A file and not a server's memory: a restart of huskd must not hand the desktop back to an agent while a person types a
- * password, and programs that use libhusk without a server must see the same state. A fork has no such file: nobody is in
- * control of a child. Times are of the wall clock; as control lasts an hour at most, so does the damage of a wrong clock.
+ * The state is a file, not memory of a server: a restart of huskd must not give the desktop back to an agent while a
+ * person types a password, and programs that use libhusk without a server must see the same state. A fork has no such
+ * file: nobody is in control of a child. Times are wall-clock times. Control lasts at most an hour, so a wrong clock
+ * does limited harm.
  */
 #include <fcntl.h>
 #include <sys/file.h>

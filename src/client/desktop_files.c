@@ -1,6 +1,6 @@
 /*
- * The recordings of a sandbox as files; see desktop_record.c for what is in them. Ids from callers become parts of paths only
- * after a check of their form.
+ * The recordings of a sandbox as files; desktop_record.c describes their content. Ids from callers become parts of paths
+ * only after a check of their form.
  */
 #include "client/desktop_files.h"
 

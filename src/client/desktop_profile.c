@@ -1,6 +1,6 @@
 /*
- * The profile of a desktop's browser as a tar; see husk.h. The tar comes from a guest and goes into a guest: nothing of it is read
- * on the host.
+ * The profile of a desktop's browser as a tar; see husk.h. The tar comes from a guest and goes into a guest: the host
+ * does not parse it.
  */
 #include "base/jansson.h"
 #include "instance/instance.h"

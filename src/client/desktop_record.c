@@ -7,8 +7,9 @@
  *     about     the JSON document that husk_recording_list reads
  *     stop      present: the recorder is asked to end
  *
- * The recorder holds a lock on `screen` while it lives. If nobody does and `about` has no end, the recorder was killed: the
- * recording is cut, and whole blocks of it can be played. What the guest sends is written unread, within the limits.
+ * The recorder holds a lock on `screen` while it lives. If no process holds the lock and `about` has no end, the
+ * recorder was killed: the recording is cut, and its complete blocks can be played. Bytes of the guest are written
+ * without being parsed, within the limits.
  */
 #include <fcntl.h>
 #include <poll.h>

@@ -1,7 +1,8 @@
 /*
- * husk_diff: the files of one state against those of another: sandboxes, checkpoints, snapshots (moment.c) or their template. The
- * agents of both list what differs from the template; this file puts the two lists together. A file that both have is the same if nothing
- * has touched it since the two were one machine (listing_untouched), and is compared byte by byte otherwise.
+ * husk_diff: the files of one state against those of another: sandboxes, checkpoints, snapshots (moment.c) or their
+ * template. The agents of both list the files that differ from the template, and this file merges the two lists. A file
+ * in both lists is the same if nothing has touched it since the two were one machine (listing_untouched). Otherwise it
+ * is compared byte by byte.
  *
  *     base            sandbox         in the result
  *     -               added           added
@@ -304,7 +305,7 @@ static int open_origin(struct comparison *c, const struct catalog_sandbox *row, 
 		return husk_fail(err, why.code, "%s", why.message);
 	return husk_fail(
 		err, HUSK_GONE,
-		"the state that sandbox %s began with is no longer kept; name what to compare with, such as its "
+		"the state that sandbox %s started from is no longer stored; name what to compare with, such as its "
 		"template (husk diff %s %s) or %s as it is now",
 		row->id, row->template_name, row->id, row->parent);
 }

@@ -1,5 +1,5 @@
 /*
- * The files that differ between two machines that are there; see husk_diff in husk.h, which finds or makes them first.
+ * The files that differ between two running machines. husk_diff in husk.h finds or starts the machines first.
  */
 #ifndef HUSK_CLIENT_DIFF_H
 #define HUSK_CLIENT_DIFF_H

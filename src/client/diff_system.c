@@ -1,13 +1,15 @@
 /*
- * husk_diff_system: what differs between two states besides their files: Debian, pip and npm packages, processes, listening ports.
- * Packages are found by the files that differ (husk_diff), so their cost follows the change:
+ * husk_diff_system: what differs between two states besides their files: Debian, pip and npm packages, processes,
+ * listening ports. Packages are found by the files that differ (husk_diff), so the cost depends on the size of the
+ * change:
  *
  *     /var/lib/dpkg/status differs                 both are read
  *     …/requests-2.31.0.dist-info came or went     the name says it
  *     …/node_modules/.package-lock.json differs    both are read
  *     …/node_modules/NAME/package.json differs     both are read, unless such a list is beside it
  *
- * Processes and ports are read from /proc of both. What a copy of a checkpoint or snapshot shows there is what ran at that moment.
+ * Processes and ports are read from /proc of both. In a copy of a checkpoint or snapshot, /proc shows the processes of
+ * that moment.
  */
 #include "client/inventory.h"
 #include "instance/instance.h"
@@ -283,7 +285,8 @@ static int open_base(struct husk *husk, const struct husk_sandbox *row, bool is_
 	if (row->origin && why.code != HUSK_NOT_FOUND && why.code != HUSK_GONE)
 		return husk_fail(err, why.code, "%s", why.message);
 	return husk_fail(err, HUSK_GONE,
-			 "the state that sandbox %s began with is no longer kept; name what to compare with", row->id);
+			 "the state that sandbox %s started from is no longer stored; name what to compare with",
+			 row->id);
 }
 
 int husk_diff_system(struct husk *husk, const char *sandbox, const char *base, unsigned what,

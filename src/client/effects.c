@@ -1,7 +1,7 @@
 /*
- * Held effects for callers of libhusk: list, send, drop, and show the request of one. The catalog has them; sending is asked
- * of the supervisor, one effect at a time, so that no call waits for more than one host. The first effect that cannot be sent
- * ends the sending, because later ones may depend on it.
+ * Held effects for callers of libhusk: list, send, drop, and show the request of one. The catalog stores them. The
+ * supervisor sends them, one effect per call, so that no call waits for more than one host. The first effect that cannot
+ * be sent ends the sending, because later ones may depend on it.
  */
 #include "base/jansson.h"
 #include "instance/contact.h"
@@ -128,7 +128,7 @@ int husk_effect_request(struct husk *husk, const char *sandbox, int64_t number, 
 	cleanup_free char *state = strdup(effect->state);
 	catalog_effect_free(effect);
 	if (request.size == 0)
-		return husk_fail(err, HUSK_GONE, "effect %lld of %s is %s, and its request is not kept any more",
+		return husk_fail(err, HUSK_GONE, "effect %lld of %s is %s, and its request is no longer stored",
 				 (long long)number, row->id, state ? state : "done");
 	*size = text.size;
 	*out = bad ? NULL : buf_steal(&text);

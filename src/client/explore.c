@@ -1,7 +1,7 @@
 /*
- * husk_explore: tries each plan in a fork of its own, scores the forks, and keeps the best. The winner takes the place of the sandbox.
- * It is made of other calls of husk.h, so it works the same over a server. Scores come from the guest: a number on the last line of
- * what the scoring command prints.
+ * husk_explore: tries each plan in its own fork, scores the forks, and keeps the best. The winner takes the place of the
+ * sandbox. It is made of other calls of husk.h, so it works the same over a server. Scores come from the guest: a number
+ * on the last line of the output of the scoring command.
  */
 #include <math.h>
 #include <pthread.h>

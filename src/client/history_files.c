@@ -1,11 +1,12 @@
 /*
- * See history_files.h. The parent of a checkpoint is mostly the one before it, so two copies are open at a time, and each is made once:
+ * See history_files.h. The parent of a checkpoint is usually the one before it. So two copies are open at a time, and
+ * each is started once:
  *
  *     checkpoint 1    template, 1     (or the state that the sandbox began with)
  *     checkpoint 2    1, 2
  *     checkpoint 3    2, 3            the copy of 1 has ended
  *
- * The sandbox itself is not touched: it may be hibernated, and stays so.
+ * The sandbox itself is not used: a hibernated sandbox stays hibernated.
  */
 #include "client/history_files.h"
 

@@ -1,7 +1,7 @@
 /*
- * husk_commit: the files of a sandbox as a container image. The guest's agent packs its root as a tar, which becomes the one layer of
- * an image in the store. The bytes of the guest are hashed and compressed here, and parsed nowhere: whoever unpacks the layer later
- * does that in a jail, as with any image.
+ * husk_commit: the files of a sandbox as a container image. The guest's agent packs its root as a tar, which becomes the
+ * one layer of an image in the store. The bytes of the guest are hashed and compressed here, but not parsed: the layer
+ * is unpacked later in a jail, like that of any image.
  */
 #include <fcntl.h>
 #include <openssl/evp.h>

@@ -93,8 +93,7 @@ static int wait_for_process(struct lines *lines, int timeout_ms, struct husk_err
 	if (lines->wait) {
 		if (lines->wait(lines->wait_data, p.fd, timeout_ms) >= 0)
 			return 0;
-		return husk_fail(err, HUSK_GONE, "nobody waits for %s '%s' any more; it goes on", lines->what,
-				 lines->name);
+		return husk_fail(err, HUSK_GONE, "no client waits for %s '%s'; it continues", lines->what, lines->name);
 	}
 	if (poll(&p, 1, timeout_ms) < 0 && errno != EINTR)
 		return husk_fail_errno(err, "cannot wait for %s '%s'", lines->what, lines->name);

@@ -1,7 +1,8 @@
 /*
- * A conversation in JSON lines with a process of the guest that stays: a code kernel (code.c), the desktop helper (desktop.c). The
- * process is an ordinary one of the agent, known by its label. So it is found in the process list, is copied by a fork, and needs no
- * state on the host. Several clients may talk to it at once: each follows its own request and skips the rest.
+ * JSON lines to and from a long-running process of the guest: a code kernel (code.c), the desktop helper (desktop.c).
+ * The process is an ordinary one of the agent, known by its label. So it is found in the process list, is copied by a
+ * fork, and needs no state on the host. Several clients may talk to it at once: each follows its own request and skips
+ * the rest.
  *
  * All output comes from the guest: a line that is not a JSON object is skipped, and the length and depth of lines are limited.
  */

@@ -1,5 +1,6 @@
 /*
- * METHOD_CHANGES as a sorted list; see listing.h. The agent is the guest's: the list is bounded, and each entry is checked.
+ * METHOD_CHANGES as a sorted list; see listing.h. The guest controls the agent: the list is bounded, and each entry is
+ * checked.
  */
 #include "client/listing.h"
 

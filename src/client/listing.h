@@ -1,6 +1,7 @@
 /*
- * What a machine has written, as its agent lists it: one entry for each path that differs from the template. Used to compare
- * two machines (diff.c), and a machine with a directory of the caller (workspace/). The lists come from the guest.
+ * The files that a machine has changed, as its agent lists them: one entry for each path that differs from the template.
+ * Used to compare two machines (diff.c), and a machine with a directory of the caller (workspace/). The lists come from
+ * the guest.
  */
 #ifndef HUSK_CLIENT_LISTING_H
 #define HUSK_CLIENT_LISTING_H

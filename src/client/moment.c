@@ -1,13 +1,13 @@
 /*
- * Moments: a word of the caller becomes a sandbox whose files can be read.
+ * Moments: finds or starts a sandbox whose files can be read, for a word of the caller.
  *
  *     work          the sandbox itself, as it is
  *     work@3        a copy that continues from checkpoint 3 of it
  *     sn-…, clean   a copy that continues from a snapshot
  *     base          a copy of a template
  *
- * A copy is a sandbox like any other, made by husk_create, so this works the same over a server. Its processes stay stopped, it has
- * no network, no list shows it, and it ends by itself if the caller is killed.
+ * A copy is a sandbox like any other, made by husk_create, so this works the same over a server. Its processes stay
+ * stopped, it has no network, no list shows it, and it ends at its TTL if the caller is killed.
  */
 #include "base/base.h"
 #include "husk.h"
@@ -82,7 +82,7 @@ int husk_moment_open(struct husk *husk, const char *word, struct husk_moment *ou
 void husk_moment_close(struct husk *husk, struct husk_moment *moment)
 {
 	if (moment->is_copy && husk_kill(husk, moment->sandbox, NULL) < 0)
-		log_line(LOG_INFO, "the copy %s ends by itself", moment->sandbox);
+		log_line(LOG_INFO, "the copy %s ends at its TTL", moment->sandbox);
 	free(moment->sandbox);
 	*moment = (struct husk_moment){ 0 };
 }

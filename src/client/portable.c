@@ -1,7 +1,7 @@
 /*
- * husk_snapshot_export and its relatives: a portable machine (instance/portable.h) to a sink or a registry. If the files of a
- * snapshot are asked for, a sandbox continues it for a moment, and its agent packs them: the disk of a snapshot is
- * part of its memory, and nobody but the guest can read it.
+ * husk_snapshot_export and its relatives: a portable machine (instance/portable.h) to a sink or a registry. To export
+ * the files of a snapshot, a sandbox continues the snapshot for a moment, and its agent packs the files: the disk of a
+ * snapshot may be part of its memory, and then only the guest can read it.
  */
 #include <fcntl.h>
 

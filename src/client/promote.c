@@ -9,7 +9,7 @@
  *     5. A ends, unless it is to be kept.
  *     6. What `work` holds is sent.
  *
- * So there is never a moment at which B's state is nowhere, nor one at which both B and `work` run on with it.
+ * So the state of B is never lost, and B and `work` never both continue with it.
  */
 #include "engine/engine.h"
 #include "instance/contact.h"

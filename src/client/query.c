@@ -37,7 +37,7 @@ static int filter_mask(const struct husk_filter *filter, unsigned *mask, struct 
 		1u << CATALOG_CREATING | 1u << CATALOG_RUNNING | 1u << CATALOG_PAUSED | 1u << CATALOG_HIBERNATED;
 
 	if (filter && (size_t)filter->state >= ARRAY_SIZE(states))
-		return husk_fail_field(err, "state", "there is no sandbox state %d", (int)filter->state);
+		return husk_fail_field(err, "state", "%d is not a state of a sandbox", (int)filter->state);
 	*mask = filter && filter->state ? 1u << states[filter->state] : live;
 	if (filter && filter->with_ended)
 		*mask |= 1u << CATALOG_ENDED;

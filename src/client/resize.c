@@ -1,6 +1,6 @@
 /*
- * Other limits of processors and memory for an existing sandbox. A running one is changed by its supervisor; a hibernated one
- * has them when it wakes. The size of its disk is part of its image and cannot change.
+ * Changes the CPU and memory limits of an existing sandbox. The supervisor changes those of a running sandbox; a
+ * hibernated one has the new limits when it wakes. The size of its disk is part of its image and cannot change.
  */
 #include "instance/contact.h"
 #include "instance/instance.h"

@@ -1,6 +1,7 @@
 /*
- * The handshake of a VNC client; see rfb_client.h. Everything has a fixed size or a bound, and one deadline is for all of it.
- * Updates are asked for by time and not after each update, so that nothing of an update must be parsed to know its end.
+ * The handshake of a VNC client; see rfb_client.h. Every part has a fixed size or a bound, and one deadline covers the
+ * whole handshake. Updates are requested at intervals, not after each update, so that no update must be parsed to find
+ * its end.
  */
 #include "client/rfb_client.h"
 

@@ -1,6 +1,6 @@
 /*
- * The smallest VNC client: it logs in, chooses a form of the picture that noVNC decodes, and asks for updates. It does not
- * decode them. For desktop_record.c.
+ * A minimal VNC client: it logs in, chooses encodings that noVNC can decode, and requests updates. It does not decode
+ * them. For desktop_record.c.
  */
 #ifndef HUSK_CLIENT_RFB_CLIENT_H
 #define HUSK_CLIENT_RFB_CLIENT_H

@@ -70,7 +70,8 @@ int husk_as(struct husk *husk, const struct husk_token *token, struct husk **out
 static int check_token(const struct husk_token_options *o, struct husk_error *err)
 {
 	if (!o->name)
-		return husk_fail_field(err, "name", "a token needs a name; it tells people what it is for");
+		return husk_fail_field(err, "name",
+				       "a token requires a name, which tells people what the token is for");
 	if (name_check("name", o->name, err) < 0)
 		return -1;
 	if (o->admin && o->tenant && *o->tenant)

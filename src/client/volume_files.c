@@ -470,7 +470,7 @@ int husk_volume_file_mkdir(struct husk *husk, const char *name, const char *path
 		return fail_at(err, "make the directories of", plain);
 	cleanup_close int parent = parent_of(&volume, plain, &last);
 	if (parent < 0 && !*plain)
-		return parents ? 0 : husk_fail(err, HUSK_CONFLICT, "cannot make '/': it is there");
+		return parents ? 0 : husk_fail(err, HUSK_CONFLICT, "cannot create '/': it exists");
 	if (parent < 0)
 		return fail_at(err, "make", plain);
 	if (volume_mkdir(&volume, parent, last, or_default(wanted->mode, 0755), or_default(wanted->uid, 0),

@@ -4,8 +4,9 @@
  *
  *     FBS 001.001, blocks of an RFB stream ──> husk-film ──> "YUV4MPEG2 W1280 H800 F10:1 …", "FRAME", planes, "FRAME", …
  *
- * What it reads was sent by the guest: every length is checked, and the program runs in a cell (store/builder.c), with an empty
- * root and no rights. It reads the recording twice, first only to learn the largest size of the screen and the length.
+ * Its input comes from the guest: every length is checked, and the program runs in a cell (store/builder.c), with an
+ * empty root and no rights. It reads the recording twice: the first pass only finds the largest size of the screen and
+ * the length.
  */
 #ifndef HUSK_FILM_H
 #define HUSK_FILM_H

@@ -1,6 +1,6 @@
 /*
- * The recording as a stream of bytes: blocks with a size and a time, see client/desktop_record.c. A block that is cut off is the
- * end: its recorder was killed, or works on.
+ * The recording as a stream of bytes: blocks with a size and a time, see client/desktop_record.c. An incomplete block
+ * ends the recording: its recorder was killed, or is still running.
  */
 #include "film/film.h"
 

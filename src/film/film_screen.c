@@ -1,6 +1,6 @@
 /*
- * The messages of the VNC server, and the screen that they paint. Encodings are those that the recorder asks for
- * (client/rfb_client.c). Every rectangle is checked against the screen before anything of it is read.
+ * The messages of the VNC server, and the screen that they paint. It supports the encodings that the recorder requests
+ * (client/rfb_client.c). Every rectangle is checked against the screen before its content is read.
  */
 #include "film/film.h"
 

@@ -1,6 +1,6 @@
 /*
- * The encoding Tight: a color, a JPEG, or rows of pixels in one of four zlib streams. Rows are unpacked one at a time, so that no
- * amount of compressed bytes makes more memory than a row.
+ * The encoding Tight: a color, a JPEG, or rows of pixels in one of four zlib streams. Rows are decompressed one at a
+ * time, so that compressed input never uses more memory than one row.
  */
 #include "film/film.h"
 

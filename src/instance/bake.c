@@ -437,7 +437,7 @@ char *bake_image(struct husk *husk, const struct catalog_template *version, uint
 	/* Shared: the version is not collected while it is baked, and other processes may use it. */
 	cleanup_close int lock = version_lock(directory, LOCK_SH);
 	if (lock < 0) {
-		husk_fail(err, HUSK_NOT_FOUND, "the files of template '%s' are gone; husk template build %s --force",
+		husk_fail(err, HUSK_NOT_FOUND, "the files of template '%s' are missing; husk template build %s --force",
 			  version->name, version->name);
 		return NULL;
 	}

@@ -1,6 +1,6 @@
 /*
- * What a sandbox leaves to read: its supervisor's log, and the console of its guest. Both lie in the sandbox's directory
- * and stay there after its end, until `husk gc --all`:
+ * The logs of a sandbox: its supervisor's log, and the console of its guest. Both are in the sandbox's directory and
+ * stay there after its end, until `husk gc --all`:
  *
  *   sandboxes/<id>/log, log.old           the supervisor's lines (base/log.h)
  *   machines/<slot>/console.log           the console of a machine that runs; the engine writes it, and bounds it

@@ -1,9 +1,9 @@
 /*
- * A video of a recording: two programs, each in a cell of its own (jail/cell.h), because what they read was sent by a guest.
+ * A video of a recording: two programs, each in its own cell (jail/cell.h), because their input comes from a guest.
  *
  *     recording ──> husk-film ──pictures──> ffmpeg ──video──> the sink
  *
- * Both belong to a workshop, whose cgroup bounds their memory, and which ends them with this call, however it ends.
+ * Both belong to a workshop. Its cgroup limits their memory, and ends them when this call ends for any reason.
  */
 #include "instance/film.h"
 

@@ -1,6 +1,6 @@
 /*
- * husk_image_push: an image of the store (store/image_store.h) into a registry. Config and layers go first, those that the repository
- * has already are left out, and the manifest goes last. A push that ends early changes nothing that has a name.
+ * husk_image_push: an image of the store (store/image_store.h) into a registry. Config and layers are sent first, except
+ * those that the repository already has; the manifest is sent last. An interrupted push changes nothing that has a name.
  */
 #include <fcntl.h>
 #include <sys/file.h>

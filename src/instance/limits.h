@@ -1,6 +1,5 @@
 /*
- * Which processors and how much memory a sandbox may have: for one that is created (create.c) and one that is resized
- * (client/resize.c).
+ * Checks the CPU and memory limits of a sandbox, when it is created (create.c) and when it is resized (client/resize.c).
  */
 #ifndef HUSK_INSTANCE_LIMITS_H
 #define HUSK_INSTANCE_LIMITS_H

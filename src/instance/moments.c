@@ -1,7 +1,7 @@
 /*
- * Keeps and removes moments (moments.h). Keeping one costs no time, because its image is on disk already; it costs space. So all
- * of them together get at most a part of the free space, and the oldest go first. A moment that is gone makes a diff or merge that
- * needs it fail with a reason. It never makes a fork fail.
+ * Keeps and removes moments (moments.h). Keeping one costs no time, because its image is on disk already; it costs
+ * space. So all moments together may use only a part of the free space, and the oldest are removed first. If a diff or
+ * merge needs a removed moment, it fails with the reason. A fork never fails because of this.
  */
 #include "instance/moments.h"
 

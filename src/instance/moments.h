@@ -1,6 +1,6 @@
 /*
- * Moments: the states that forks began with. A fork saves its parent once, as a snapshot; instead of removing that snapshot, it
- * is kept as long as one of the children, or a child of theirs, lives. `husk diff` and `husk merge` compare with it.
+ * Moments: the states that forks started from. A fork saves its parent once, as a snapshot. That snapshot is kept while
+ * one of the children, or one of their forks, lives. `husk diff` and `husk merge` compare with it.
  */
 #ifndef HUSK_MOMENTS_H
 #define HUSK_MOMENTS_H

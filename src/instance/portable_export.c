@@ -1,7 +1,8 @@
 /*
  * Exports: the files of a snapshot or of a template's version, and its row, become a portable machine
- * (store/portable.h). Only what is listed here travels. Of the environment that is the names; of the policy, the rules; of
- * secrets, tokens and certificates of the leash nothing, because they are kept neither in a snapshot's image nor in its row.
+ * (store/portable.h). Only what is listed here is exported: of the environment the names, of the policy the rules.
+ * Secrets, tokens and certificates of the leash are never exported, because neither a snapshot's image nor its row has
+ * them.
  */
 #include <fcntl.h>
 #include <sys/file.h>
@@ -232,7 +233,7 @@ int portable_export_snapshot(struct husk *husk, const char *snapshot, int files,
 	cleanup_close int lock = root ? version_lock(root, LOCK_SH) : -1;
 	int result = image && root ? check_snapshot(row, err) : husk_fail_memory(err);
 	if (result == 0 && lock < 0)
-		result = husk_fail(err, HUSK_NOT_FOUND, "the root image of snapshot %s is gone", row->id);
+		result = husk_fail(err, HUSK_NOT_FOUND, "the root image of snapshot %s is missing", row->id);
 	if (result == 0 &&
 	    (describe_snapshot(row, image, &out->portable, err) < 0 || add_root(&sources, root, err) < 0 ||
 	     add_outside(husk, &sources, row->isolation, image, err) < 0 || add_image(&sources, image, err) < 0))
@@ -269,7 +270,8 @@ int portable_export_template(struct husk *husk, const char *name, const struct h
 	if (!root || !portable->name || !portable->isolation || !portable->template_name || !portable->template_digest)
 		return husk_fail_memory(err);
 	if (lock < 0)
-		return husk_fail(err, HUSK_NOT_FOUND, "the root image of template '%s' is gone; build it again", name);
+		return husk_fail(err, HUSK_NOT_FOUND, "the root image of template '%s' is missing; build it again",
+				 name);
 	if (describe_host(portable, err) < 0 || add_root(&sources, root, err) < 0)
 		return -1;
 	return seal(husk, &sources, options, out, err);

@@ -1,5 +1,6 @@
 /*
- * Imports: a tar of a portable machine becomes a snapshot or a template. Whoever made the tar is not trusted, so the order is:
+ * Imports: a tar of a portable machine becomes a snapshot or a template. The author of the tar is not trusted, so the
+ * order is:
  *
  *     describe   a cell finds the description, its key and its signature
  *     verify     here: is the key trusted, and is the signature right? Before that, nothing of the tar is parsed here.
@@ -8,7 +9,8 @@
  *     unpack     a cell checks each chunk, decompresses it and writes the files, into the directory of a workshop
  *     keep       the files become root's; the version of the template and the image appear by rename; the row gets ready
  *
- * A kill at any moment leaves what gc removes: a workshop, a version without a name, a snapshot that is not ready.
+ * A kill at any moment leaves only things that gc removes: a workshop, a version without a name, a snapshot that is not
+ * ready.
  */
 #include <fcntl.h>
 #include <sys/file.h>
@@ -269,7 +271,7 @@ static int fail_host(const struct import *import, const struct husk_error *why, 
 {
 	return husk_fail(err, HUSK_UNAVAILABLE, "this host cannot continue the snapshot: %s; %s", why->message,
 			 has_files(&import->portable)
-				 ? "--disk-only takes its files as a template"
+				 ? "--disk-only imports its files as a template"
 				 : "exported with --files, its files could be taken as a template");
 }
 

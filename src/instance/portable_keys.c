@@ -1,6 +1,6 @@
 /*
- * Keys whose machines this instance takes: its own, one file for each trusted key in <home>/trusted-keys, named as the key
- * is, and those of the setting trusted_keys.
+ * The keys whose machines this instance accepts: its own key, the trusted keys (one file each in <home>/trusted-keys,
+ * with the name of the key), and those of the setting trusted_keys.
  */
 #include <sys/stat.h>
 

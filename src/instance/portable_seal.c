@@ -1,6 +1,6 @@
 /*
- * Portable machines that are encrypted with a passphrase (store/sealed.h). An export is encrypted on its way out, and an import decrypted on
- * its way in, on the side of the caller: neither a server nor a cell sees the passphrase.
+ * Portable machines that are encrypted with a passphrase (store/sealed.h). Exports are encrypted and imports decrypted
+ * on the side of the caller: neither a server nor a cell sees the passphrase.
  */
 #include <fcntl.h>
 

@@ -1,8 +1,8 @@
 /*
- * Portable machines in registries. A push asks for the manifest that the name has now: its chunks are there, and are not
- * asked for one by one. Others are asked for, then sent. The manifest goes last, so that a push that ends early changes
- * nothing. A pull checks signature and key before it downloads the first chunk, downloads what an import needs, and gives
- * the import a tar as an export writes it.
+ * Portable machines in registries. A push first reads the current manifest of the name: the registry has its chunks, so
+ * they need no request each. For every other chunk, the push asks whether the registry has it, and sends it if not. The
+ * manifest is sent last, so that an interrupted push changes nothing. A pull checks signature and key before it
+ * downloads the first chunk, downloads what an import needs, and passes a tar to the import, in the format of an export.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -44,7 +44,7 @@ static int make_place(struct husk *husk, const struct catalog_volume *row, const
 		return 0;
 	if (why.code != HUSK_UNAVAILABLE)
 		return husk_fail(err, why.code, "%s", why.message);
-	log_line(LOG_DEBUG, "volume %s is no share: %s", row->id, why.message);
+	log_line(LOG_DEBUG, "volume %s is not a share: %s", row->id, why.message);
 	return volume_make(directory, err);
 }
 

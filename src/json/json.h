@@ -60,7 +60,7 @@ json_t *json_code_contexts(const struct husk_code_context *list, size_t count);
 json_t *json_egress(const struct husk_egress *egress);
 json_t *json_egress_event(const struct husk_egress_event *event);
 /* Connections denied to a sandbox since then, each once, as events with a readable line in "text": "blocked: a.example
- * is not allowed; it takes --allow a.example". `errors`: the end of the program's stderr (NULL: unknown); in a sandbox
+ * is not allowed; it requires --allow a.example". `errors`: the end of the program's stderr (NULL: unknown); in a sandbox
  * without network it is the only sign of a failed connection. NULL: out of memory. */
 json_t *json_denied(struct husk *husk, const char *sandbox, int64_t since_ms, const char *errors, size_t size);
 json_t *json_egress_traffic(const struct husk_egress_traffic *list, size_t count);

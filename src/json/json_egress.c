@@ -97,7 +97,7 @@ static int add_denied(json_t *array, json_t *event, const char *text)
 static int add_logged(json_t *array, const struct husk_egress_event *event)
 {
 	const char *reason = event->reason ? event->reason : "", *rule = event->rule ? event->rule : "";
-	cleanup_free char *text = str_format("blocked: %s%s%s", reason, *rule ? "; it takes --allow " : "", rule);
+	cleanup_free char *text = str_format("blocked: %s%s%s", reason, *rule ? "; it requires --allow " : "", rule);
 
 	return text ? add_denied(array, json_egress_event(event), text) : -1;
 }
@@ -128,7 +128,7 @@ static int add_offline(json_t *array, struct husk *husk, const char *sandbox)
 						 .rule = "",
 						 .count = 1 };
 	return off ? add_denied(array, json_egress_event(&event),
-				"blocked: this sandbox has no network; it takes --allow HOST, or --egress open")
+				"blocked: this sandbox has no network; it requires --allow HOST, or --egress open")
 		   : 0;
 }
 

@@ -1,7 +1,7 @@
 /*
- * computer: acts on the screen of a sandbox, and shows it. browser_open: opens an address in its browser, and shows it. Both are
- * requests of husk_desktop_act, answered with a picture as a picture: of the end, and of every `screenshot` and `zoom` among the
- * actions.
+ * computer: acts on the screen of a sandbox, and shows it. browser_open: opens an address in its browser, and shows it.
+ * Both use husk_desktop_act, and return pictures as image content: one of the final screen, and one for every action
+ * `screenshot` and `zoom`.
  */
 #include "mcp/tools.h"
 

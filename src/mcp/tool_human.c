@@ -1,6 +1,7 @@
 /*
- * request_human: for an agent that cannot go on, such as at a login or a CAPTCHA. Asks for a person, tells where the desktop is seen and
- * taken over, and waits until the person has given it back. Cancelling the call ends the wait; the request stays.
+ * request_human: for an agent that cannot continue, for example at a login or a CAPTCHA. Asks for a person, returns a
+ * link to the live view, and waits until the person has given control back. Cancelling the call ends the wait; the
+ * request stays.
  */
 #include "mcp/tools.h"
 

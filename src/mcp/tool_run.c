@@ -50,7 +50,7 @@ static int abandon(struct tool_call *call, struct running *running, struct husk_
 {
 	if (atomic_load(&call->call->cancelled))
 		husk_process_kill(call->session->husk, call->sandbox, running->pid, SIGKILL, NULL);
-	return husk_fail(err, HUSK_GONE, "the client went away");
+	return husk_fail(err, HUSK_GONE, "the client disconnected");
 }
 
 /* Waits for the next event; -1: there will be none. */

@@ -1,6 +1,6 @@
 /*
- * Sends a held request: the supervisor hands it over (leash_parcel.h), a thread of its own connects, sends it once, and
- * reports what became of it. The values of secrets are put in here, as for any request of the guest. The policy in force
+ * Sends a held request: the supervisor hands it over (leash_parcel.h), a separate thread connects, sends it once, and
+ * reports the result. The values of secrets are inserted here, as for any request of the guest. The policy in force
  * decides whether the host may be reached.
  *
  *     {"sent":KEY,"status":201}                          the host has answered

@@ -118,7 +118,7 @@ static const char *parse_authority(struct http_text text, char *host, uint16_t *
 			return "the port in its Host header is not a number";
 		*port = (uint16_t)number;
 	}
-	return policy_name_normalise(text.data, size, host) < 0 ? "its Host header is no host name" : NULL;
+	return policy_name_normalise(text.data, size, host) < 0 ? "its Host header is not a host name" : NULL;
 }
 
 static const char *parse_length(struct http_text value, uint64_t *out)
@@ -239,7 +239,7 @@ ssize_t http_request_parse(const char *data, size_t size, struct http_request *o
 		struct http_text line = take_line(&at);
 
 		if (line.data[0] == ' ' || line.data[0] == '\t')
-			*why = "a header goes on in a second line";
+			*why = "a header continues in a second line";
 		else
 			*why = parse_field(line, out);
 	}

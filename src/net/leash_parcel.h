@@ -1,8 +1,8 @@
 /*
- * Requests on the control socket between supervisor and leash, in both directions. A request may be longer than a packet:
- * its description comes first, as a JSON object with "key" and "size", and its bytes follow in packets that begin with a NUL
- * byte and the key. A sender sends one parcel after another, so a new description ends a parcel that was cut short. Both sides
- * take what they receive for hostile: sizes are bounded.
+ * Requests on the control socket between supervisor and leash, in both directions. A request may be longer than a
+ * packet: its description comes first, as a JSON object with "key" and "size", and its bytes follow in packets that
+ * begin with a NUL byte and the key. A sender sends one parcel after another, so a new description ends a parcel that
+ * was cut short. Both sides treat what they receive as hostile: sizes are bounded.
  */
 #ifndef HUSK_LEASH_PARCEL_H
 #define HUSK_LEASH_PARCEL_H

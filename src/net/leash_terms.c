@@ -67,7 +67,8 @@ static int read_resolvers(json_t *list, struct terms *terms, struct husk_error *
 		if (terms->resolver_count == RESOLVERS_MAX)
 			break;
 		if (!text || read_resolver(text, &terms->resolvers[terms->resolver_count]) < 0)
-			return husk_fail(err, HUSK_INVALID, "'%.64s' is no resolver's address", text ? text : "?");
+			return husk_fail(err, HUSK_INVALID, "'%.64s' is not the address of a resolver",
+					 text ? text : "?");
 		terms->resolver_count++;
 	}
 	return 0;

@@ -321,7 +321,7 @@ static int parse_header(json_t *item, struct policy_secret *secret, struct husk_
 	if (!value)
 		return 0;
 	if (!header || !is_header(header))
-		return husk_fail(err, HUSK_INVALID, "egress secret '%s': '%.64s' is no header that can be set",
+		return husk_fail(err, HUSK_INVALID, "egress secret '%s': '%.64s' is not a header that can be set",
 				 secret->name, header ? header : "?");
 	secret->header = strdup(header);
 	return secret->header ? 0 : husk_fail_memory(err);

@@ -186,7 +186,7 @@ static int fill(struct fetch *fetch, struct husk_error *err)
 		if (stuck == STUCK_MAX || tries == ATTEMPTS_MAX)
 			return husk_fail(err, HUSK_UNAVAILABLE,
 					 "%s: layer %.12s… broke off after %" PRIu64 " of %" PRIu64
-					 " bytes, and is gone on with by the next pull: %s",
+					 " bytes; the next pull continues it: %s",
 					 fetch->blob->name, fetch->blob->digest, fetch->have, fetch->blob->size,
 					 why.message);
 		if (registry_wait(fetch->blob->registry, 100 << stuck, err) < 0)

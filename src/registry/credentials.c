@@ -322,7 +322,7 @@ int credentials_store(const char *host, const struct credentials *credentials, s
 	cleanup_json json_t *root = path ? load_config(path, err) : NULL;
 
 	if (!path)
-		return husk_fail(err, HUSK_INVALID, "there is no place for logins: set HOME or DOCKER_CONFIG");
+		return husk_fail(err, HUSK_INVALID, "no place for logins: set HOME or DOCKER_CONFIG");
 	if (!root || find_helper(root, host, &helper, &server, err) < 0)
 		return -1;
 	if (!helper)
@@ -342,7 +342,7 @@ int credentials_erase(const char *host, struct husk_error *err)
 	bool known = false;
 
 	if (!path)
-		return husk_fail(err, HUSK_INVALID, "there is no place for logins: set HOME or DOCKER_CONFIG");
+		return husk_fail(err, HUSK_INVALID, "no place for logins: set HOME or DOCKER_CONFIG");
 	if (!root || find_helper(root, host, &helper, &server, err) < 0)
 		return -1;
 	if (helper) {
@@ -358,6 +358,6 @@ int credentials_erase(const char *host, struct husk_error *err)
 		in_file = true;
 	}
 	if (!known && !in_file)
-		return husk_fail(err, HUSK_NOT_FOUND, "there is no login for %s in %s", host, path);
+		return husk_fail(err, HUSK_NOT_FOUND, "no login for %s in %s", host, path);
 	return in_file ? save_config(path, root, err) : 0;
 }

@@ -188,7 +188,7 @@ static int fetch_document(struct pull *pull, const char *what, const char *wante
 	int kind = pull_kind(reply->type);
 	if (!kind)
 		return husk_fail(err, HUSK_INVALID,
-				 "%s is of the media type '%.120s', which is no container image that Husk reads",
+				 "%s is of the media type '%.120s', which is not a container image that Husk reads",
 				 pull->name, reply->type);
 	if (!wanted && str_starts(reply->digest, "sha256:"))
 		wanted = reply->digest + strlen("sha256:");

@@ -6,8 +6,8 @@
  *     localhost:5000/python:3.12    a registry on this host
  *     quay.io/a/b@sha256:<hex>      this content and no other
  *
- * Pure: text in, structure out. A name is a stranger's (a Dockerfile's, an API client's), and becomes part of a URL; so
- * what is not in the grammar is refused.
+ * Pure: text in, structure out. A name may come from an untrusted Dockerfile or API client, and becomes part of a URL.
+ * So a name outside the grammar is refused.
  */
 #ifndef HUSK_REGISTRY_REFERENCE_H
 #define HUSK_REGISTRY_REFERENCE_H

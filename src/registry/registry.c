@@ -1,5 +1,5 @@
 /*
- * Requests to a registry (registry.h). The answer to a request decides what is done next:
+ * Requests to a registry (registry.h). The answer to a request decides the next step:
  *
  *     200, 206, 416        the caller's
  *     401                  the token is fetched (once), or the login is shown
@@ -142,8 +142,8 @@ static int fail_login(const struct registry *registry, const char *text, struct 
 				 "%s refuses the login of docker's config.json; log in again (husk login %s)%s%.120s",
 				 host, host, *text ? ": " : "", text);
 	return husk_fail(err, HUSK_DENIED,
-			 "%s has no image '%s' for everybody; if it is a private one, log in first (husk login %s)",
-			 host, registry->reference->repository, host);
+			 "%s has no public image '%s'; if the image is private, log in first (husk login %s)", host,
+			 registry->reference->repository, host);
 }
 
 /* The header's value from the answer of a token server. */

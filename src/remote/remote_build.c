@@ -56,18 +56,6 @@ static ssize_t read_form(void *data, void *bytes, size_t size)
 	return (ssize_t)count;
 }
 
-static json_t *write_pairs(const struct husk_pair *pairs, size_t count)
-{
-	json_t *object = json_object();
-
-	for (size_t i = 0; i < count; i++)
-		if (json_object_set_new(object, pairs[i].key, json_string(pairs[i].value)) < 0) {
-			json_decref(object);
-			return NULL;
-		}
-	return object;
-}
-
 static json_t *write_options(const struct husk_dockerfile_options *options, const char *text, struct husk_error *err)
 {
 	struct writing w;
@@ -77,18 +65,10 @@ static json_t *write_options(const struct husk_dockerfile_options *options, cons
 	write_text(&w, "dockerfile", text);
 	write_text(&w, "dockerfile_name", options->dockerfile);
 	write_text(&w, "target", options->target);
-	if (options->argument_count)
-		write_json(&w, "args", write_pairs(options->arguments, options->argument_count));
-	if (options->secret_count)
-		write_json(&w, "secrets", write_pairs(options->secrets, options->secret_count));
-	if (options->egress) {
-		json_t *egress = write_egress(options->egress, err);
-		if (!egress) {
-			json_decref(w.to);
-			return NULL;
-		}
-		write_json(&w, "egress", egress);
-	}
+	write_pairs(&w, "args", options->arguments, options->argument_count);
+	write_pairs(&w, "secrets", options->secrets, options->secret_count);
+	if (write_policy(&w, options->egress, err) < 0)
+		return NULL;
 	write_text(&w, "isolation", options->isolation);
 	write_size(&w, "memory", options->memory_bytes);
 	write_size(&w, "disk", options->disk_bytes);

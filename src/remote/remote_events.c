@@ -1,5 +1,6 @@
 /*
- * Server-sent events of an answer, for calls that report how they go on. Lines are bounded; what is no event is skipped.
+ * Server-sent events of an answer, for calls that report progress. Lines are bounded, and a line that is not an event is
+ * skipped.
  */
 #include "remote/remote_http.h"
 

@@ -317,7 +317,7 @@ static int fail_document(const struct remote *remote, const struct http1_head *h
 				 head->status);
 	if (!message)
 		return husk_fail(err, HUSK_UNAVAILABLE,
-				 "%s answers with status %u and is no Husk server; check --host and HUSK_HOST",
+				 "%s answers with status %u and is not a Husk server; check --host and HUSK_HOST",
 				 remote->url, head->status);
 	if (head->status == 401 && !remote->token && !remote->path)
 		return husk_fail(err, HUSK_DENIED,

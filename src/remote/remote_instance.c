@@ -117,7 +117,7 @@ int remote_logs(struct remote *remote, const char *sandbox, enum husk_log_source
 			      .wanted_header = "X-Husk-Position" };
 	int result = exchange_run(remote, &x, NULL, err);
 	if (result == 0 && position && take_position(x.header, position) < 0)
-		result = husk_fail(err, HUSK_PROTOCOL, "the server did not tell where its log goes on");
+		result = husk_fail(err, HUSK_PROTOCOL, "the server did not send the position in its log");
 	if (result == 0 && !(*out = buf_steal(&text.bytes)))
 		result = husk_fail_memory(err);
 	free(x.header);

@@ -16,10 +16,11 @@ bool remote_is_url(const char *text)
 
 static int fail_url(const char *url, struct husk_error *err)
 {
-	return husk_fail_field(err, "host",
-			       "'%.200s' is no address of a server; give unix:/path/to/huskd.sock, http://HOST:PORT or "
-			       "https://HOST",
-			       url);
+	return husk_fail_field(
+		err, "host",
+		"'%.200s' is not an address of a server; use unix:/path/to/huskd.sock, http://HOST:PORT or "
+		"https://HOST",
+		url);
 }
 
 /* "host", "host:port", "[v6]:port", followed by nothing except a slash. */

@@ -1,6 +1,6 @@
 /*
- * Portable machines over the API: an export is a download, an import an upload of the tar. Pushes and pulls happen on the
- * server's host, because logins and trust are the instance's.
+ * Portable machines over the API: an export is a download, an import an upload of the tar. Pushes and pulls happen on
+ * the server's host, because logins and trusted keys belong to the instance.
  */
 #include <fcntl.h>
 

@@ -1,5 +1,6 @@
 /*
- * Recordings of a desktop, over the API. The recorder is the server's: it goes on when this client has gone, until its limit.
+ * Recordings of a desktop, over the API. The recorder runs on the server: if this client disconnects, it continues until
+ * its limit.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"

@@ -46,7 +46,7 @@ void write_bool(struct writing *writing, const char *key, bool value)
 		write_json(writing, key, json_true());
 }
 
-static void write_pairs(struct writing *writing, const char *key, const struct husk_pair *pairs, size_t count)
+void write_pairs(struct writing *writing, const char *key, const struct husk_pair *pairs, size_t count)
 {
 	if (!count)
 		return;
@@ -158,6 +158,19 @@ static void write_source(struct writing *w, const struct husk_create_options *op
 		write_json(w, "volumes", mounts(w, options));
 }
 
+int write_policy(struct writing *writing, const struct husk_egress *egress, struct husk_error *err)
+{
+	json_t *document = egress ? write_egress(egress, err) : NULL;
+
+	if (egress && !document) {
+		json_decref(writing->to);
+		return -1;
+	}
+	if (document)
+		write_json(writing, "egress", document);
+	return 0;
+}
+
 json_t *write_create(const struct husk_create_options *options, bool fork, struct husk_error *err)
 {
 	static const struct husk_create_options none = { 0 };
@@ -181,13 +194,5 @@ json_t *write_create(const struct husk_create_options *options, bool fork, struc
 	write_number(&w, "pids", options->pids);
 	write_pairs(&w, "metadata", options->metadata, options->metadata_count);
 	write_pairs(&w, "env", options->environment, options->environment_count);
-	if (options->egress) {
-		json_t *egress = write_egress(options->egress, err);
-		if (!egress) {
-			json_decref(w.to);
-			return NULL;
-		}
-		write_json(&w, "egress", egress);
-	}
-	return write_done(&w, err);
+	return write_policy(&w, options->egress, err) < 0 ? NULL : write_done(&w, err);
 }

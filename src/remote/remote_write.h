@@ -21,6 +21,9 @@ void write_number(struct writing *writing, const char *key, int64_t value);
 void write_size(struct writing *writing, const char *key, uint64_t value);
 void write_bool(struct writing *writing, const char *key, bool value);
 void write_json(struct writing *writing, const char *key, json_t *value); /* takes ownership; NULL: no memory */
+void write_pairs(struct writing *writing, const char *key, const struct husk_pair *pairs, size_t count);
+/* The policy as "egress". -1: the policy cannot be written; the document is freed. */
+int write_policy(struct writing *writing, const struct husk_egress *egress, struct husk_error *err);
 json_t *write_done(struct writing *writing, struct husk_error *err);
 
 json_t *write_egress(const struct husk_egress *egress, struct husk_error *err);

@@ -1,10 +1,10 @@
 /*
- * The browser of a desktop for programs: Chromium's DevTools protocol through huskd, with a token or a signed link. Chromium
- * listens on a random port of the guest's loopback address, which stands in a file of its profile, and answers only requests
- * for localhost without an Origin. So the proxy asks for localhost and drops Origin, and puts addresses of ours into what
- * Chromium says of itself. A page in the guest's browser has an Origin and cannot do the same.
+ * The browser of a desktop for programs: Chromium's DevTools protocol through huskd, with a token or a signed link.
+ * Chromium listens on a random port of the guest's loopback address, which is in a file of its profile. It answers only
+ * requests for localhost without an Origin. So the proxy requests localhost, drops Origin, and replaces the addresses in
+ * Chromium's descriptions of itself by ours. A page in the guest's browser has an Origin and cannot do the same.
  *
- * While a person is in control of the desktop, no connection begins, and what clients send on open ones waits.
+ * While a person is in control of the desktop, new connections are refused, and messages on open connections wait.
  */
 #include <poll.h>
 #include <sys/socket.h>

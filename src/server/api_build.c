@@ -1,10 +1,11 @@
 /*
- * Builds from Dockerfiles over HTTP (POST /v1/templates/build), by the builder of `husk build`. The request is a form: `options`, a JSON
- * document with the text of the Dockerfile, and `context`, a tar of the files that it may copy. The answer is a stream of events. The build
- * belongs to its request: when the client goes, the build ends, and nothing of it has a name.
+ * Builds from Dockerfiles over HTTP (POST /v1/templates/build), by the builder of `husk build`. The request is a form:
+ * `options`, a JSON document with the text of the Dockerfile, and `context`, a tar of the files that it may copy. The
+ * answer is a stream of events. The build belongs to its request: if the client disconnects, the build ends and leaves
+ * nothing that has a name.
  *
- * What the owner builds is an image of the instance, as with `husk build` on this host. What a tenant builds is a template of its own:
- * the sandboxes and kept steps are the tenant's, and count for its quotas.
+ * A build of the owner makes an image of the instance, as `husk build` does on this host. A build of a tenant makes a
+ * template of that tenant: its sandboxes and kept steps belong to the tenant and count in its quotas.
  */
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,7 +1,7 @@
 /*
  * What people see of a desktop: the page with the live view, the WebSocket below it, signed links to both, and who is in
- * control. A link permits to view, or also to take control; a token permits all. The page is our own files only
- * (assets.h), under a policy that lets it load nothing else.
+ * control. A link allows its user to view, or also to take control; a token allows both. The page consists of our own
+ * files (assets.h), and its policy lets it load nothing else.
  */
 #include "server/assets.h"
 #include "server/desktop_link.h"

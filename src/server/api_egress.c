@@ -31,7 +31,7 @@ static int parse_secret(json_t *object, struct husk_secret *out, struct husk_err
 
 	if (!json_is_object(object))
 		return husk_fail_field(err, "egress.secrets",
-				       "a secret is no object; give {\"name\":…, \"value\":…, \"hosts\":[…]}");
+				       "a secret is not an object; use {\"name\":…, \"value\":…, \"hosts\":[…]}");
 	fields_begin(&fields, object);
 	out->name = fields_string(&fields, "name");
 	out->value = fields_string(&fields, "value");
@@ -49,7 +49,7 @@ static int parse_secrets(json_t *array, struct egress_request *out, struct husk_
 	size_t size = json_array_size(array);
 
 	if (array && !json_is_array(array))
-		return husk_fail_field(err, "egress.secrets", "secrets is no array");
+		return husk_fail_field(err, "egress.secrets", "secrets is not an array");
 	out->secrets = calloc(size + 1, sizeof(*out->secrets));
 	if (!out->secrets)
 		return husk_fail_memory(err);
@@ -68,7 +68,7 @@ static int parse_limits(json_t *object, struct husk_egress *out, struct husk_err
 	if (!object)
 		return 0;
 	if (!json_is_object(object))
-		return husk_fail_field(err, "egress.limits", "limits is no object");
+		return husk_fail_field(err, "egress.limits", "limits is not an object");
 	fields_begin(&fields, object);
 	out->limit_bytes = fields_size(&fields, "bytes");
 	out->limit_rate = fields_size(&fields, "rate");

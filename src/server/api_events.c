@@ -263,7 +263,7 @@ static int answer_events(struct request *request, const char *sandbox, struct hu
 	if (!query.follow)
 		return list_events(request, &query, err);
 	if (last && str_to_int64(last, 0, INT64_MAX - 1, &query.after) < 0)
-		return husk_fail_field(err, "Last-Event-ID", "Last-Event-ID is no id of an event");
+		return husk_fail_field(err, "Last-Event-ID", "Last-Event-ID is not the id of an event");
 	return stream_events(request, &query, err);
 }
 

@@ -338,7 +338,8 @@ static int come_back(struct exchange *exchange, const char *event, struct husk_e
 	cleanup_json json_t *id = read_event_id(event, sandbox, sizeof(sandbox), &pid);
 
 	if (!id)
-		return refuse(exchange->request, 400, NULL, MCP_INVALID_REQUEST, "Last-Event-ID is none of ours", err);
+		return refuse(exchange->request, 400, NULL, MCP_INVALID_REQUEST,
+			      "Last-Event-ID does not belong to this server", err);
 	exchange->id = id;
 	exchange_enter(exchange);
 	json_t *answer = exchange_stream(exchange, err) < 0

@@ -1,7 +1,7 @@
 /*
- * Portable machines over HTTP: exports are downloads, imports uploads of a tar. Everybody exports what he sees; imports are
- * the owner's, because they bring root images. libhusk reads nothing of an upload outside a cell before its signature was
- * verified.
+ * Portable machines over HTTP: exports are downloads, imports uploads of a tar. Callers can export what they can see.
+ * Only the owner can import, because an import adds a root image. Outside a cell, libhusk reads no part of an upload
+ * before its signature is verified.
  */
 #include "server/api_files.h"
 #include "server/server.h"

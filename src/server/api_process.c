@@ -66,7 +66,7 @@ static int read_event_id(const char *id, struct husk_attach_options *options, st
 	if (!dash || str_to_int64(head, 0, INT64_MAX, &options->offset_stdout) < 0 ||
 	    str_to_int64(dash + 1, 0, INT64_MAX, &options->offset_stderr) < 0)
 		return husk_fail_field(err, "Last-Event-ID",
-				       "Last-Event-ID '%.40s' is no id of an output event; they look like 120-0", id);
+				       "Last-Event-ID '%.40s' is not the id of an output event, such as 120-0", id);
 	return 0;
 }
 
@@ -156,7 +156,7 @@ int process_attach(struct request *request, int64_t pid, struct husk_process **o
 	if (process_find(request, pid, &info, err) < 0)
 		return -1;
 	if (!info.running)
-		return husk_fail(err, HUSK_CONFLICT, "process %" PRId64 " has ended; it takes no input", pid);
+		return husk_fail(err, HUSK_CONFLICT, "process %" PRId64 " has ended and accepts no input", pid);
 	struct husk_attach_options options = { info.stdout_bytes, info.stderr_bytes, .keep_stdin = true };
 	return husk_attach(request_husk(request), request_path(request, "id"), pid, &options, out, NULL, err);
 }
@@ -181,7 +181,7 @@ int processes_stdin(struct request *request, struct husk_error *err)
 		if (process_feed(&follow, chunk, (size_t)count, err) < 0)
 			return -1;
 	if (count < 0)
-		return husk_fail(err, HUSK_GONE, "the client went away in the middle of the input");
+		return husk_fail(err, HUSK_GONE, "the client disconnected during the input");
 	if (process_feed_end(&follow, close, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);

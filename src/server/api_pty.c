@@ -37,7 +37,7 @@ static int on_resize(struct terminal *terminal, json_t *size, struct husk_error 
 
 	if (!json_is_object(size))
 		return husk_fail_field(err, "resize",
-				       "resize is no object; send {\"resize\":{\"rows\":24,\"columns\":80}}");
+				       "resize is not an object; send {\"resize\":{\"rows\":24,\"columns\":80}}");
 	fields_begin(&fields, size);
 	int64_t rows = fields_int(&fields, "rows", 0, 1, UINT16_MAX);
 	int64_t columns = fields_int(&fields, "columns", 0, 1, UINT16_MAX);
@@ -57,7 +57,7 @@ static int on_text(struct terminal *terminal, const char *text, size_t size, str
 
 	if (!json_is_object(document))
 		return husk_fail(err, HUSK_INVALID,
-				 "a text message is no JSON object; send what is typed as binary messages");
+				 "a text message is not a JSON object; send typed text as binary messages");
 	fields_begin(&fields, document);
 	json_t *resize = fields_any(&fields, "resize");
 	const json_t *signal = fields_any(&fields, "signal");
@@ -106,7 +106,8 @@ static int pty_start(struct request *request, struct pty *pty, int64_t rows, int
 	};
 
 	if (request_query(request, "offset"))
-		return husk_fail_field(err, "offset", "offset says where to go on with a terminal; it needs pid");
+		return husk_fail_field(err, "offset",
+				       "offset requires pid: it is where the output of an existing terminal continues");
 	return husk_exec(request_husk(request), request_path(request, "id"), &options, &pty->terminal->process,
 			 &pty->pid, err);
 }

@@ -1,7 +1,7 @@
 /*
- * Recordings of desktops: start, list, stop, download, remove. A recording that was started here runs on a thread of this
- * server and ends with it; the files and what is known of them are libhusk's (src/client/desktop_record.c), so any other
- * server or program of the instance sees and stops it.
+ * Recordings of desktops: start, list, stop, download, remove. A recording that was started here runs on a thread of
+ * this server and ends with it; libhusk has the files and their details (src/client/desktop_record.c), so any other
+ * server or program of the instance can see and stop the recording.
  */
 #include "server/api_files.h"
 #include "server/core.h"

@@ -39,7 +39,7 @@ int files_watch(struct request *request, struct husk_error *err)
 		int ready =
 			husk_watch_pending(watcher) ? 1 : request_wait(request, husk_watch_fd(watcher), SSE_PING_MS);
 		if (ready < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		if (ready == 0 && sse_ping(request, err) < 0)
 			return -1;
 		if (ready == 0 || !husk_watch_pending(watcher))

@@ -1,7 +1,7 @@
 /*
- * Links to the desktop and the browser of a sandbox that need no token: an HMAC over sandbox, kind and time in the query,
- * as links to ports have it (api_ports.c). http.c asks link_signed for routes with ROUTE_VIEW or ROUTE_BROWSER; their
- * handlers ask link_kind what the link permits. There is no cookie, so another site's page has nothing to use.
+ * Links to the desktop and the browser of a sandbox that need no token: an HMAC over sandbox, kind and time in the
+ * query, as links to ports have it (api_ports.c). http.c asks link_signed for routes with ROUTE_VIEW or ROUTE_BROWSER;
+ * their handlers ask link_kind what the link permits. There is no cookie that another site's page could use.
  */
 #ifndef HUSK_SERVER_DESKTOP_LINK_H
 #define HUSK_SERVER_DESKTOP_LINK_H

@@ -17,7 +17,7 @@
 static int abandon(struct follow *follow, struct husk_error *err)
 {
 	follow->abandoned = true;
-	return husk_fail(err, HUSK_GONE, "the client went away; process %" PRId64 " goes on", follow->pid);
+	return husk_fail(err, HUSK_GONE, "the client disconnected; process %" PRId64 " continues", follow->pid);
 }
 
 /* Feeds as much input as possible without waiting. A process that has ended or closed its stdin needs no more; its exit

@@ -152,7 +152,7 @@ static int find_route(struct request *request, struct husk_error *err)
 	if (found == 0)
 		return husk_fail(err, HUSK_NOT_FOUND,
 				 "there is nothing at this path; GET /openapi.json lists what there is");
-	husk_fail(err, HUSK_INVALID, "%s is not a method of this path; it takes %s", request->method, allow);
+	husk_fail(err, HUSK_INVALID, "%s is not a method of this path; it supports %s", request->method, allow);
 	respond_error(request, &no_method, err);
 	respond_header(request, "Allow", allow, NULL);
 	return -1;

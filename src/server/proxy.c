@@ -276,7 +276,7 @@ static int read_final_head(struct exchange *x, struct http1_head *head, struct h
 		bool unasked = head->status == 101;
 		http1_head_free(head);
 		if (unasked)
-			return husk_fail(err, HUSK_PROTOCOL, "%s changes to a protocol nobody asked for",
+			return husk_fail(err, HUSK_PROTOCOL, "%s changes to a protocol that was not requested",
 					 x->proxy->what);
 	}
 	return husk_fail(err, HUSK_PROTOCOL, "%s sends one provisional answer after the other", x->proxy->what);

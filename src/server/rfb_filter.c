@@ -1,7 +1,7 @@
 /*
- * The filter of a viewer's messages; see rfb_filter.h. A message is judged by its head, once, when the head is complete;
- * its rest is counted, and passed or dropped unread. The client is careless or hostile: every length is bounded, and
- * memory is constant.
+ * The filter of a viewer's messages; see rfb_filter.h. A message is judged once, when its head is complete; the rest is
+ * only counted, and passed or dropped. The client is careless or hostile: every length is bounded, and memory is
+ * constant.
  */
 #include "server/rfb_filter.h"
 

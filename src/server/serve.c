@@ -145,8 +145,8 @@ static int find_group(const char *wanted, gid_t *out, struct husk_error *err)
 	if (str_equal(wanted, "none") || (!group && !wanted))
 		return 0;
 	if (!group && str_to_int64(wanted, 1, UINT32_MAX - 1, &number) < 0)
-		return husk_fail(err, HUSK_INVALID, "--group '%s': there is no such group; run: groupadd --system %s",
-				 wanted, wanted);
+		return husk_fail(err, HUSK_INVALID, "--group '%s': no such group; run: groupadd --system %s", wanted,
+				 wanted);
 	*out = group ? group->gr_gid : (gid_t)number;
 	return 0;
 }
@@ -332,7 +332,7 @@ static void stop(struct server *server, const sigset_t *signals)
 		unlink(server->options->socket_path);
 	events_wake();
 	if (left)
-		log_line(LOG_INFO, "stopping; %zu requests may go on for %d s", left, server->options->stop_seconds);
+		log_line(LOG_INFO, "stopping; %zu requests may continue for %d s", left, server->options->stop_seconds);
 	bool quiet = drain(server, signals, (int64_t)server->options->stop_seconds * 1000);
 	if (!quiet) {
 		end_patience(server);

@@ -1,7 +1,7 @@
 /*
- * The relay between a viewer and the VNC server in a guest; see vnc_relay.h. What the guest sends is passed on unread, as
- * fast as the viewer reads. What the viewer sends passes the filter. Nothing accumulates: each side is read only while
- * the other accepts.
+ * The relay between a viewer and the VNC server in a guest; see vnc_relay.h. Bytes of the guest are passed on without
+ * being parsed, as fast as the viewer reads. Bytes of the viewer pass the filter. Nothing accumulates: each side is read
+ * only while the other accepts.
  */
 #include "server/vnc_relay.h"
 

@@ -8,7 +8,7 @@
  *      v          └──> uncertain        cut off in between: it may have been sent, and is never sent again
  *    dropped
  *
- * Only `held` and `sending` effects have their request; the others are a record, and the oldest of them go first.
+ * Only `held` and `sending` effects have their request; the others are only a record, and the oldest are removed first.
  */
 #include "store/catalog_kit.h"
 

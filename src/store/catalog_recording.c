@@ -1,7 +1,7 @@
 /*
- * The space of recordings, in the catalog. A recorder reserves its limit when it begins, and gives back what it did not use when it
- * ends. So quotas hold without counting while it records. What a killed recorder reserved is corrected by whoever sees that it is
- * dead (client/desktop_files.c).
+ * The space of recordings, in the catalog. A recorder reserves its limit when it begins, and gives back what it did not
+ * use when it ends. So quotas hold without counting during the recording. The reservation of a killed recorder is
+ * corrected by the next process that finds it dead (client/desktop_files.c).
  */
 #include "store/catalog_kit.h"
 

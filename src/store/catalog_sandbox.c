@@ -180,8 +180,7 @@ static int run_query(struct catalog *catalog, const struct catalog_query *query,
 			   ARGUMENTS(text(query->after), text(catalog->view.tenant)), &known, err) < 0)
 		return -1;
 	if (query->after && !known)
-		return husk_fail_field(err, "cursor",
-				       "cursor '%.64s' is no sandbox any more; list from the start again",
+		return husk_fail_field(err, "cursor", "cursor '%.64s' is no longer valid; list from the start again",
 				       query->after);
 	return table_all(
 		catalog, &sandboxes, tail,
@@ -622,7 +621,7 @@ static int adopt(struct catalog *catalog, const char *id, const char *entry, str
 	if (found < 0)
 		return -1;
 	if (found == 0)
-		return husk_fail(err, HUSK_NOT_FOUND, "pool entry %s is gone", entry);
+		return husk_fail(err, HUSK_NOT_FOUND, "pool entry %s does not exist any longer", entry);
 	if (catalog_run(catalog, "DELETE FROM sandboxes WHERE id = ?1", ARGUMENTS(text(entry)), err) < 0)
 		return -1;
 	int changed = catalog_run(catalog, "UPDATE sandboxes SET slot = ?2 WHERE id = ?1 AND state = 'creating'",

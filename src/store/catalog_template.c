@@ -146,8 +146,7 @@ static int not_removed(struct catalog *catalog, const char *name, struct husk_er
 		return -1;
 	if (!known)
 		return not_found(catalog, name, err);
-	return husk_fail(err, HUSK_DENIED, "template '%s' is the instance's, for everybody; only its owner removes it",
-			 name);
+	return husk_fail(err, HUSK_DENIED, "template '%s' belongs to the instance; only its owner can remove it", name);
 }
 
 int catalog_template_remove(struct catalog *catalog, const char *name, struct husk_error *err)

@@ -248,7 +248,8 @@ static int take_layer(json_t *layer, const char *where, struct oci_layer *out, s
 	if (read_descriptor(layer, where, out->digest, &out->size, err) < 0)
 		return -1;
 	if (type && (!strstr(type, "tar") || strstr(type, "encrypted")))
-		return husk_fail(err, HUSK_INVALID, "%s has a layer of the kind '%.80s', which is no tar", where, type);
+		return husk_fail(err, HUSK_INVALID, "%s has a layer of the kind '%.80s', which is not a tar", where,
+				 type);
 	out->path = str_format("blobs/sha256/%s", out->digest);
 	return out->path ? 0 : husk_fail_memory(err);
 }

@@ -6,11 +6,11 @@
  *                           the description (its config): what the machine needs, and each file as a list of chunks
  *                           chunks: up to 8 MiB of a file, compressed with zstd
  *
- * The signature covers the description, which names every chunk by its digest. So a byte that the signer did not write is
- * noticed before it is decompressed. Chunks are cut by content: a page that is added early in a file moves the boundaries
- * near it and no others, so that the next push of a changed machine sends what changed.
+ * The signature covers the description, which names every chunk by its digest. So a byte that the signer did not write
+ * is found before it is decompressed. Chunks are cut by content: a page that is inserted into a file changes only the
+ * boundaries near it, so the next push of a changed machine sends only the changes.
  *
- * Whoever made an artifact is not trusted: `husk builder` parses it in a cell.
+ * The author of an artifact is not trusted: `husk builder` parses it in a cell.
  */
 #ifndef HUSK_PORTABLE_H
 #define HUSK_PORTABLE_H

@@ -1,7 +1,7 @@
 /*
- * The description and the manifest of a portable machine (portable.h), as JSON. Reading them is part of an import: the text
- * may be anybody's. So nothing is taken that is not bounded: names are plain, digests are hexadecimal, the sizes of chunks
- * add up to the size of their file. An unknown field is ignored, so that a later Husk can add one.
+ * The description and the manifest of a portable machine (portable.h), as JSON. An import reads them, and the text is
+ * untrusted. So every value is checked: names are plain, digests are hexadecimal, the sizes of chunks add up to the size
+ * of their file. An unknown field is ignored, so that a later Husk can add one.
  */
 #include <openssl/evp.h>
 

@@ -1,7 +1,7 @@
 /*
  * The tar of a portable machine (portable.h): an OCI image layout. Writing streams it. Reading finds the blobs by the
  * names in the headers, and takes nothing else from the tar: no owner, no mode, no link, no long name. portable_scan and
- * what follows it run in a cell (builder.c), because the tar may be anybody's.
+ * the functions after it run in a cell (builder.c), because the tar is untrusted.
  */
 #include <fcntl.h>
 #include <sys/stat.h>

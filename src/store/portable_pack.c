@@ -1,8 +1,8 @@
 /*
- * Files into chunks (portable.h). First every file is cut: a chunk ends after a page whose hash has enough zero bits, so
- * the boundaries depend on the content near them and not on the offset. gVisor writes the pages of a machine one after
- * another; a page more at the beginning moves all that follow. Then threads compress and hash chunks, and put each one
- * that is new into the nameless file.
+ * Cuts files into chunks (portable.h). First every file is cut: a chunk ends after a page whose hash has enough zero
+ * bits, so the boundaries depend on the content near them and not on the offset. gVisor writes the pages of a machine
+ * one after another, so one more page at the beginning moves all later pages. Then threads compress and hash the chunks,
+ * and append each new one to the unnamed file.
  *
  *     pages.img   | a b c d e f g h ...          cut:  [a b c][d e f g h]...
  *     later       | a X b c d e f g h ...        cut:  [a X b c][d e f g h]...     one chunk is new

@@ -166,7 +166,7 @@ static int seed_directory(int root, uint32_t owner, const char *path, mode_t mod
 			       : 0;
 	if (errno == EEXIST)
 		fd = openat(root, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	return fd < 0 ? husk_fail_errno(err, "'/%s' in the root is no directory", path) : 0;
+	return fd < 0 ? husk_fail_errno(err, "'/%s' in the root is not a directory", path) : 0;
 }
 
 static int seed_file(int root, uint32_t owner, const char *path, const char *from, mode_t mode, struct husk_error *err)

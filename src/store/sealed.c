@@ -1,5 +1,5 @@
 /*
- * Encrypted streams (sealed.h), over OpenSSL. Keys and plain bytes are wiped when they are not needed any more.
+ * Encrypted streams (sealed.h), over OpenSSL. Keys and plain bytes are wiped after use.
  */
 #include "store/sealed.h"
 

@@ -5,9 +5,9 @@
  *     salt                16 bytes
  *     pieces              each 64 KiB of the stream, encrypted, and a tag of 16 bytes; the last one is shorter, or empty
  *
- * The key is scrypt of passphrase and salt, so each stream has a key of its own. A piece is encrypted with AES-256-GCM; its nonce is its
- * number and whether it is the last one. So a piece that was changed, moved, left out or added, and a stream that was cut off, are noticed
- * before a byte of that piece is given out.
+ * The key is scrypt of passphrase and salt, so each stream has a key of its own. A piece is encrypted with AES-256-GCM;
+ * its nonce is its number and whether it is the last one. So if a piece was changed, moved, left out or added, or if the
+ * stream is truncated, this is found before a byte of that piece is returned.
  */
 #ifndef HUSK_SEALED_H
 #define HUSK_SEALED_H

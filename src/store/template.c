@@ -396,11 +396,6 @@ int template_libfile_missing(const char *name, struct husk_error *err)
 	return place_missing(name, err);
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 char **template_shipped(struct husk_error *err)
 {
 	cleanup_free char *top = template_libfile("templates");
@@ -420,7 +415,7 @@ char **template_shipped(struct husk_error *err)
 			return NULL;
 		}
 	}
-	qsort(names, strv_length(names), sizeof(*names), by_name);
+	strv_sort(names);
 	return steal_pointer(names);
 }
 

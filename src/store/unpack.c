@@ -47,7 +47,7 @@ static int fail_entry(const struct unpack *unpack, const char *name, const char 
 
 static int fail_format(const struct unpack *unpack, struct husk_error *err)
 {
-	return husk_fail_field(err, unpack->field, "'%s' is no tar, or damaged: %s", unpack->tar,
+	return husk_fail_field(err, unpack->field, "'%s' is not a tar, or is damaged: %s", unpack->tar,
 			       archive_error_string(unpack->in));
 }
 
@@ -262,7 +262,7 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 	if (unpack->pass == BRINGS && is_whiteout(name))
 		return 0;
 	if (type == AE_IFCHR || type == AE_IFBLK)
-		return fail_entry(unpack, name, "is a device outside /dev; take it out of the tar", err);
+		return fail_entry(unpack, name, "is a device outside /dev; remove it from the tar", err);
 	if (check_owner(unpack, name, entry, err) < 0)
 		return -1;
 	if (link) {

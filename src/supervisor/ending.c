@@ -1,6 +1,6 @@
 /*
- * The end of a sandbox. life_end has already killed the machine; this file takes the machine apart and records the end.
- * Both steps may have to wait for a disk, so each has its own thread:
+ * The end of a sandbox. life_end has already killed the machine; this file removes the parts of the machine and records
+ * the end. Both steps may have to wait for a disk, so each has its own thread:
  *
  *     the gravedigger   waits for the thread that has the turn (its machine is dead, so it fails soon; but it may be in the middle of
  *                       writing an image), then stops, unmounts and removes

@@ -1,10 +1,10 @@
 /*
- * The held requests of a supervised sandbox (store/catalog_effect.c). The leash hands over what it holds, and gets an answer
- * when the request is in the catalog. A client asks to send one. Before the leash gets it, the catalog says `sending`; after
- * its report, `sent`. So a kill in between leaves `sending`, which the next life of the sandbox turns into `uncertain`: an
- * effect is never sent twice.
+ * The held requests of a supervised sandbox (store/catalog_effect.c). The leash passes each held request to the
+ * supervisor, and gets an answer when the request is in the catalog. A client can ask to send one. Before the leash gets
+ * it, the catalog says `sending`; after its report, `sent`. So a kill in between leaves `sending`, which the next life
+ * of the sandbox turns into `uncertain`: an effect is never sent twice.
  *
- * What the leash says comes from the guest: all of it is checked, and its sizes are bounded (leash_parcel.h).
+ * Messages of the leash contain data of the guest: every field is checked, and sizes are bounded (leash_parcel.h).
  */
 #include "supervisor/holding.h"
 

@@ -1,5 +1,5 @@
 /*
- * The held requests of a supervised sandbox: written down when the leash hands them over, and sent when a client asks. See
+ * The held requests of a supervised sandbox: stored when the leash passes them on, and sent when a client asks. See
  * holding.c.
  */
 #ifndef HUSK_HOLDING_H

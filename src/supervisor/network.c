@@ -428,7 +428,7 @@ int network_tell(struct supervisor *s, struct husk_error *err)
 	int result = network_arguments(s, row->environment, &arguments, err);
 	catalog_sandbox_free(row);
 	if (result < 0 || link_call(s->link, METHOD_NETWORK, &arguments, NULL, AGENT_TIMEOUT_MS, err) < 0)
-		return husk_wrap(err, "the policy holds, but the guest could not be told of it");
+		return husk_wrap(err, "the policy is in force, but the guest could not be informed");
 	s->network.untold = false;
 	return 0;
 }

@@ -1,7 +1,7 @@
 /*
  * `husk supervise`: the process that looks after one sandbox. libhusk starts it with the sandbox's lock on descriptor 3
- * and a pipe for the outcome on descriptor 4; it detaches, brings the machine up, says "ok" or why not, and then owns
- * the machine, its clients and its clock until the end. Its TTL is enforced here and nowhere else.
+ * and a pipe for the outcome on descriptor 4; it detaches, starts the machine, reports "ok" or the reason of a failure,
+ * and then owns the machine, its clients and its clock until the end. The TTL is enforced here.
  *
  *   husk supervise --home HOME --id ID --image DIR      restore the image and run
  *   husk supervise --home HOME --id ID --image DIR --reboot   boot with the disk of the image

@@ -1,8 +1,7 @@
 /*
- * The supervisor's side of volumes. A share (volumes.h) needs one call to the agent, and nothing later. Any other volume has
- * a channel on the agent link, whose frames are FUSE requests of the
- * guest's kernel, and a jailed process that answers them (volume/process.h). This file passes requests and answers on and
- * reads neither.
+ * The supervisor's side of volumes. A share (volumes.h) needs one call to the agent. Any other volume has a channel on
+ * the agent link, whose frames are FUSE requests of the guest's kernel, and a jailed process that answers them
+ * (volume/process.h). This file passes requests and answers on and reads neither.
  *
  *     request:   link's reader ── from_agent ──> socket ──> process
  *     answer:    process ──> socket ──> thread of the volume ── link_reply ──> guest
@@ -144,7 +143,7 @@ static void take_request(struct served *served, const char *payload, size_t size
 		return;
 	served->queued += (uint32_t)size;
 	if (size < SERVE_REQUEST_MIN || size > SERVE_REQUEST_MAX)
-		husk_fail(&why, HUSK_PROTOCOL, "the guest sent what is no request for a volume");
+		husk_fail(&why, HUSK_PROTOCOL, "the guest sent an invalid request for a volume");
 	else if (put_message(served, VOLUME_REQUEST, payload, size) < 0)
 		husk_fail(&why, HUSK_LIMIT, "no room for the requests of the guest");
 	if (why.code != HUSK_OK)

@@ -106,7 +106,7 @@ def test_one_shape_of_json():
 def test_no_network_is_told():
     box = create()
     result = husk("exec", box, "--", "sh", "-c", "echo 'curl: (6) Could not resolve host: a.example' >&2; exit 6", code=6)
-    assert_in("blocked: this sandbox has no network; it takes --allow", result.error)
+    assert_in("blocked: this sandbox has no network; it requires --allow", result.error)
     denied = husk("exec", "--json", box, "--", "python3", "-c", "import socket; socket.getaddrinfo('a.example', 80)", code=1)
     assert_in("no network", denied.json()["denied"][0]["text"])
 

@@ -403,7 +403,7 @@ def test_damaged_disk_is_named():
     with call.inside() as disks:
         run("btrfs", "subvolume", "delete", str(disks / name))
     failed = call("create", "--from", snapshot, code=None)
-    assert failed.code != 0 and "its disk is gone" in failed.error, failed
+    assert failed.code != 0 and "its disk is missing" in failed.error, failed
     assert_equal(call("exec", box, "--", "echo", "well").text, "well\n")
     call("snapshot", "rm", snapshot)
 

@@ -105,7 +105,7 @@ def test_run_prints_the_reason():
         assert_in(piece, bad.text)
         assert_in(piece, bad.error)
     plain = husk("run", "--allow", "allowed.test", "--", "curl", "-sS", "-m", "10", "https://evil.test/", code=6)
-    assert_in("husk: blocked: evil.test is not allowed; it takes --allow evil.test", plain.error)
+    assert_in("husk: blocked: evil.test is not allowed; it requires --allow evil.test", plain.error)
     [denied] = husk("run", "--json", "--allow", "allowed.test", "--", "curl", "-sS", "https://evil.test/", code=6).json()["denied"]
     assert_equal((denied["host"], denied["rule"]), ("evil.test", "evil.test"))
 

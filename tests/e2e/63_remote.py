@@ -348,7 +348,7 @@ def each_failure_says_what_to_do():
     fails("ls", host=place().tls.replace("https", "http"), code=1, says=["use https://"])
     fails("ls", host=place().tls.replace("localhost", "127.0.0.1"), env=ca, code=1, says=["is not trusted", "mismatch"])
     fails("ls", host="ftp://x", code=2, says=["'ftp://x'", "https://HOST"])
-    fails("ls", host="https://x:99999", code=2, says=["is no address of a server"])
+    fails("ls", host="https://x:99999", code=2, says=["is not an address of a server"])
     fails("ls", host=place().tls, env={"HUSK_CA": f"{place().path}/key.pem"}, code=2, user=None, says=["no certificate in PEM"])
     fails("template", "build", "--rootfs", "/tmp", "--name", "x", code=1, says=["cannot be done over", "--tar"])
     fails("template", "build", "no-such", code=3, says=["no-such"])
@@ -365,8 +365,8 @@ def a_server_that_is_none():
         b"": "hung up without an answer",
         b"SSH-2.0-OpenSSH_9.2\r\n\r\n": "not HTTP",
         answer("hello"): "not JSON",
-        answer("no", "404 Not Found"): "is no Husk server",
-        answer("", "302 Found", "Location: http://elsewhere/\r\n"): "is no Husk server",
+        answer("no", "404 Not Found"): "is not a Husk server",
+        answer("", "302 Found", "Location: http://elsewhere/\r\n"): "is not a Husk server",
         answer('{"sandboxes": [1]}'): "another version",
         answer('{"sandboxes": [{"id": "sb-a", "state": "flying"}]}'): "another version",
         answer("{}"): "without 'sandboxes'",
@@ -461,7 +461,7 @@ def contexts():
             (["context", "rm", "nowhere"], 3, "not found"),
             (["context", "add", "Bad Name", "unix:/x"], 2, "cannot be a context's name"),
             (["context", "add", "local", "unix:/x"], 2, "cannot be a context's name"),
-            (["context", "add", "x", "nonsense"], 2, "no address of a server"),
+            (["context", "add", "x", "nonsense"], 2, "not an address of a server"),
             (["--host", "nowhere", "ls"], 2, "neither a context"),
         ):
             assert_in(says, context(*arguments, code=code).error)

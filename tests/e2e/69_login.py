@@ -46,7 +46,7 @@ def test_login():
         husk("pull", "--no-build", name, env=env)
         husk("logout", hub.host, env=env)
         assert_equal(list(json.loads(file.read_text())["auths"]), ["other.example"])
-        assert_fails("logout", hub.host, code=3, says=["there is no login"], env=env)
+        assert_fails("logout", hub.host, code=3, says=["no login"], env=env)
         # Without a file there is a new one; what is given wrong is said.
         new = {"DOCKER_CONFIG": str(place / "new/folder")}
         assert_equal(husk(*words, "--json", stdin=b"s3cret", env=new).json(), {"registry": hub.host, "user": "me"})

@@ -259,7 +259,7 @@ def test_egress():
     sandbox = create(egress={"allow": ["example.test", "10.9.8.0/24:443"], "limits": {"rate": "1M"}})
     assert_equal(sandbox.info.egress, "allow")
     assert_equal(sandbox.egress().allow, ["example.test", "10.9.8.0/24:443"])
-    line = "blocked: denied.test is not allowed; it takes --allow denied.test"
+    line = "blocked: denied.test is not allowed; it requires --allow denied.test"
     answer = Toolset(sandbox).run_shell("getent hosts denied.test")
     assert_in(line, answer.text)
     result = sandbox.exec("getent hosts denied.test")

@@ -324,7 +324,7 @@ def what_is_blocked_is_told_with_the_rule_that_would_allow_it():
     with stdio("--allow", "allowed.example.com") as client:
         failed = client.tool("run_command", command="curl -sS -m 10 https://blocked.example.com/")
         said = failed["content"][0]["text"]
-        line = "blocked: blocked.example.com is not allowed; it takes --allow blocked.example.com"
+        line = "blocked: blocked.example.com is not allowed; it requires --allow blocked.example.com"
         assert f"[{line}]" in said, said
         assert line in failed["structuredContent"]["blocked"], failed["structuredContent"]
         log = client.tool("egress_log")["structuredContent"]

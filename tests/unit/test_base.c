@@ -286,6 +286,11 @@ static void lists_grow_from_nothing(void **state)
 	assert_int_equal(strv_length(list), 100);
 	assert_string_equal(list[42], "42");
 	assert_null(list[100]);
+	strv_sort(list);
+	assert_string_equal(list[1], "1");
+	assert_string_equal(list[2], "10");
+	assert_string_equal(list[99], "99");
+	strv_sort(NULL);
 	strv_free(NULL);
 }
 

@@ -142,7 +142,7 @@ static int hide_other(void)
 static void test_other(void **state)
 {
 	(void)state;
-	ask_without(hide_other, "/dev/kvm is there, but Husk cannot agree on version 12");
+	ask_without(hide_other, "/dev/kvm exists, but Husk cannot agree on version 12");
 }
 
 static void test_steps(void **state)

@@ -326,9 +326,9 @@ static void hostile_tars(void **state)
 	(void)unpack(&err);
 	assert_int_equal(access(escaped, F_OK), -1);
 	assert_int_equal(unlink(link) == 0 || errno == EISDIR || errno == ENOENT, 1);
-	write_file("hostile.tar", "this is no tar");
+	write_file("hostile.tar", "this is not a tar");
 	assert_int_equal(unpack(&err), -1);
-	assert_non_null(strstr(err.message, "is no tar"));
+	assert_non_null(strstr(err.message, "is not a tar"));
 }
 
 int main(void)

@@ -104,7 +104,7 @@ class EgressEvent(Model):
     reason: str = ""
     rule: str = ""  # what would allow it; empty when nothing would
     count: int = 0
-    text: str = ""  # only in 'denied' of a result: the line for people, 'blocked: … it takes --allow …'
+    text: str = ""  # only in 'denied' of a result: the line for people, 'blocked: … it requires --allow …'
 
 
 @dataclass(frozen=True)

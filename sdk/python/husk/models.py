@@ -146,7 +146,7 @@ class Exit(Model):
 
     @property
     def blocked(self) -> list[str]:
-        """A line for each: "blocked: a.example is not allowed; it takes --allow a.example"."""
+        """A line for each: "blocked: a.example is not allowed; it requires --allow a.example"."""
         return [each.text for each in self.denied]
 
 
@@ -306,7 +306,7 @@ class CodeResult:
 
     @property
     def blocked(self) -> list[str]:
-        """A line for each: "blocked: a.example is not allowed; it takes --allow a.example"."""
+        """A line for each: "blocked: a.example is not allowed; it requires --allow a.example"."""
         return [each.text for each in self.denied]
 
     @property

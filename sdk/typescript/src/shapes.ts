@@ -125,7 +125,7 @@ export interface EgressEvent {
   /** What would allow it; empty when nothing would. */
   rule: string;
   count: number;
-  /** Only in 'denied' of a result: the line for people, 'blocked: … it takes --allow …'. */
+  /** Only in 'denied' of a result: the line for people, 'blocked: … it requires --allow …'. */
   text?: string;
 }
 

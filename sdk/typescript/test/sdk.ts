@@ -319,7 +319,7 @@ test("the network: denied unless allowed, and said so", async () => {
   assert.equal((await box.egress()).mode, "off");
   const policy = await box.setEgress({ allow: ["example.test"], limits: { connections: 8 } });
   assert.deepEqual([policy.mode, policy.allow], ["allow", ["example.test"]]);
-  const line = "blocked: denied.test is not allowed; it takes --allow denied.test";
+  const line = "blocked: denied.test is not allowed; it requires --allow denied.test";
   const failed = await box.exec("getent hosts denied.test");
   assert.deepEqual(failed.denied.map((each) => each.text), [line]);
   assert.deepEqual((await box.exec("true")).denied, []);

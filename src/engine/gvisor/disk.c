@@ -234,7 +234,7 @@ static int open_saved(int disks, const char *image, struct husk_error *err)
 	char name[NAME_MAX_SIZE];
 	int fd = name_read(image, name) < 0 ? -1 : open_directory(disks, name);
 
-	return fd < 0 ? husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its disk is gone", image) : fd;
+	return fd < 0 ? husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its disk is missing", image) : fd;
 }
 
 int disk_restore(int disks, const char *image, const char *machine, uint64_t bytes, struct husk_error *err)
@@ -483,7 +483,7 @@ static void collect_unnamed(int disks, const char *below, char *const *names)
 	for (struct dirent *entry; dir && (entry = readdir(dir));)
 		if (entry->d_name[0] && entry->d_name[1] == '-' && !is_listed(names, entry->d_name) &&
 		    !is_young(disks, entry->d_name) && disk_remove(disks, entry->d_name) == 0)
-			log_line(LOG_INFO, "removed the disk %s, which was nobody's", entry->d_name);
+			log_line(LOG_INFO, "removed the disk %s, which belonged to no machine or image", entry->d_name);
 }
 
 void disk_collect(const char *home, const char *const *directories)

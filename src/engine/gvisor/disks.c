@@ -496,7 +496,7 @@ static int check_host(const char *home, struct husk_error *err)
 	if (context < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "this kernel has no btrfs");
 	if (access("/dev/loop-control", R_OK | W_OK) < 0)
-		return husk_fail(err, HUSK_UNAVAILABLE, "there are no loop devices here (/dev/loop-control)");
+		return husk_fail(err, HUSK_UNAVAILABLE, "this host has no loop devices (/dev/loop-control)");
 	if (!has_mkfs())
 		return husk_fail(err, HUSK_UNAVAILABLE, "mkfs.btrfs (package btrfs-progs) is not installed");
 	if (statfs(home, &found) < 0 || (uint64_t)found.f_bavail * (uint64_t)found.f_bsize < 2 * SIZE_MIN)

@@ -177,7 +177,7 @@ static int check_disk(const char *image, json_t *marker, const struct gvisor_ide
 	bool cloned = json_is_true(json_object_get(marker, "cloned"));
 
 	if (cloned && !disk_in_image(image))
-		return husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its disk is gone", image);
+		return husk_fail(err, HUSK_INVALID, "the image in '%s' is damaged: its disk is missing", image);
 	if (cloned != identity->cloned)
 		return husk_fail(err, HUSK_CONFLICT,
 				 "the image in '%s' has its disk %s and cannot be continued by this machine", image,

@@ -473,7 +473,7 @@ static int fail_setup(const struct report *report, struct husk_error *err)
 		return husk_fail(err, HUSK_UNAVAILABLE,
 				 "/dev/kvm is closed to us: run as root, or as a member of group kvm");
 	errno = report->number;
-	husk_fail_errno(err, "/dev/kvm is there, but Husk cannot %s", step);
+	husk_fail_errno(err, "/dev/kvm exists, but Husk cannot %s", step);
 	err->code = HUSK_UNAVAILABLE;
 	return -1;
 }
@@ -537,7 +537,7 @@ static int probe_now(bool *final, struct husk_error *err)
 	*final = steps.size || lacking.size || !slow.size;
 	if (!steps.size && !lacking.size && !slow.size)
 		return 0;
-	return husk_fail(err, HUSK_UNAVAILABLE, "/dev/kvm is there but cannot run a Linux kernel: %s%s%s%s%s%s; " FIX,
+	return husk_fail(err, HUSK_UNAVAILABLE, "/dev/kvm exists but cannot run a Linux kernel: %s%s%s%s%s%s; " FIX,
 			 steps.size ? "it fails at " : "", steps.size ? steps.data : "",
 			 steps.size && (slow.size || lacking.size) ? "; " : "", slow.size ? slow.data : "",
 			 lacking.size ? (slow.size ? "; it lacks " : "it lacks ") : "",

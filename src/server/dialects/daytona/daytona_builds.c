@@ -1,7 +1,7 @@
 /*
- * Daytona's builds of snapshots, which go on after their request was answered: clients ask for the state of the snapshot until the
- * build has ended, and follow its log meanwhile. A build lives in this process. When the server is killed, its clients have to build
- * again, and nothing is left behind (src/build).
+ * Daytona's builds of snapshots, which continue after their request was answered: clients ask for the state of the
+ * snapshot until the build has ended, and follow its log meanwhile. A build lives in this process. When the server is
+ * killed, its clients have to build again, and nothing is left behind (src/build).
  *
  *     POST /snapshots                        "building", with the id of the build
  *     GET /snapshots/<id>/build-logs?follow  its log, until it ends

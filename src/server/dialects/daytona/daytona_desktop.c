@@ -1,8 +1,9 @@
 /*
- * The processes behind Daytona's computer use: start, stop, restart, status and logs. The display and XFCE run in the snapshot of
- * the template `desktop` (guest/desktop-session); x11vnc on port 5901 and noVNC on port 6080, which Daytona's users open by a
- * preview link, run from the first start. The processes have Daytona's names. What they are called in the guest, and whether they
- * run, is found by scripts inside; the output is the guest's, and is only shown.
+ * The processes behind Daytona's computer use: start, stop, restart, status and logs. The display and XFCE run in the
+ * snapshot of the template `desktop` (guest/desktop-session); x11vnc on port 5901 and noVNC on port 6080, which
+ * Daytona's users open by a preview link, run from the first start. The processes have Daytona's names. Scripts in the
+ * guest find their names there and whether they run. The guest controls the output of these scripts, so it is only
+ * shown.
  */
 #include "server/dialects/daytona/daytona_computer.h"
 

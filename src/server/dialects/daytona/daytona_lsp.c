@@ -1,7 +1,7 @@
 /*
- * Daytona's routes below /lsp: start and stop of language servers, documents that are open, completions, symbols. What a
- * language server answers is the guest's: of each completion and symbol only the fields that clients know are passed on,
- * and only with their types, since the clients' classes fail on others.
+ * Daytona's routes below /lsp: start and stop of language servers, documents that are open, completions, symbols. The
+ * guest controls the answers of a language server: of each completion and symbol, only fields that clients know are
+ * passed on, and only with the right types, because the clients' classes fail on others.
  */
 #include "server/dialects/daytona/daytona_lsp.h"
 
@@ -24,7 +24,7 @@ static int open_body(struct request *request, struct fields *fields, bool runnin
 		       : lsp_open(request, language, project, lsp, err);
 }
 
-static int handle_start(struct request *request, struct husk_error *err)
+static int start_or_stop(struct request *request, bool stop, struct husk_error *err)
 {
 	json_t *body = request_read_json(request, err);
 	cleanup_lsp struct lsp lsp = { 0 };
@@ -33,23 +33,20 @@ static int handle_start(struct request *request, struct husk_error *err)
 	if (!body)
 		return -1;
 	fields_begin(&fields, body);
-	if (open_body(request, &fields, false, &lsp, err) < 0 || lsp_start(&lsp, err) < 0)
+	if (open_body(request, &fields, stop, &lsp, err) < 0)
 		return -1;
-	return respond_empty(request, 200, err);
+	int done = stop ? lsp_stop(&lsp, err) : lsp_start(&lsp, err);
+	return done < 0 ? -1 : respond_empty(request, 200, err);
+}
+
+static int handle_start(struct request *request, struct husk_error *err)
+{
+	return start_or_stop(request, false, err);
 }
 
 static int handle_stop(struct request *request, struct husk_error *err)
 {
-	json_t *body = request_read_json(request, err);
-	cleanup_lsp struct lsp lsp = { 0 };
-	struct fields fields;
-
-	if (!body)
-		return -1;
-	fields_begin(&fields, body);
-	if (open_body(request, &fields, true, &lsp, err) < 0 || lsp_stop(&lsp, err) < 0)
-		return -1;
-	return respond_empty(request, 200, err);
+	return start_or_stop(request, true, err);
 }
 
 /* ---- documents ---- */

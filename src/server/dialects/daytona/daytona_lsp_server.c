@@ -1,8 +1,8 @@
 /*
- * Talks to language servers (daytona_lsp.h): finds, starts and ends them, and carries JSON-RPC over the stdin and stdout of
- * their process. What they write is the guest's: messages are bounded (daytona_frames.c), each exchange has a deadline, and
- * a message that nobody asked for is dropped. A language server that was left with half a message is killed, because all
- * that follows would be misread. File contents and answers are never logged.
+ * Talks to language servers (daytona_lsp.h): finds, starts and ends them, and carries JSON-RPC over the stdin and stdout
+ * of their process. The guest controls their output: messages are bounded (daytona_frames.c), each exchange has a
+ * deadline, and a message that was not requested is dropped. A language server that received half a message is killed,
+ * because it would misread everything that follows. File contents and answers are never logged.
  */
 #include <ctype.h>
 #include <pthread.h>
@@ -76,7 +76,7 @@ static int await_turn(struct lsp *lsp, struct husk_error *err)
 	lsp->turn = (struct lsp_turn){ .sandbox = lsp->box.sandbox->id, .label = lsp->label };
 	while (!take_turn(&lsp->turn)) {
 		if (request_wait(request, -1, LOOK_MS) < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		if (time_monotonic_ms() > deadline)
 			return daytona_fail(request, 408, "REQUEST_TIMEOUT",
 					    "the language server is busy with other requests");

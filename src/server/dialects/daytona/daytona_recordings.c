@@ -1,9 +1,9 @@
 /*
- * Daytona's screen recordings: MP4 files in the home of the sandbox's user, made by ffmpeg in the sandbox, as Daytona does. Their
- * names hold all that is known of them: <id>_<start in ms>_<label>.mp4; a recording runs while its ffmpeg does, a process of the
- * agent with the label daytona-recording:<id>. So nothing is lost with the server, and forks and hibernation take them along.
- * The files are fragmented MP4: one whose ffmpeg was killed can be played up to there. Husk's own recordings
- * (docs/desktop-view.md), which the guest cannot edit, are another thing.
+ * Daytona's screen recordings: MP4 files in the home of the sandbox's user, made by ffmpeg in the sandbox, as Daytona
+ * does. Their names hold all details: <id>_<start in ms>_<label>.mp4; a recording runs while its ffmpeg does, a process
+ * of the agent with the label daytona-recording:<id>. So nothing is lost with the server, and forks and hibernation
+ * include recordings. The files are fragmented MP4: if ffmpeg was killed, the written part can be played. Husk's own
+ * recordings (docs/desktop-view.md), which the guest cannot edit, are separate.
  */
 #include <signal.h>
 
@@ -199,7 +199,7 @@ static int await_begin(struct request *request, const struct daytona_box *box, c
 			return 0;
 		request->fault = (struct fault){ 0 };
 		if (request_wait(request, -1, LOOK_MS) < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		if (process_find(request, pid, &info, err) < 0)
 			return -1;
 	}
@@ -275,7 +275,7 @@ static int end(struct request *request, const struct daytona_box *box, struct re
 			deadline += STOP_MS;
 		}
 		if (request_wait(request, -1, LOOK_MS) < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		char id[sizeof(recording->id)];
 		memcpy(id, recording->id, sizeof(id));
 		if (find(request, box, id, recording, err) < 0)

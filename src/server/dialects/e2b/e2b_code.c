@@ -248,7 +248,7 @@ static int execute(struct run *run, const char *code, const char *cwd, struct hu
 				   &timed_out, err);
 	if (run->broken || request_over(request)) {
 		interrupt(run);
-		return husk_fail(err, HUSK_GONE, "the client went away; its code was interrupted");
+		return husk_fail(err, HUSK_GONE, "the client disconnected; its code was interrupted");
 	}
 	if (result == 0)
 		return finish(run, executions, err);

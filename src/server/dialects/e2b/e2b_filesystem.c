@@ -314,7 +314,7 @@ static int run_watch(struct connect *connect, json_t *message, struct husk_error
 		int wait = connect_patience(connect);
 		int ready = husk_watch_pending(watcher) ? 1 : request_wait(request, husk_watch_fd(watcher), wait);
 		if (ready < 0)
-			return husk_fail(err, HUSK_GONE, "the client went away");
+			return husk_fail(err, HUSK_GONE, "the client disconnected");
 		if (connect_check(connect, err) < 0)
 			return -1;
 		if (ready == 0 && connect_send(connect, json_pack("{s:{}}", "keepalive"), err) < 0)
