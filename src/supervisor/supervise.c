@@ -25,6 +25,7 @@
 #include "instance/pool.h"
 #include "instance/spawn.h"
 #include "supervisor/ending.h"
+#include "supervisor/gate.h"
 #include "supervisor/machine.h"
 #include "supervisor/session.h"
 #include "supervisor/supervisor.h"
@@ -151,8 +152,10 @@ static int wait_in_pool(struct supervisor *s, struct husk_error *err)
 static int bring_up(struct supervisor *s, const struct arguments *arguments, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
+	cleanup_close int place = -1;
 
-	if (catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err) < 0)
+	if (gate_enter(s, arguments->pool, &place, err) < 0 ||
+	    catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err) < 0)
 		return -1;
 	int result = machine_prepare(s, row, arguments->image, arguments->reboot, err);
 	if (result == 0 && arguments->image)
