@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <getopt.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -187,6 +188,7 @@ static void *start_up(void *argument)
 	if (result == 0) {
 		dprintf(SUPERVISOR_STATUS_FD, "ok");
 		close(SUPERVISOR_STATUS_FD);
+		malloc_trim(0); /* what only the start needed */
 	} else {
 		start->failed = true;
 		log_line(LOG_ERROR, "%s", start->err.message);
@@ -380,6 +382,7 @@ int supervise_main(int argc, char **argv)
 		fprintf(stderr, "husk: supervise is started by husk itself\n");
 		return 2;
 	}
+	mallopt(M_ARENA_MAX, 1); /* a host has hundreds of supervisors, each idle most of the time */
 	log_begin("supervisor", LOG_INFO);
 	if (detach() < 0)
 		return 1;
