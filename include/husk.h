@@ -1276,8 +1276,8 @@ int husk_key_remove(struct husk *husk, const char *name, struct husk_error *err)
 struct husk_event {
 	int64_t sequence, at_ms;
 	char *sandbox; /* NULL: of the instance */
-	char *kind;   /* created, forked, snapshot, hibernated, woken, extended, oom, ended, recovered, template, … */
-	char *detail; /* JSON object */
+	char *kind;    /* created, forked, snapshot, hibernated, woken, extended, oom, pids, disk, ended, … */
+	char *detail;  /* JSON object */
 };
 void husk_event_list_free(struct husk_event *list, size_t count);
 /* Returns events after `after`, oldest first, at most `limit`; only of one sandbox if given. Waits up to wait_ms for

@@ -139,7 +139,7 @@ struct method {
 const struct method *method_find(int64_t number);
 
 /* ---- the methods: exec.c, attach.c, process.c, files.c, list.c, remove.c, tar_pack.c, tar_unpack.c, watch.c, dial.c,
- * guest.c, memory.c, identity.c, network.c, interface.c, connections.c, freeze.c, replace.c ---- */
+ * guest.c, notices.c, identity.c, network.c, interface.c, connections.c, freeze.c, replace.c ---- */
 
 int exec_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int attach_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
@@ -166,7 +166,7 @@ int watch_open(struct agent *agent, uint32_t number, const struct request *reque
 int dial_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int stats_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int oom_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
-int oom_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
+int limits_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int identity_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int limits_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int network_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
@@ -286,6 +286,12 @@ bool memory_read(struct agent *agent);
 /* The host is short of memory: drops caches that can be read again. */
 void memory_give_back(void);
 
+/* ---- notices.c: limits that the guest has reached, for LIMITS_WATCH ------------------------------------------------ */
+
+void notice_kill(struct agent *agent, pid_t pid, const char *name);
+/* Reports a disk that has become full, once until it has room again. */
+void notice_disk(struct agent *agent);
+
 /* ---- network.c: the certificates that TLS of the guest trusts ----------------------------------------------------- */
 
 #define NETWORK_BUNDLE "/etc/ssl/certs/ca-certificates.crt"
@@ -321,6 +327,7 @@ struct agent {
 	char **image_environment;    /* K=V of the template */
 	char **identity_environment; /* K=V of this sandbox */
 	int64_t memory_limit;        /* 0: unknown */
+	bool disk_full;              /* and reported */
 	struct limits limits;        /* as the guest sees them */
 
 	struct carrier *carrier; /* NULL: no volume was ever mounted */

@@ -18,6 +18,7 @@
 #define HOSTS_MAX (1024u * 1024u)
 #define HOSTS_ADDRESS "127.0.1.1"
 #define CLOCK_CLOSE_MS 50
+#define LIMITS_FILE "/run/husk/limits" /* beside the environment's, in a directory that exists */
 
 /* Written in place: no other process runs now, and a rename for each file would make the start of a sandbox slower. */
 static int put_file(const char *path, const char *data, size_t size, mode_t mode, struct husk_error *err)
@@ -170,6 +171,17 @@ static int set_machine(const struct request *request, struct husk_error *err)
 	return machine_id ? set_machine_id(machine_id, err) : 0;
 }
 
+/* Programs find the other limits where they always look (limits.c). With a disk that is a directory of the host, gVisor's statfs
+ * reports the host's filesystem, so the size of the disk is in a file. */
+static void publish_disk(int64_t bytes)
+{
+	cleanup_free char *text = str_format("disk_bytes=%lld\n", (long long)bytes);
+	struct husk_error why = { 0 };
+
+	if (getpid() == 1 && bytes > 0 && text && put_file(LIMITS_FILE, text, strlen(text), 0644, &why) < 0)
+		log_line(LOG_WARN, "%s", why.message);
+}
+
 int identity_answer(struct agent *agent, const struct request *request, struct buf *results, struct husk_error *err)
 {
 	cleanup_strv char **environment = request_strings(request, TAG_ENV, err);
@@ -179,7 +191,9 @@ int identity_answer(struct agent *agent, const struct request *request, struct b
 	    set_memory_limit(agent, request_int(request, TAG_MEMORY, 0), err) < 0)
 		return -1;
 	agent->memory_limit = request_int(request, TAG_MEMORY, agent->memory_limit);
+	agent->disk_full = false;
 	environment_adopt(agent, steal_pointer(environment));
+	publish_disk(request_int(request, TAG_DISK_TOTAL, 0));
 	limits_show(&agent->limits, agent->memory_limit, request_int(request, TAG_CPU_MILLI, 0));
 
 	if (agent->layers.born_ns == 0)

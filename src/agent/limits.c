@@ -208,15 +208,16 @@ static void refresh_stat(struct limits *limits)
 		replace(limits->stat, shown.data, shown.size);
 }
 
-void limits_refresh(struct limits *limits, int64_t memory)
+bool limits_refresh(struct limits *limits, int64_t memory)
 {
 	int64_t now = time_monotonic_ms();
 
 	if (limits->meminfo < 0 || memory <= 0 || (limits->refreshed_ms && now - limits->refreshed_ms < REFRESH_MS))
-		return;
+		return false;
 	limits->refreshed_ms = now;
 	refresh_memory(limits, memory);
 	refresh_stat(limits);
+	return true;
 }
 
 int64_t limits_next_ms(const struct limits *limits)

@@ -31,8 +31,8 @@ struct limits {
 void limits_boot(struct limits *limits, bool machine);
 /* Shows this sandbox's limits: bytes of memory, thousandths of processors. 0: unknown, changes nothing. */
 void limits_show(struct limits *limits, int64_t memory, int64_t cpu_milli);
-/* Updates the memory in use, at most once per interval. Called in every turn of the loop. */
-void limits_refresh(struct limits *limits, int64_t memory);
+/* Updates the memory in use, at most once per interval; true if it did. Called in every turn of the loop. */
+bool limits_refresh(struct limits *limits, int64_t memory);
 /* When the next update is due while processes run, even if the agent is idle; 0: never. */
 int64_t limits_next_ms(const struct limits *limits);
 /* The content of the kernel's own /proc/meminfo, even if a file is mounted over it; caller frees. The second function

@@ -114,7 +114,7 @@ void loop_run(struct agent *agent)
 
 	while (!agent->link.ended || uplink_renew(agent)) {
 		loop_wait(agent, loop_timeout(agent, busy));
-		limits_refresh(&agent->limits, agent->memory_limit);
+		bool refreshed = limits_refresh(&agent->limits, agent->memory_limit);
 		if (agent->link.in.readable)
 			uplink_receive(agent);
 		bool ended = agent_take_child_ended(), unread = false;
@@ -122,6 +122,8 @@ void loop_run(struct agent *agent)
 			unread = memory_read(agent);
 		if (ended)
 			process_reap(agent);
+		if (ended || refreshed)
+			notice_disk(agent);
 		busy = !agent->frozen && loop_work(agent);
 		busy |= unread;
 		bool full = !uplink_has_room(agent);

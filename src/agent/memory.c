@@ -1,8 +1,8 @@
 /*
  * Memory limits in a guest with its own kernel. That kernel kills processes over the limit and records each kill in its
- * log. This file reads the log, marks the process that the killed one belonged to, and informs the supervisor
- * (OOM_WATCH). The event loop calls it before children are reaped, so that every END carries the mark. Log lines
- * written by the guest's processes must never count.
+ * log. This file reads the log, marks the process that the killed one belonged to, and informs the supervisor (notices.c).
+ * The event loop calls it before children are reaped, so that every END carries the mark. Log lines written by the guest's
+ * processes must never count.
  */
 #include <fcntl.h>
 #include <sys/epoll.h>
@@ -16,17 +16,10 @@
 #define RECORD_MAX 8192     /* the kernel's limit for one record */
 #define RECORDS_PER_TURN 64 /* bounded, because a guest may fill its log quickly */
 #define KERNEL_PRIORITIES 8 /* higher priorities belong to other facilities: no process can write as the kernel */
-#define KILLS_MAX 16        /* not reported yet; further kills of the same moment are merged */
 
 struct kill {
 	pid_t pid;
 	char name[32];
-};
-
-struct oom_watch {
-	struct channel channel;
-	struct kill kills[KILLS_MAX];
-	size_t count;
 };
 
 int memory_open(struct agent *agent, struct husk_error *err)
@@ -48,59 +41,6 @@ void memory_give_back(void)
 
 	if (fd < 0 || write(fd, "1", 1) != 1)
 		log_line(LOG_WARN, "cannot give caches back: %s", strerror(errno));
-}
-
-/* ---- the channels of OOM_WATCH ---- */
-
-static bool oom_watch_pump(struct agent *agent, struct channel *channel)
-{
-	struct oom_watch *watch = (struct oom_watch *)channel;
-	size_t told = 0;
-
-	for (; told < watch->count && uplink_has_room(agent); told++) {
-		cleanup_buf struct buf message = { 0 };
-
-		if (wire_put_int(&message, TAG_PID, watch->kills[told].pid) < 0 ||
-		    wire_put_string(&message, TAG_NAME, watch->kills[told].name) < 0)
-			agent_die("out of memory for a message");
-		channel_message(agent, channel, &message);
-	}
-	watch->count -= told;
-	memmove(watch->kills, watch->kills + told, watch->count * sizeof(watch->kills[0]));
-	return told > 0;
-}
-
-static void oom_watch_release(struct agent *agent, struct channel *channel)
-{
-	(void)agent;
-	(void)channel;
-}
-
-static const struct channel_ops oom_watch_ops = {
-	.cancel = channel_end_cancelled,
-	.pump = oom_watch_pump,
-	.release = oom_watch_release,
-};
-
-int oom_watch_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
-{
-	struct oom_watch *watch = calloc(1, sizeof(*watch));
-
-	(void)request;
-	if (!watch)
-		return husk_fail_memory(err);
-	channel_add(agent, &watch->channel, number, &oom_watch_ops);
-	return 0;
-}
-
-static void tell(struct agent *agent, const struct kill *kill)
-{
-	for (struct channel *channel = agent->channels; channel; channel = channel->next) {
-		struct oom_watch *watch = (struct oom_watch *)channel;
-
-		if (channel->ops == &oom_watch_ops && watch->count < KILLS_MAX)
-			watch->kills[watch->count++] = *kill;
-	}
 }
 
 /* ---- the kernel's log ---- */
@@ -131,7 +71,7 @@ static void take_kill(struct agent *agent, const struct kill *kill)
 		process_mark_oom(agent, victim.pid, victim.group, victim.session);
 	else
 		process_expect_oom(agent); /* its parent reaped it before this look, and ends next */
-	tell(agent, kill);
+	notice_kill(agent, kill->pid, kill->name);
 }
 
 bool memory_read(struct agent *agent)

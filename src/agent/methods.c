@@ -29,7 +29,7 @@ static const struct method methods[] = {
 	{ .number = METHOD_FREEZE, .answer = freeze_answer },
 	{ .number = METHOD_THAW, .answer = thaw_answer },
 	{ .number = METHOD_OOM, .answer = oom_answer },
-	{ .number = METHOD_OOM_WATCH, .open = oom_watch_open },
+	{ .number = METHOD_LIMITS_WATCH, .open = limits_watch_open },
 	{ .number = METHOD_VOLUME, .open = volume_open },
 	{ .number = METHOD_MOUNT, .answer = mount_answer },
 	{ .number = METHOD_NETWORK, .answer = network_answer },

@@ -22,6 +22,7 @@
 #define ENTRIES_TRIED 64
 #define POOL_IDLE_SECONDS 300
 #define CLOSE_SECONDS 2
+#define MEMINFO_MAX (64u << 10)
 #define LEASH_SECONDS 600 /* how long the pool keeps leashes ready after a sandbox with a policy */
 
 static int64_t number_from_environment(const char *name, int64_t max, int64_t fallback)
@@ -230,12 +231,24 @@ static void refill_free(struct refill *job)
 	free(job);
 }
 
+/* Less than an eighth of the host's memory is available: then the pool shrinks by use, since entries are not replaced. */
+static bool is_memory_short(void)
+{
+	cleanup_free char *text = file_read("/proc/meminfo", MEMINFO_MAX, NULL, NULL);
+	const char *total = text ? strstr(text, "MemTotal:") : NULL;
+	const char *available = text ? strstr(text, "MemAvailable:") : NULL;
+
+	return total && available &&
+	       strtoull(available + strlen("MemAvailable:"), NULL, 10) <
+		       strtoull(total + strlen("MemTotal:"), NULL, 10) / 8;
+}
+
 static void *refill(void *argument)
 {
 	struct refill *job = argument;
 
 	/* The first failure ends the loop: a drain may be running, and must be able to finish. */
-	bool failed = false;
+	bool failed = is_memory_short();
 	for (int warm = 1; warm >= 0; warm--) {
 		int target = warm ? pool_size() : MIN(pool_size(), 1);
 		for (int added = 0; added < target && !failed && !job->over(job->data); added++) {

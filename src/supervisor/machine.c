@@ -143,6 +143,7 @@ static int identity_arguments(const struct catalog_sandbox *row, struct buf *out
 	bad |= wire_put_int(out, TAG_PIDS, row->pids);
 	bad |= wire_put_int(out, TAG_MEMORY, (int64_t)row->memory_bytes);
 	bad |= wire_put_int(out, TAG_CPU_MILLI, row->cpu_milli);
+	bad |= wire_put_int(out, TAG_DISK_TOTAL, (int64_t)row->disk_bytes);
 	if (json_has_pairs(row->metadata, &(struct husk_pair){ HUSK_MOMENT_KEY, "1" }, 1, NULL) == 1)
 		bad |= wire_put_int(out, TAG_FLAGS, IDENTITY_STILL);
 	return bad ? husk_fail_memory(err) : 0;
@@ -213,6 +214,7 @@ int machine_become(struct supervisor *s, const struct catalog_sandbox *row, stru
 			return -1;
 	}
 	s->memory_limit = row->memory_bytes;
+	s->disk_limit = row->disk_bytes;
 	s->sleeps_on_expiry = row->hibernates;
 	s->each_call = row->each_call;
 	machine_set_expiry(s, row->persistent ? 0 : expires, row->persistent);
@@ -543,19 +545,23 @@ int machine_egress(struct supervisor *s, const char *policy, const char *secrets
 	return result < 0 ? machine_ended_meanwhile(s, err) : 0;
 }
 
-/* For guests that would report the filesystem of the host. The disk may be slow, so only `looking` is held: the end needs it
- * last. */
-static void describe_disk(struct supervisor *s, json_t *root)
+/* The disk may be slow, so only `looking` is held: the end needs it last. */
+int machine_disk(struct supervisor *s, uint64_t *used, uint64_t *limit)
 {
-	uint64_t used, limit;
-
 	pthread_mutex_lock(&s->looking);
 	pthread_mutex_lock(&s->parts);
 	struct engine_machine *machine = s->machine;
 	pthread_mutex_unlock(&s->parts);
-	int known = machine && s->engine->disk_use ? s->engine->disk_use(machine, &used, &limit) : -1;
+	int known = machine && s->engine->disk_use ? s->engine->disk_use(machine, used, limit) : -1;
 	pthread_mutex_unlock(&s->looking);
-	if (known < 0 || !root)
+	return known;
+}
+
+static void describe_disk(struct supervisor *s, json_t *root)
+{
+	uint64_t used, limit;
+
+	if (!root || machine_disk(s, &used, &limit) < 0)
 		return;
 	json_object_set_new(root, "disk", json_integer((json_int_t)used));
 	json_object_set_new(root, "disk_limit", json_integer((json_int_t)limit));

@@ -46,6 +46,8 @@ void machine_set_expiry(struct supervisor *s, int64_t expires_ms, bool persisten
 int machine_egress(struct supervisor *s, const char *policy, const char *secrets, struct husk_error *err);
 /* Returns the fields of the live view as JSON. */
 char *machine_describe(struct supervisor *s);
+/* The use and the size of the disk, if the guest cannot know them (engine.h); otherwise -1. */
+int machine_disk(struct supervisor *s, uint64_t *used, uint64_t *limit);
 struct cgroup_use machine_use(struct supervisor *s);
 
 #endif

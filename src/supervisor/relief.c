@@ -1,7 +1,8 @@
 /*
  * Relief of memory and processes. A thread waits until the cgroup reports that the guest is over a limit. It then asks the
  * agent to kill the guest's largest process, or kills a flood of processes from outside, and records what was killed. The
- * thread is separate because it asks the guest, which may never answer.
+ * thread is separate because it asks the guest, which may never answer. It also records that the disk is full: the agent
+ * reports it, or, if the guest cannot know, the thread looks from time to time.
  */
 #include "supervisor/relief.h"
 
@@ -14,8 +15,9 @@
 
 #define AGENT_MS 5000
 #define PAUSE_MS 200  /* after a kill for memory: time for the kill to be reported */
-#define KILL_BURST 50 /* events of processes killed for memory; then one in a while */
-#define KILL_PAUSE_MS 10000
+#define TELL_BURST 50 /* events that the guest can cause; then one in a while */
+#define TELL_PAUSE_MS 10000
+#define DISK_LOOK_MS 5000
 #define KILLS 16 /* reported and not yet recorded kills; more at once are treated as a flood */
 
 struct relief {
@@ -27,12 +29,17 @@ struct relief {
 	/* When memory was last short, and how much was in use after a process had been killed. */
 	int64_t at_ms;
 	uint64_t used;
-	/* How many kills may still become events. */
+	/* How many reports of the guest may still become events. */
 	size_t budget;
 	int64_t told_ms;
+	/* For the thread's own looks at the disk. */
+	int64_t looked_ms;
+	bool disk_full; /* and recorded */
 
 	pthread_mutex_t lock; /* what is below */
 	bool stopping;
+	bool looks;    /* at the disk, because the guest cannot know */
+	uint64_t disk; /* in use, of a full disk that was reported and not yet recorded; 0: none */
 	size_t count;
 	struct {
 		int64_t pid;
@@ -57,22 +64,41 @@ static void oom_event(struct supervisor *s, int64_t pid, const char *name)
 	catalog_event(s->husk.catalog, life_id(&s->life), "oom", text ? text : "{}", NULL);
 }
 
-/* ---- kills by the guest's own kernel ---- */
+static void disk_event(struct supervisor *s, uint64_t used)
+{
+	cleanup_free char *text = str_format("{\"disk\":%llu,\"disk_limit\":%llu}", (unsigned long long)used,
+					     (unsigned long long)s->disk_limit);
+
+	catalog_event(s->husk.catalog, life_id(&s->life), "disk", text ? text : "{}", NULL);
+}
+
+/* ---- reports of the guest ---- */
+
+/* With the lock held. */
+static void note_kill(struct relief *relief, const char *payload, size_t size)
+{
+	cleanup_free char *name = wire_get_string(payload, size, TAG_NAME);
+
+	if (relief->count == KILLS)
+		return;
+	relief->kills[relief->count].pid = wire_get_int(payload, size, TAG_PID, 0);
+	snprintf(relief->kills[relief->count].name, sizeof(relief->kills[0].name), "%s", name ? name : "");
+	relief->count++;
+}
 
 /* On the link's thread, which must not wait for the catalog. */
-static void on_kill(void *data, const struct wire_header *header, const char *payload)
+static void on_notice(void *data, const struct wire_header *header, const char *payload)
 {
 	struct relief *relief = data;
 
 	if (header->type != WIRE_MSG)
 		return;
-	cleanup_free char *name = wire_get_string(payload, header->size, TAG_NAME);
+	int64_t disk = wire_get_int(payload, header->size, TAG_DISK, -1);
 	pthread_mutex_lock(&relief->lock);
-	if (relief->count < KILLS) {
-		relief->kills[relief->count].pid = wire_get_int(payload, header->size, TAG_PID, 0);
-		snprintf(relief->kills[relief->count].name, sizeof(relief->kills[0].name), "%s", name ? name : "");
-		relief->count++;
-	}
+	if (disk < 0)
+		note_kill(relief, payload, header->size);
+	else if (!relief->looks)
+		relief->disk = (uint64_t)MAX(disk, 1);
 	pthread_mutex_unlock(&relief->lock);
 	wake(relief);
 }
@@ -80,22 +106,28 @@ static void on_kill(void *data, const struct wire_header *header, const char *pa
 int relief_watch(struct supervisor *s, struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
+	uint64_t used, limit;
 	uint32_t channel;
 
-	if (!s->engine->own_kernel)
-		return 0;
-	if (wire_put_int(&message, TAG_METHOD, METHOD_OOM_WATCH) < 0)
+	bool looks = machine_disk(s, &used, &limit) == 0;
+	pthread_mutex_lock(&s->relief->lock);
+	s->relief->looks = looks;
+	pthread_mutex_unlock(&s->relief->lock);
+	wake(s->relief);
+	if (looks && !s->engine->own_kernel)
+		return 0; /* nothing that the guest could report */
+	if (wire_put_int(&message, TAG_METHOD, METHOD_LIMITS_WATCH) < 0)
 		return husk_fail_memory(err);
-	return link_open(s->link, message.data, message.size, on_kill, s->relief, &channel, err);
+	return link_open(s->link, message.data, message.size, on_notice, s->relief, &channel, err);
 }
 
-/* The guest reports these kills. A guest that invents a million kills must not fill the disk. */
+/* A guest that invents a million kills must not fill the host's disk. */
 static bool may_tell(struct relief *relief)
 {
-	int64_t gained = (time_monotonic_ms() - relief->told_ms) / KILL_PAUSE_MS;
+	int64_t gained = (time_monotonic_ms() - relief->told_ms) / TELL_PAUSE_MS;
 
 	if (gained > 0) {
-		relief->budget = (size_t)MIN((int64_t)relief->budget + gained, KILL_BURST);
+		relief->budget = (size_t)MIN((int64_t)relief->budget + gained, TELL_BURST);
 		relief->told_ms = time_monotonic_ms();
 	}
 	if (relief->budget == 0)
@@ -104,8 +136,8 @@ static bool may_tell(struct relief *relief)
 	return true;
 }
 
-/* False: the thread has to stop. */
-static bool tell_kills(struct relief *relief)
+/* What the guest has reported. False: the thread has to stop. */
+static bool tell_notices(struct relief *relief)
 {
 	__typeof__(relief->kills[0]) kills[KILLS];
 
@@ -113,11 +145,41 @@ static bool tell_kills(struct relief *relief)
 	size_t count = relief->count;
 	memcpy(kills, relief->kills, sizeof(kills));
 	relief->count = 0;
+	uint64_t disk = relief->disk;
+	relief->disk = 0;
 	bool stopping = relief->stopping;
 	pthread_mutex_unlock(&relief->lock);
+	if (disk && may_tell(relief))
+		disk_event(relief->supervisor, disk);
 	for (size_t i = 0; i < count && may_tell(relief); i++)
 		oom_event(relief->supervisor, kills[i].pid, kills[i].name);
 	return !stopping;
+}
+
+/* ---- a disk whose size the guest cannot know ---- */
+
+static void look_at_disk(struct relief *relief)
+{
+	uint64_t used, limit;
+
+	relief->looked_ms = time_monotonic_ms();
+	if (machine_disk(relief->supervisor, &used, &limit) < 0)
+		return;
+	uint64_t left = limit - MIN(used, limit);
+	bool full = left < WIRE_DISK_SPARE(limit);
+	if (full && !relief->disk_full && may_tell(relief))
+		disk_event(relief->supervisor, used);
+	if (full || left >= 2 * WIRE_DISK_SPARE(limit))
+		relief->disk_full = full;
+}
+
+/* How long to wait until the next look; -1: for ever. */
+static int look_pause(struct relief *relief)
+{
+	pthread_mutex_lock(&relief->lock);
+	bool looks = relief->looks;
+	pthread_mutex_unlock(&relief->lock);
+	return looks ? (int)MAX(relief->looked_ms + DISK_LOOK_MS - time_monotonic_ms(), 0) : -1;
 }
 
 /* ---- reports of the cgroup ---- */
@@ -184,12 +246,14 @@ static void *run_relief(void *argument)
 	for (;;) {
 		struct pollfd wait[2] = { { relief->wake_fd, POLLIN, 0 },
 					  { cgroup_pressure_fd(relief->cgroup), POLLIN, 0 } };
-		if (poll(wait, 2, -1) < 0 && errno != EINTR)
+		if (poll(wait, 2, look_pause(relief)) < 0 && errno != EINTR)
 			return NULL;
 		if (wait[0].revents)
 			(void)!read(relief->wake_fd, &ignored, sizeof(ignored));
-		if (!tell_kills(relief))
+		if (!tell_notices(relief))
 			return NULL;
+		if (look_pause(relief) == 0)
+			look_at_disk(relief);
 		if (wait[1].revents & POLLIN) {
 			cgroup_pressure_clear(relief->cgroup);
 			relieve(relief);
@@ -205,7 +269,7 @@ int relief_start(struct supervisor *s, struct husk_error *err)
 		return husk_fail_memory(err);
 	*relief = (struct relief){ .supervisor = s,
 				   .cgroup = s->cgroup,
-				   .budget = KILL_BURST,
+				   .budget = TELL_BURST,
 				   .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	pthread_mutex_init(&relief->lock, NULL);
 	if (relief->wake_fd < 0 || pthread_create(&relief->thread, NULL, run_relief, relief) != 0) {

@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <getopt.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -25,6 +26,7 @@
 #include "instance/pool.h"
 #include "instance/spawn.h"
 #include "supervisor/ending.h"
+#include "supervisor/gate.h"
 #include "supervisor/machine.h"
 #include "supervisor/session.h"
 #include "supervisor/supervisor.h"
@@ -151,8 +153,10 @@ static int wait_in_pool(struct supervisor *s, struct husk_error *err)
 static int bring_up(struct supervisor *s, const struct arguments *arguments, struct husk_error *err)
 {
 	struct catalog_sandbox *row = NULL;
+	cleanup_close int place = -1;
 
-	if (catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err) < 0)
+	if (gate_enter(s, arguments->pool, &place, err) < 0 ||
+	    catalog_sandbox_get(s->husk.catalog, life_id(&s->life), &row, err) < 0)
 		return -1;
 	int result = machine_prepare(s, row, arguments->image, arguments->reboot, err);
 	if (result == 0 && arguments->image)
@@ -184,6 +188,7 @@ static void *start_up(void *argument)
 	if (result == 0) {
 		dprintf(SUPERVISOR_STATUS_FD, "ok");
 		close(SUPERVISOR_STATUS_FD);
+		malloc_trim(0); /* what only the start needed */
 	} else {
 		start->failed = true;
 		log_line(LOG_ERROR, "%s", start->err.message);
@@ -377,6 +382,7 @@ int supervise_main(int argc, char **argv)
 		fprintf(stderr, "husk: supervise is started by husk itself\n");
 		return 2;
 	}
+	mallopt(M_ARENA_MAX, 1); /* a host has hundreds of supervisors, each idle most of the time */
 	log_begin("supervisor", LOG_INFO);
 	if (detach() < 0)
 		return 1;

@@ -37,7 +37,7 @@ struct supervisor {
 	struct relief *relief;
 	char *image;   /* the image that the machine was restored from, until it became a sandbox */
 	bool rebooted; /* it began with a disk alone */
-	uint64_t memory_limit;
+	uint64_t memory_limit, disk_limit;
 	bool sleeps_on_expiry;  /* in place of an end */
 	_Atomic bool each_call; /* a checkpoint before each call */
 	int expiry_tries; /* failed tries to hibernate at the end of the TTL; used by one thread at a time (supervise.c) */

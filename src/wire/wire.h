@@ -31,6 +31,9 @@
 /* How an agent of any version answers a method that it does not have; the number follows. */
 #define WIRE_UNKNOWN_METHOD "the agent does not know method "
 #define WIRE_HEADER_SIZE 12
+/* A disk with less free space than this is full: what is left is too little for most writes. */
+#define WIRE_DISK_SPARE(total) MAX((total) / 128, 1 << 20)
+
 #define WIRE_PAYLOAD_MAX (256u * 1024u) /* a whole OPEN fits; DATA frames stay under 192 KiB */
 #define WIRE_WINDOW (2u * 1024u * 1024u)
 

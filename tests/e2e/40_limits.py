@@ -151,8 +151,14 @@ def test_disk_filler():
     written = int(sh(box, "stat -c %s /root/filler"))
     assert 32 << 20 < written <= 128 << 20, written
     assert_neighbour(neighbour)
+    until(lambda: "disk" in event_kinds(box), "the event of it")
+    (event,) = [entry["detail"] for entry in husk("events", "--json", box).json() if entry["kind"] == "disk"]
+    assert event["disk_limit"] == 128 << 20 and 120 << 20 < event["disk"] <= 128 << 20, event
     assert_equal(sh(box, "rm /root/filler; echo again >/root/f && cat /root/f"), "again")
+    if has_cloned_disks():
+        time.sleep(6)  # it is looked at every 5 s: the room must be seen too
     assert_full(husk("exec", box, "--", "sh", "-c", "cd /tmp; head -c 1G /dev/zero >f; true").error)
+    until(lambda: event_kinds(box).count("disk") == 2, "full again, another event")
 
 
 @test
@@ -235,6 +241,8 @@ def test_limits_are_seen_inside():
         assert 150 << 20 <= size <= 220 << 20, size
     stats = husk("stats", "--json", box).json()
     assert_equal((stats["memory_limit"], stats["disk_limit"] <= 220 << 20), (256 << 20, True))
+    for one in (box, *fork(box)):
+        assert_equal(sh(one, ". /run/husk/limits; echo $disk_bytes"), str(200 << 20))
 
 
 @test

@@ -34,7 +34,7 @@ TTL_SECONDS = 4
 EXEC, ATTACH, PS, SIGNAL = 1, 2, 3, 4
 READ, WRITE, STAT, LIST, MKDIR, MOVE, REMOVE, CHMOD, TAR_READ, TAR_WRITE, WATCH = range(20, 31)
 DIAL, STATS = 40, 41
-IDENTITY, FREEZE, THAW, OOM, NETWORK, OOM_WATCH, VOLUME, MOUNT, LIMITS = range(60, 69)
+IDENTITY, FREEZE, THAW, OOM, NETWORK, LIMITS_WATCH, VOLUME, MOUNT, LIMITS = range(60, 69)
 
 _work = None  # files of the host's for the calls
 _huskd = None
@@ -451,6 +451,7 @@ breaking("lie", "resize", "stats", method=LIMITS, answers=True)
 breaking("exit", "resize", "exec", method=LIMITS, answers=True)
 breaking("answer-and-exit", "resize", "resize", method=LIMITS)
 breaking("large-message-flood", "resize", "stats", method=LIMITS)
+breaking("message-flood", "fork", "stats", method=LIMITS_WATCH, name="message-flood limits watch")
 
 # ---- frames that are none ----
 

@@ -162,6 +162,19 @@ def test_idempotency():
 
 
 @test
+def test_a_burst_of_creates():
+    """More at once than the pool has, and than may start at the same time: every one answers."""
+    with server() as huskd, concurrent.futures.ThreadPoolExecutor(24) as pool:
+        calls = [pool.submit(huskd.post, "/v1/sandboxes", {}, 201) for _ in range(24)]
+        made = {adopt(call.result().json()["id"]) for call in calls}
+    assert_equal(len(made), 24)
+    for box in list(made)[:3]:
+        assert_equal(sh(box, "echo here"), "here")
+    husk("rm", *made)
+    until(lambda: husk("pool", "drain", "--json").json()["pool"] == 0, "nothing is left to end")
+
+
+@test
 def test_idempotency_counts_every_part_of_a_volume():
     with server() as huskd:
         headers = {"Idempotency-Key": f"part-{os.getpid()}-{time.time()}"}

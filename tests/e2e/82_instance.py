@@ -2,16 +2,22 @@
 """The instance: doctor, gc, events, logs, stats, completion, manual page, a missing runsc, two homes side by side."""
 
 # timeout: 1800
+import contextlib
+import fcntl
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 
 from lib.harness import *
 from lib.http import server
 from lib.runsc import current_runsc
+
+
+F_OFD_SETLK = 37  # not in Python 3.11's fcntl
 
 
 def without_runsc(place):
@@ -40,6 +46,36 @@ def test_pool_drain():
     until(lambda: husk("pool", "drain", "--json").json()["pool"] == 0, "nothing is left to end")
     assert_equal(sh(box, "echo lives"), "lives")
     assert_equal(sh(create(), "echo another"), "another")
+
+
+@contextlib.contextmanager
+def every_place_taken():
+    """As if other machines were starting: no supervisor of this instance gets a place (src/supervisor/gate.c)."""
+    with open(f"{HOME}/run/runtime/starting", "ab") as file:
+        fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        yield
+
+
+def is_creating(name):
+    return [entry["state"] for entry in husk("ls", "--json").json() if entry["name"] == name] == ["creating"]
+
+
+@test
+def test_starts_wait_for_a_place():
+    create()  # the file is there
+    husk("pool", "drain")
+    with every_place_taken():
+        waits = start("create", "--name", "waits", stdout=subprocess.PIPE)
+        with ending(waits):
+            until(lambda: is_creating("waits"), "it is being created")
+            # What waits can be removed, and its creator learns of it.
+            husk("rm", "waits")
+            assert waits.wait(60) != 0
+        waits = start("create", "--name", "waits", stdout=subprocess.PIPE)
+        until(lambda: is_creating("waits"), "another is being created")
+    with ending(waits):
+        assert_equal(waits.wait(60), 0)
+        assert_equal(sh(adopt(waits.stdout.read().decode().strip()), "echo came"), "came")
 
 
 @test
