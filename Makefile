@@ -139,7 +139,7 @@ $(TOP)/novnc/version: scripts/novnc | $(TOP)/.setup
 
 # A current gVisor beside Debian's, which is years old; husk takes it when it is there. Only when asked for.
 runsc: $(TOP)/runsc ## build the current gVisor from its Go module; husk prefers it to Debian's
-$(TOP)/runsc: scripts/runsc scripts/gvisor/go.mod scripts/gvisor/go.sum
+$(TOP)/runsc: scripts/runsc scripts/go scripts/gvisor/go.mod scripts/gvisor/go.sum
 	@scripts/runsc $@
 
 setup: $(TOP)/.setup ## install the Debian packages that are missing

@@ -9,6 +9,7 @@
 
 #define OPEN_MS 45000
 #define BROWSER "/usr/local/bin/husk-browser"
+#define CHROMIUM "/usr/bin/chromium" /* what BROWSER starts; a desktop may be without */
 #define BROWSER_CLASS "Chromium"
 #define BROWSER_EMPTY "Untitled - Chromium" /* the title until a page comes */
 
@@ -41,8 +42,10 @@ int browser_open(struct display *d, const char *url, struct husk_error *err)
 {
 	if (*url == '-' || !*url || strlen(url) > 8192 || strpbrk(url, "\n\r\t "))
 		return husk_fail_field(err, "url", "'url' is not an address, as in \"https://example.com/\"");
-	if (access(BROWSER, X_OK) < 0)
-		return husk_fail(err, HUSK_UNAVAILABLE, "template has no %s; use -t desktop", BROWSER);
+	if (access(BROWSER, X_OK) < 0 || access(CHROMIUM, X_OK) < 0)
+		return husk_fail(err, HUSK_CONFLICT,
+				 "this desktop has no browser; use -t desktop, or add chromium to the packages of its "
+				 "template");
 	bool first = windows_count(d, BROWSER_CLASS, NULL) == 0;
 	pid_t child = start_browser(url, err);
 	if (child < 0)

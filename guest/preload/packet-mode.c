@@ -1,7 +1,7 @@
 /*
  * Packet mode of terminals (TIOCPKT) for VTE, the widget of xfce4-terminal and others: gVisor has none, and VTE shows nothing without it. In
  * packet mode every read of the master begins with a byte that tells of changes; this library, preloaded into the terminal alone
- * (templates/desktop), says yes, and gives a zero for that byte: data. It takes itself out of the environment, so that the programs in
+ * (templates/parts/desktop), says yes, and gives a zero for that byte: data. It takes itself out of the environment, so that the programs in
  * the terminal do not have it.
  */
 #include <errno.h>

@@ -8,12 +8,12 @@
 #define PROFILE "/root/.config/husk-browser" /* guest/husk-browser */
 #define FRESH PROFILE ".new"
 #define SCRIPT_MS 60000
-enum { NO_DESKTOP = 3, NO_PROFILE = 4 };
+enum { NO_BROWSER = 3, NO_PROFILE = 4 };
 
 /* Waits for the end of the browser. Its lock names its process; a number that another program has by now
  * is left alone, and so is one that has ended and whose parent has not noticed. */
 #define END_BROWSER                                                                                                    \
-	"[ -x /usr/local/bin/husk-browser ] || exit 3\n"                                                               \
+	"[ -x /usr/local/bin/husk-browser ] && [ -x /usr/bin/chromium ] || exit 3\n"                                   \
 	"holder=$(readlink '" PROFILE "/SingletonLock'); pid=${holder##*-}; tries=0\n"                                 \
 	"running() { [ -n \"$pid\" ] && [ \"$(cat /proc/$pid/comm 2>/dev/null)\" = chromium ] &&"                      \
 	" ! grep -q '^State:.*Z' /proc/$pid/status; }\n"                                                               \
@@ -51,9 +51,11 @@ static int run(struct husk *husk, const char *sandbox, const char *script, struc
 		return -1;
 	if (result.exit_code == 0 || result.exit_code == NO_PROFILE)
 		return result.exit_code;
-	return result.exit_code == NO_DESKTOP
+	return result.exit_code == NO_BROWSER
 		       ? husk_fail(err, HUSK_CONFLICT,
-				   "sandbox %s has no browser; create one from the template 'desktop'", sandbox)
+				   "sandbox %s has no browser; create one from the template 'desktop', or add "
+				   "chromium to the packages of its template",
+				   sandbox)
 		       : husk_fail(err, HUSK_UNAVAILABLE, "the browser of sandbox %s cannot be ended (exit code %d)",
 				   sandbox, result.exit_code);
 }

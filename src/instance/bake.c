@@ -44,15 +44,26 @@ static json_t *list_to_json(char *const *list)
 	return array;
 }
 
+/* One command that succeeds if all do. */
+static int join_commands(char *const *list, struct buf *out)
+{
+	for (size_t i = 0; list && list[i]; i++)
+		if (buf_printf(out, "%s{ %s\n}", i ? " && " : "", list[i]) < 0)
+			return -1;
+	return 0;
+}
+
 int bake_recipe(const struct template_definition *d, const char *directory, struct husk_error *err)
 {
 	cleanup_free char *path = str_format("%s/recipe.json", directory);
+	cleanup_buf struct buf ready = { 0 };
+	int joined = join_commands(d->ready, &ready);
 	json_t *root = json_pack("{s:o, s:o, s:s?}", "start", list_to_json(d->start), "warm", list_to_json(d->warm),
-				 "ready", d->ready);
+				 "ready", ready.data);
 	cleanup_free char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
 
 	json_decref(root);
-	if (!path || !text)
+	if (!path || !text || joined < 0)
 		return husk_fail_memory(err);
 	return file_write_atomic(path, text, strlen(text), 0600, err);
 }

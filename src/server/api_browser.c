@@ -60,7 +60,7 @@ static int browser_find(struct request *request, const char *id, struct browser 
 {
 	static const char script[] =
 		"head -c 200 \"${HOME:-/root}/.config/husk-browser/DevToolsActivePort\" 2>/dev/null; "
-		"[ -x /usr/local/bin/husk-browser ] || exit 3";
+		"[ -x /usr/local/bin/husk-browser ] && [ -x /usr/bin/chromium ] || exit 3";
 	struct husk_exec_options options = { .shell = script, .timeout_ms = LOOK_MS };
 	cleanup(result_cleanup) struct husk_result result = { 0 };
 
@@ -68,7 +68,9 @@ static int browser_find(struct request *request, const char *id, struct browser 
 		return -1;
 	if (result.exit_code == 3)
 		return husk_fail(err, HUSK_CONFLICT,
-				 "sandbox %s has no browser; create one from the template 'desktop'", id);
+				 "sandbox %s has no browser; create one from the template 'desktop', or add chromium "
+				 "to the packages of its template",
+				 id);
 	return result.output && parse_place(result.output, out) == 0;
 }
 

@@ -247,16 +247,20 @@ static int stage_npm(const struct build *build, const char *stage, struct husk_e
 		       : 0;
 }
 
-/* Makes the working directory of the cell, with a copy of the definition, whose own directory the cell may not be able
- * to read. */
+/* Makes the working directory of the cell, with a copy of the definition over those of its parts. The cell may not be
+ * able to read their own directories. */
 static int stage_fill(const struct build *build, const char *stage, struct husk_error *err)
 {
 	cleanup_free char *definition = str_format("%s/definition", stage);
 
 	if (!definition)
 		return husk_fail_memory(err);
-	if (build_directory(build, stage, err) < 0 || build_directory(build, definition, err) < 0 ||
-	    build_copy(build, build->definition->source, true, definition, err) < 0)
+	if (build_directory(build, stage, err) < 0 || build_directory(build, definition, err) < 0)
+		return -1;
+	for (char **part = build->definition->parts; part && *part; part++)
+		if (build_copy(build, *part, true, definition, err) < 0)
+			return -1;
+	if (build_copy(build, build->definition->source, true, definition, err) < 0)
 		return -1;
 	return build->definition->npm ? stage_npm(build, stage, err) : 0;
 }

@@ -289,7 +289,21 @@ static int digest_list(struct digest *digest, const char *name, char **list, str
 	return 0;
 }
 
-/* The parts of a definition that decide the result of stage 1; commands that start or warm up later do not. */
+/* The shipped parts of a definition, or a folder of each. */
+static int digest_parts(struct digest *digest, const struct template_definition *definition, const char *folder,
+			struct husk_error *err)
+{
+	for (char **part = definition->parts; part && *part; part++) {
+		cleanup_free char *path = str_format("%s%s", *part, folder);
+		if (!path)
+			return husk_fail_memory(err);
+		if (digest_tree(digest, "part", path, false, err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* The fields of a definition that decide the result of stage 1; commands that start or warm up later do not. */
 static int digest_recipe(struct digest *digest, const struct template_definition *definition, struct husk_error *err)
 {
 	cleanup_free char *files = str_format("%s/files", definition->source);
@@ -309,6 +323,8 @@ static int digest_recipe(struct digest *digest, const struct template_definition
 		if (digest_file(digest, "script", path, err) < 0)
 			return -1;
 	}
+	if (digest_parts(digest, definition, "/files", err) < 0)
+		return -1;
 	return access(files, F_OK) == 0 ? digest_tree(digest, "files", files, false, err) : 0;
 }
 
@@ -377,6 +393,8 @@ static int digest_source(const struct template_definition *definition, struct di
 		return -1;
 	if (digest_text(digest, "stage 1", stage1) < 0)
 		return fail_hash(err);
+	if (digest_parts(digest, definition, "", err) < 0)
+		return -1;
 	return digest_tree(digest, "definition", definition->source, false, err);
 }
 

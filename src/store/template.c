@@ -131,6 +131,7 @@ static const struct list_key list_keys[] = {
 	{ "script", offsetof(struct template_definition, scripts), false, check_script },
 	{ "warm", offsetof(struct template_definition, warm), false, NULL },
 	{ "start", offsetof(struct template_definition, start), false, NULL },
+	{ "ready", offsetof(struct template_definition, ready), false, NULL },
 	{ "allow", offsetof(struct template_definition, allow), true, NULL },
 };
 
@@ -175,9 +176,29 @@ static int parse_disk(const struct line *line, uint64_t *field, struct husk_erro
 	return 0;
 }
 
+static int load_lines(const char *directory, struct template_definition *definition, struct husk_error *err);
+
+/* The lines of the shipped part with the name of the key, in the place of this line. */
+static int parse_part(const struct line *line, struct template_definition *definition, struct husk_error *err)
+{
+	cleanup_free char *name = str_format("templates/parts/%s", line->key);
+	cleanup_free char *part = name ? template_libfile(name) : NULL;
+
+	if (str_equal(line->value, "false"))
+		return 0;
+	if (!str_equal(line->value, "true"))
+		return fail_value(line, line->value, "true or false", err);
+	if (!part)
+		return template_libfile_missing(name ? name : "templates/parts", err);
+	for (char **each = definition->parts; each && *each; each++)
+		if (str_equal(*each, part))
+			return fail_line(line, err, "given twice; it may stand once");
+	return strv_add(&definition->parts, part) < 0 ? husk_fail_memory(err) : load_lines(part, definition, err);
+}
+
 static int fail_key(const struct line *line, struct husk_error *err)
 {
-	const char *names[ARRAY_SIZE(list_keys) + 4] = { "description", "disk", "ready", "egress" };
+	const char *names[ARRAY_SIZE(list_keys) + 4] = { "description", "disk", "egress", "desktop" };
 	const char *near;
 
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
@@ -193,12 +214,12 @@ static int parse_pair(const struct line *line, struct template_definition *defin
 		return fail_line(line, err, "has no value");
 	if (str_equal(line->key, "description"))
 		return parse_text(line, &definition->description, err);
-	if (str_equal(line->key, "ready"))
-		return parse_text(line, &definition->ready, err);
 	if (str_equal(line->key, "egress"))
 		return parse_text(line, &definition->egress, err);
 	if (str_equal(line->key, "disk"))
 		return parse_disk(line, &definition->disk_bytes, err);
+	if (str_equal(line->key, "desktop"))
+		return parse_part(line, definition, err);
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
 		if (str_equal(line->key, list_keys[i].key))
 			return parse_list(line, &list_keys[i], definition, err);
@@ -249,6 +270,16 @@ static int parse_definition(const char *file, char *text, struct template_defini
 	return 0;
 }
 
+static int load_lines(const char *directory, struct template_definition *definition, struct husk_error *err)
+{
+	cleanup_free char *file = str_format("%s/template", directory);
+	cleanup_free char *text = file ? file_read(file, DEFINITION_MAX, NULL, err) : NULL;
+
+	if (!file)
+		return husk_fail_memory(err);
+	return text ? parse_definition(file, text, definition, err) : -1;
+}
+
 /* ---- loading ---- */
 
 void template_free(struct template_definition *definition)
@@ -259,7 +290,7 @@ void template_free(struct template_definition *definition)
 	free(definition->source);
 	free(definition->reference);
 	free(definition->description);
-	free(definition->ready);
+	strv_free(definition->parts);
 	free(definition->egress);
 	for (size_t i = 0; i < ARRAY_SIZE(list_keys); i++)
 		strv_free(*(char ***)((char *)definition + list_keys[i].offset));
@@ -321,18 +352,11 @@ static int check_scripts(const struct template_definition *definition, struct hu
 int template_load(const char *directory, struct template_definition **out, struct husk_error *err)
 {
 	cleanup_template struct template_definition *definition = NULL;
-	cleanup_free char *file = NULL, *text = NULL;
 
 	if (definition_new(TEMPLATE_DEFINITION, directory, NULL, &definition, err) < 0 ||
 	    check_source(definition, S_IFDIR, "directory with a file named 'template'", err) < 0)
 		return -1;
-	file = str_format("%s/template", directory);
-	if (!file)
-		return husk_fail_memory(err);
-	text = file_read(file, DEFINITION_MAX, NULL, err);
-	if (!text)
-		return -1;
-	if (parse_definition(file, text, definition, err) < 0 || check_scripts(definition, err) < 0)
+	if (load_lines(directory, definition, err) < 0 || check_scripts(definition, err) < 0)
 		return -1;
 	if (!definition->description && !(definition->description = strdup("")))
 		return husk_fail_memory(err);

@@ -17,8 +17,12 @@
  *     allow*:      rules for that, separated by spaces (example.com, *.example.com, 10.1.2.0/24:5432)
  *     script*:     a file of this directory, run as root inside the root at build
  *     start*:      a shell command left running in the snapshot
- *     ready:       a shell command that succeeds when the started commands are ready
+ *     ready*:      a shell command that succeeds when the started commands are ready
  *     warm*:       a shell command run to its end in the booted machine before the snapshot
+ *     desktop:     true                   a screen, with all that runs for it in the snapshot
+ *
+ * `desktop: true` is the shipped part templates/parts/desktop: a directory like a definition, whose lines and files are taken as if
+ * they were the definition's own. A file of the definition wins.
  *
  * The build has two stages. Stage 1 (Debian packages, users, files, npm, pip, scripts) is kept in the cache as a
  * tar, named by the content of the definition. Stage 2 adds Husk's own files (/.husk) and writes the image.
@@ -39,10 +43,10 @@ struct template_definition {
 	char *reference;     /* of several images in one layout; NULL: the only one */
 	char *description;   /* never NULL */
 	uint64_t disk_bytes; /* 0: the instance's default */
-	char *ready;         /* NULL: no check */
 	char *egress;        /* mode; NULL: by the rules */
 	/* NULL-terminated lists; NULL when empty. */
-	char **packages, **exclude, **npm, **pip, **users, **environment, **scripts, **warm, **start, **allow;
+	char **packages, **exclude, **npm, **pip, **users, **environment, **scripts, **warm, **start, **ready, **allow;
+	char **parts; /* the directories of shipped parts */
 };
 
 /* Reads <directory>/template. An error names file, line and key. */

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """husk build of Dockerfiles as public projects have them: a Go server in stages that ends in an empty image, a Node service with
 bind and cache mounts for npm, a Python application in a virtual environment. Each is built and run, unchanged, with its base image
-from a registry on loopback. The base images are made of this host's Go, Node and Python; dependencies are files of the project,
-because the guest has no network."""
+from a registry on loopback. The base images are made of the Go of scripts/go, Node and npm from npm, and this host's Python. A project
+has its dependencies as files, because the guest has no network."""
 
 # timeout: 1500
 import base64
@@ -19,6 +19,7 @@ import tarfile
 import zipfile
 
 from lib.harness import *
+from lib.npm import installed, node
 from lib.registry import registry
 from lib.roots import Image, copy_program, small_root
 
@@ -109,12 +110,17 @@ CMD [ "world" ]
 """
 
 
+def go_root():
+    """The folder of a Go: the machine's, or one that is fetched."""
+    done = subprocess.run([TOP / "scripts/go", BUILD / "compat/go"], capture_output=True, text=True, timeout=900, check=False)
+    assert_equal(done.returncode, 0, done.stderr)
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    return pathlib.Path(subprocess.run([done.stdout.strip(), "env", "GOROOT"], env=environment, capture_output=True, text=True, check=True).stdout.strip())
+
+
 @test
 def test_go_in_stages():
-    go = shutil.which("go")
-    if not go:
-        raise Skip("go is not installed")
-    goroot = pathlib.Path(subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True, check=True).stdout.strip())
+    goroot = go_root()
     with scratch() as place, usual_registry() as hub:
         root = usual_root(place)
         target = root / "usr/local/go"
@@ -195,18 +201,12 @@ def npm_package(name, **files):
 
 @test
 def test_node_with_cache_mounts():
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if not node or not npm:
-        raise Skip("node and npm are not installed")
-    package = next(folder for folder in pathlib.Path(os.path.realpath(npm)).parents if folder.name == "npm")
-    if "libnode" in subprocess.run(["ldd", os.path.realpath(node)], capture_output=True, text=True, check=False).stdout:
-        raise Skip("node is Debian's, whose built-in modules are files all over the system")
+    program, npm = node(), installed("npm") / "node_modules/npm"
     with scratch() as place, usual_registry() as hub:
-        root = usual_root(place, os.path.realpath(node))
-        if not (root / "usr/bin/node").exists():
-            os.link(root / os.path.realpath(node).lstrip("/"), root / "usr/bin/node")
-        copy_tree(root, package)
-        os.symlink(os.path.realpath(npm), root / "usr/bin/npm")
+        root = usual_root(place)
+        copy_program(root, program, "/usr/bin/node")
+        shutil.copytree(npm, root / "usr/lib/node_modules/npm", symlinks=True, ignore=shutil.ignore_patterns("docs", "man"))
+        os.symlink("../lib/node_modules/npm/bin/npm-cli.js", root / "usr/bin/npm")
         (root / "home/node").mkdir(parents=True)
         serve(hub, place, root, "node:20-slim", environment=["PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"], Cmd=["node"])
         tarball = npm_package("greeter", **{"package.json": json.dumps({"name": "greeter", "version": "1.0.0", "main": "index.js"}),

@@ -404,6 +404,52 @@ def e2b_desktop_for_python():
     e2b([python, "suite.py"], TOP / "tests/compat/e2b-desktop")
 
 
+# A definition of somebody who wants a screen, and a program on it that runs in the snapshot. One of its files takes the place of one of
+# the desktop's own.
+SMALL = {
+    "template": "description: a screen\npackages: curl\ndesktop: true\nready: [ -e /root/started ]\n",
+    "files/etc/xdg/mimeapps.list": "# of the definition\n",
+    "files/etc/xdg/autostart/mine.desktop": "[Desktop Entry]\nType=Application\nName=mine\nExec=touch /root/started\n",
+}
+
+
+def small_definition(place):
+    for name, text in SMALL.items():
+        path = place / "screen" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return place / "screen"
+
+
+@test
+def any_definition_can_have_one():
+    with scratch() as place:
+        definition = small_definition(place)
+        husk("template", "build", definition, timeout=BUILD_SECONDS)
+        (definition / "template").write_text("packages: curl\ndesktop: yes\n", encoding="utf-8")
+        assert_in("screen/template:2: desktop: 'yes' is not true or false", husk("template", "build", definition, code=2).error)
+    box = create("-t", "screen", "--memory", "1G")
+    assert_equal(shot(box).at(640, 300), DESKTOP)
+    assert_equal(sh(box, "ls /root/started; cat /etc/xdg/mimeapps.list; echo $DISPLAY; ls /usr/bin/chromium 2>&1 | grep -c 'No such'"), "/root/started\n# of the definition\n:0\n1")
+    act(box, {"action": "left_click", "element": {"name": "Xfce Terminal"}})
+    until(lambda: any(each["program"] == "Xfce4-terminal" and each["active"] for each in windows(box)), "the terminal", 60)
+    act(box, {"action": "type", "text": "echo Grüße >/root/typed\n"})
+    assert_equal(sh(box, "until [ -s /root/typed ]; do sleep 0.1; done; cat /root/typed"), "Grüße")
+    a_browser_is_missing(box)
+    remove(box)
+    husk("template", "rm", "screen")
+
+
+def a_browser_is_missing(box):
+    says = "add chromium to the packages of its template"
+    assert_in(f"action 0 (open): this desktop has no browser; use -t desktop, or {says}", desktop(box, "open", "about:blank", code=None).error)
+    assert_in(f"has no browser; create one from the template 'desktop', or {says}", desktop(box, "profile", "save", "-", code=None).error)
+    with server() as huskd:
+        huskd.post(f"/v1/sandboxes/{box}/browser", {}, 409).error("conflict", says=says)
+    refused = mcp(("browser_open", {"sandbox": box, "url": "about:blank"}))[0]
+    assert refused["isError"] and says in refused["content"][0]["text"], refused
+
+
 @test
 def others_act_while_one_waits():
     box = create("-t", "desktop", "--memory", "2G")

@@ -65,7 +65,8 @@ static void good_definition(void **state)
 	struct husk_error err;
 	const char *text = "# a comment\n\n description:  one: line  \npackages: bash  git\npackages: libc6:amd64\n"
 			   "npm: @scope/tool@1.2.3 other@4\nuser: agent sudo\nuser: guest\nenv: A=1=2\nenv: EMPTY=\n"
-			   "disk: 2G\nstart: python3 -c 'x: y'\nwarm: true\nwarm: date\nready: test -e /x\r\n";
+			   "disk: 2G\nstart: python3 -c 'x: y'\nwarm: true\nwarm: date\nready: test -e /x\r\n"
+			   "ready: true\ndesktop: false\n";
 
 	assert_int_equal(load(text, &t, &err), 0);
 	assert_int_equal(t->kind, TEMPLATE_DEFINITION);
@@ -80,7 +81,9 @@ static void good_definition(void **state)
 	assert_true(t->disk_bytes == 2ull << 30);
 	assert_string_equal(t->start[0], "python3 -c 'x: y'");
 	assert_int_equal(strv_length(t->warm), 2);
-	assert_string_equal(t->ready, "test -e /x");
+	assert_int_equal(strv_length(t->ready), 2);
+	assert_string_equal(t->ready[0], "test -e /x");
+	assert_null(t->parts);
 }
 
 static void empty_definition(void **state)
@@ -120,6 +123,7 @@ static void bad_definitions(void **state)
 		{ "disk: 1K\n", "disk: '1K' is not a size" },
 		{ "disk: much\n", "disk: 'much'" },
 		{ "disk: 1G\ndisk: 2G\n", ":2: disk: given twice" },
+		{ "desktop: yes\n", ":1: desktop: 'yes' is not true or false" },
 		{ "description: a\ndescription: b\n", ":2: description: given twice" },
 		{ "script: ../x\n", "script: '../x'" },
 		{ "script: /x\n", "script: '/x'" },
@@ -232,6 +236,37 @@ static void digests(void **state)
 	assert_int_equal(unsetenv("HUSK_LIBDIR"), 0);
 }
 
+/* The lines and files of a part are the definition's own. */
+static void parts(void **state)
+{
+	(void)state;
+	char stage[TEMPLATE_DIGEST_LENGTH + 1], again[TEMPLATE_DIGEST_LENGTH + 1];
+	cleanup_free char *files = at("lib/templates/parts/desktop/files");
+	cleanup_template struct template_definition *t = NULL, *none = NULL;
+	struct husk_error err;
+
+	ship_files();
+	assert_int_equal(dir_make(files, 0755, NULL), 0);
+	write_file("lib/templates/parts/desktop/template", "packages: screen\nready: test -e /screen\n");
+	write_file("lib/templates/parts/desktop/files/motd", "hello");
+	assert_int_equal(load("packages: bash\ndesktop: true\npackages: git\nready: true\n", &t, &err), 0);
+	assert_int_equal(strv_length(t->packages), 3);
+	assert_string_equal(t->packages[1], "screen");
+	assert_int_equal(strv_length(t->ready), 2);
+	assert_int_equal(strv_length(t->parts), 1);
+	assert_int_equal(load("desktop: true\n\ndesktop: true\n", &none, &err), -1);
+	assert_non_null(strstr(err.message, ":3: desktop: given twice"));
+
+	stage1_of("desktop: true\n", stage);
+	write_file("lib/templates/parts/desktop/files/motd", "good day");
+	stage1_of("desktop: true\n", again);
+	assert_string_not_equal(stage, again);
+	write_file("lib/templates/parts/desktop/template", "packages: screen\ndesktop: true\n");
+	assert_int_equal(load("desktop: true\n", &none, &err), -1);
+	assert_non_null(strstr(err.message, "given twice"));
+	assert_int_equal(unsetenv("HUSK_LIBDIR"), 0);
+}
+
 static void trees(void **state)
 {
 	(void)state;
@@ -339,6 +374,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(bad_definitions, setup, teardown),
 		cmocka_unit_test_setup_teardown(names, setup, teardown),
 		cmocka_unit_test_setup_teardown(digests, setup, teardown),
+		cmocka_unit_test_setup_teardown(parts, setup, teardown),
 		cmocka_unit_test_setup_teardown(trees, setup, teardown),
 		cmocka_unit_test_setup_teardown(hostile_tars, setup, teardown),
 	};

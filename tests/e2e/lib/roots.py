@@ -11,11 +11,11 @@ import subprocess
 import tarfile
 
 
-def copy_program(root, program):
-    """Copies a program of this host and its libraries into a root."""
+def copy_program(root, program, place=None):
+    """Copies a program of this host and its libraries into a root, the program to the same place or another."""
     listing = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-    for path in [program, *re.findall(r"(/\S+) \(0x", listing)]:
-        target = root / path.lstrip("/")
+    for path, place in [(program, place or program), *((path, path) for path in re.findall(r"(/\S+) \(0x", listing))]:
+        target = root / place.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(os.path.realpath(path), target)
 

@@ -1,4 +1,4 @@
-"""The current gVisor for tests. scripts/runsc builds it once into the cache of the tests, and again only if that script or
+"""The current gVisor for tests. scripts/runsc builds it once into the cache of the tests, and again only if that script, scripts/go or
 the checksums of its module change. The first build takes minutes, and requires the Go module proxy."""
 
 import fcntl
@@ -10,7 +10,7 @@ import platform
 import subprocess
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
-SOURCES = ("scripts/runsc", "scripts/gvisor/go.mod", "scripts/gvisor/go.sum")
+SOURCES = ("scripts/runsc", "scripts/go", "scripts/gvisor/go.mod", "scripts/gvisor/go.sum")
 BUILD_SECONDS = 1500
 
 
