@@ -1,5 +1,7 @@
-"""Trees of machines: a diff of two forks and an apply of a workspace against one exec, and branches that are explored against the
-same work in one machine, in turns. bench/run's part `trees`."""
+"""Trees of machines, in turns: a rewind against a wake of the same sandbox, a call with a checkpoint before it against a call and a
+checkpoint, a diff of two forks and an apply of a workspace against one exec, and branches that are explored against the same work in
+one machine. bench/run's part `trees`. The first round of each is not counted: a first diff of two forks looks at every file that was
+written in them, later ones at what was noted since."""
 
 import os
 import pathlib
@@ -32,16 +34,54 @@ def make_workspace(directory):
             (directory / str(d) / str(f)).write_text(f"{d} {f}\n" * 20, encoding="ascii")
 
 
+def rewinds(row, ours, count, progress):
+    box = ours.do("create", "base")[1][0]
+    ours.do("checkpoint", box)
+    ours.settle()
+    found, wakes = [], []
+    for turn in range(count + 1):
+        progress(f"trees: rewind {turn} of {count}")
+        took, _ = ours.do("rewind", box)
+        ours.settle()
+        ours.do("hibernate", box)
+        ours.settle()
+        woken, _ = ours.do("wake", box)
+        ours.settle()
+        if turn:
+            found.append(took)
+            wakes.append(woken)
+    yield row("rewind / wake of the same sandbox", "ms", found, wakes, 1.2)
+    ours.do("kill", box)
+
+
+def calls(row, ours, count, progress):
+    box, careful = ours.do("create", "base")[1][0], ours.do("careful", "base")[1][0]
+    ours.settle()
+    found, apart = [], []
+    for turn in range(count + 1):
+        progress(f"trees: each-call {turn} of {count}")
+        took, _ = ours.do("exec", careful)
+        kept, made = ours.do("checkpoint", box)
+        alone, _ = ours.do("exec", box)
+        ours.do("forget", box, made[0])
+        if turn:
+            found.append(took)
+            apart.append(kept + alone)
+    yield row("exec with a checkpoint before it / a checkpoint and an exec", "ms", found, apart, 1.2)
+    for each in (box, careful):
+        ours.do("kill", each)
+
+
 def diffs(row, ours, count, progress):
     box = ours.do("create", "base")[1][0]
     ours.husk("exec", box, "--", "python3", "-c", FILES)
     left, right = ours.do("fork", box, 2)[1]
-    for each in (left, right):
-        ours.husk("exec", each, "--", "bash", "-c", CHANGE.format(root="/w"))
     ours.settle()
     found, execs = [], []
     for turn in range(count + 1):
         progress(f"trees: diff {turn} of {count}")
+        for each in (left, right):
+            ours.husk("exec", each, "--", "bash", "-c", CHANGE.format(root="/w"))
         pair = timed(ours, "exec", left, "--", "true"), timed(ours, "diff", left, right)
         if turn:
             execs.append(pair[0])
@@ -88,7 +128,7 @@ def rows(row, ours, count, progress):
     os.makedirs(ours.home, mode=0o700)
     try:
         ours.begin()
-        for part in (diffs, applies, explores):
+        for part in (rewinds, calls, diffs, applies, explores):
             yield from part(row, ours, min(count, ROUNDS), progress)
     finally:
         ours.end()

@@ -446,6 +446,29 @@ def test_workspace():
 
 
 @test
+def test_workspace_both_ways():
+    with project() as directory:
+        box = create(workspace=f"{directory}:/srv/work")
+        assert_equal(box.workspace.sync(), [])
+        box.exec("echo there >theirs; sed -i s/one/ONE/ notes; echo two >both", cwd="/srv/work", check=True)
+        (directory / "mine").write_text("here\n")
+        (directory / "notes").write_text("one\ntwo\nthree\nfour\nFIVE\n")
+        (directory / "both").write_text("one\n")
+        done = box.workspace.sync()
+        assert_equal(sorted({(each.path, each.to, bool(each.conflict)) for each in done}), [
+            ("both", "neither", True), ("mine", "sandbox", False), ("notes", "directory", False), ("theirs", "directory", False)])
+        assert_equal([each.merged for each in done if each.path == "notes"], [True])
+        merged = "ONE\ntwo\nthree\nfour\nFIVE\n"
+        assert_equal(((directory / "notes").read_text(), box.exec("cat notes mine both", cwd="/srv/work").stdout), (merged, merged + "here\ntwo\n"))
+        assert_equal([(each.path, each.to) for each in box.workspace.sync(conflicts="theirs")], [("both", "directory")])
+        assert_equal(((directory / "both").read_text(), box.workspace.sync()), ("two\n", []))
+        raises(sdk.InvalidError, lambda: box.workspace.sync(conflicts="never"), says="never")
+        raises(sdk.HuskError, lambda: box.workspace.sync(limit="many"))
+        box.kill()
+        raises(sdk.HuskError, box.workspace.sync, says="ended")
+
+
+@test
 def test_workspace_over_tcp_and_its_refusals():
     with project() as directory, token("sdk-workspace") as secret, sdk.Client(SERVER.url, secret) as client:
         box = Sandbox.create(workspace=directory, workspace_all=True, client=client)

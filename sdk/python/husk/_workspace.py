@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 from ._endpoint import Endpoint
@@ -36,8 +37,8 @@ def _environment(endpoint: Endpoint) -> dict[str, str]:
     return environment
 
 
-def run(endpoint: Endpoint, *words: str) -> str:
-    """What husk prints. With a result and exit code 1, it has found conflicts, which the result tells."""
+def run(endpoint: Endpoint, *words: str, told: Callable[[str], bool] = bool) -> str:
+    """What husk prints. With exit code 1 and a result that has `told` of them, it has found conflicts."""
     done = subprocess.run(
         [program(), *words],
         env=_environment(endpoint),
@@ -47,7 +48,7 @@ def run(endpoint: Endpoint, *words: str) -> str:
         check=False,
     )
     output = done.stdout.decode("utf-8", "replace")
-    if done.returncode == 0 or (done.returncode == FAILED and output):
+    if done.returncode == 0 or (done.returncode == FAILED and told(output)):
         return output
     lines = [line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.startswith("husk: ")]
     message = lines[-1][len("husk: ") :] if lines else f"husk {words[0]} ended with status {done.returncode}"
@@ -57,3 +58,15 @@ def run(endpoint: Endpoint, *words: str) -> str:
 
 def run_json(endpoint: Endpoint, command: str, *words: str) -> Any:
     return json.loads(run(endpoint, command, "--json", *words))
+
+
+def run_lines(endpoint: Endpoint, command: str, *words: str) -> list[Any]:
+    """One document for each line; those without a path are remarks for people."""
+
+    def documents(output: str) -> list[Any]:
+        return [each for each in map(json.loads, output.splitlines()) if "path" in each]
+
+    def told(output: str) -> bool:
+        return any(each["conflict"] for each in documents(output))
+
+    return documents(run(endpoint, command, "--json", *words, told=told))

@@ -98,6 +98,17 @@ class FileChange(Model):
 
 
 @dataclass(frozen=True)
+class Synced(Model):
+    """A path that `workspace.sync` carried over, or could not."""
+
+    path: str
+    change: str = ""  # added, removed, changed
+    to: str = ""  # sandbox, directory; neither: a conflict, and both sides keep their version
+    merged: bool = False  # both had changed it, and have the same now
+    conflict: str | None = None  # why
+
+
+@dataclass(frozen=True)
 class SignedUrl(Model):
     url: str
     expires_at: datetime | None = None

@@ -9,4 +9,4 @@ export { Process, Pty, type FollowOptions, type PtyOptions } from "./process.js"
 export * from "./sandbox.js";
 export { toolbox, type Tool } from "./tools.js";
 export type { ConnectionOptions } from "./transport.js";
-export { Workspace, type ApplyOptions } from "./workspace.js";
+export { Workspace, type ApplyOptions, type Synced } from "./workspace.js";

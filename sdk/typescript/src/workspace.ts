@@ -45,6 +45,17 @@ export interface ApplyOptions {
   limit?: number | string;
 }
 
+/** A path that `workspace.sync` carried over, or could not. */
+export interface Synced {
+  path: string;
+  change: "added" | "removed" | "changed";
+  /** "neither": a conflict, and both sides keep their version. */
+  to: "sandbox" | "directory" | "neither";
+  /** Both had changed it, and have the same now. */
+  merged: boolean;
+  conflict: string | null;
+}
+
 /** A copy of a directory of yours, and the way back for what the sandbox changed in it. Nothing of this machine is mounted. Needs the husk
  *  program on this machine: HUSK_PROGRAM, or husk of the PATH. */
 export class Workspace {
@@ -58,11 +69,11 @@ export class Workspace {
     await execute(process.env.HUSK_PROGRAM || "husk", ["version"], process.env);
   }
 
-  /** What husk prints. With a result and exit code 1, it has found conflicts, which the result tells. */
-  private async run(...words: string[]): Promise<string> {
+  /** What husk prints. With exit code 1 and a result that has `told` of them, it has found conflicts. */
+  private async run(words: string[], told: (output: string) => boolean = Boolean): Promise<string> {
     const { HUSK_HOST, HUSK_TOKEN, ...rest } = process.env;
     const done = await execute(process.env.HUSK_PROGRAM || "husk", words, { ...rest, ...this.transport.forHusk() });
-    if (done.code === 0 || (done.code === FAILED && done.stdout)) return done.stdout;
+    if (done.code === 0 || (done.code === FAILED && told(done.stdout))) return done.stdout;
     const said = done.stderr.split("\n").filter((line) => line.startsWith("husk: "));
     const message = said.at(-1)?.slice("husk: ".length) ?? `husk ${words[0]} ended with status ${done.code}`;
     if (done.code === USAGE) throw new InvalidError(message, { code: "invalid" });
@@ -74,17 +85,17 @@ export class Workspace {
    *  its `workspace`. */
   async bring(directory: string, options: { all?: boolean } = {}): Promise<string> {
     const words = ["workspace", "--json", ...(options.all ? ["--all"] : []), "--", this.sandbox, directory];
-    return (JSON.parse(await this.run(...words)) as { path: string }).path;
+    return (JSON.parse(await this.run(words)) as { path: string }).path;
   }
 
   /** What the sandbox changed, as a patch for `git apply`; "" if nothing. */
   diff(): Promise<string> {
-    return this.run("diff", "--workspace", this.sandbox);
+    return this.run(["diff", "--workspace", this.sandbox]);
   }
 
   /** The files that the sandbox changed; their paths are relative to the directory. */
   async changes(): Promise<Change[]> {
-    const list = JSON.parse(await this.run("diff", "--workspace", "--json", this.sandbox)) as object[];
+    const list = JSON.parse(await this.run(["diff", "--workspace", "--json", this.sandbox])) as object[];
     return list.map((document) => fromWire<Change>(document));
   }
 
@@ -96,6 +107,17 @@ export class Workspace {
     if (options.dryRun) words.push("--dry-run");
     if (options.conflicts !== undefined) words.push("--conflicts", options.conflicts);
     if (options.limit !== undefined) words.push("--limit", String(options.limit));
-    return fromWire<Merged>(JSON.parse(await this.run(...words)) as object);
+    return fromWire<Merged>(JSON.parse(await this.run(words)) as object);
+  }
+  /** Carries your changes of the directory into the sandbox, and the sandbox's into the directory, once. The answer is what was carried
+   *  over, and conflicts, which change neither side and hold back no other path, unless `conflicts` says how. */
+  async sync(options: Omit<ApplyOptions, "dryRun"> = {}): Promise<Synced[]> {
+    const words = ["sync", "--json", this.sandbox];
+    if (options.conflicts !== undefined) words.push("--conflicts", options.conflicts);
+    if (options.limit !== undefined) words.push("--limit", String(options.limit));
+    // One document for each line; those without a path are remarks for people.
+    const parse = (output: string): Synced[] =>
+      output.split("\n").filter(Boolean).map((line) => fromWire<Synced>(JSON.parse(line) as object)).filter((each) => each.path !== undefined);
+    return parse(await this.run(words, (output) => parse(output).some((each) => each.conflict)));
   }
 }

@@ -219,6 +219,15 @@ test("a directory of ours: in, as a patch, and back", async () => {
     assert.equal((await work.workspace.apply({ conflicts: "ours" })).written, true);
     assert.equal(await readFile(join(directory, "notes"), "utf8"), "ONE\ntwo\nthree\n");
     assert.equal(await readFile(join(directory, "result"), "utf8"), "mine\n");
+    await writeFile(join(directory, "mine"), "here\n");
+    await work.exec("echo there >theirs; echo two >both", { cwd: "/srv/work", check: true });
+    await writeFile(join(directory, "both"), "one\n");
+    const carried = (await work.workspace.sync()).map((each) => [each.path, each.change, each.to]);
+    assert.deepEqual(carried.sort(), [["both", "changed", "neither"], ["mine", "added", "sandbox"], ["result", "changed", "sandbox"], ["theirs", "added", "directory"]]);
+    assert.equal((await work.exec("cat mine", { cwd: "/srv/work" })).stdout, "here\n");
+    assert.deepEqual((await work.workspace.sync({ conflicts: "ours" })).map((each) => [each.path, each.to, each.conflict]), [["both", "sandbox", null]]);
+    assert.deepEqual(await work.workspace.sync(), []);
+    await assert.rejects(work.workspace.sync({ limit: "many" }), /limit/);
     await assert.rejects(Sandbox.create({ workspace: join(place, "nowhere") }), /nowhere/);
     await assert.rejects(box.workspace.apply(), NotFoundError);
     const program = process.env.HUSK_PROGRAM;

@@ -7,7 +7,7 @@ import os
 from typing import Any, List
 
 from .. import _workspace
-from ..models import Change, Merged
+from ..models import Change, Merged, Synced
 from ._io import local
 from .client import Client
 
@@ -59,3 +59,16 @@ class Workspace:
         words += ["--conflicts", conflicts] if conflicts is not None else []
         words += ["--limit", str(limit)] if limit is not None else []
         return Merged.from_document(self._run(*words))
+
+    def sync(self, *, conflicts: str | None = None, limit: int | str | None = None) -> List[Synced]:
+        """Carries your changes of the directory into the sandbox, and the sandbox's into the directory, once.
+
+        Returns what was carried over, and conflicts (`to` is "neither"): they change neither side and hold back no other path, unless
+        `conflicts` says how: "markers", "ours" (the directory's version) or "theirs". limit: bytes of each direction, or "2G"; 1 GiB
+        unless told.
+        """
+        words = ["sync", self._sandbox]
+        words += ["--conflicts", conflicts] if conflicts is not None else []
+        words += ["--limit", str(limit)] if limit is not None else []
+        lines = local(_workspace.run_lines, self._client._transport.endpoint, *words)
+        return [Synced.from_document(each) for each in lines]
