@@ -23,8 +23,8 @@ struct network {
 	struct policy *policy;  /* what holds; NULL before it is a sandbox */
 	pthread_t dropper;      /* ends a leash that the sandbox has no use for */
 	bool dropping;          /* the thread above has not been waited for */
-	bool resumed;           /* the leash goes on from saved counters */
-	bool untold;            /* the guest has to be told of a change */
+	bool resumed;           /* the leash continues from saved counters */
+	bool untold;            /* the guest must be informed about a change */
 
 	pthread_mutex_t events_lock; /* guards what follows */
 	uint64_t events_used, events_missed;
