@@ -1,10 +1,10 @@
 /*
- * connect HOST PORT SOCKET: one TCP connection of the guest as a unix socket. `husk build` downloads what ADD names over it
- * (src/build/fetch.c): the connection passes the egress policy of the sandbox like every other one of the guest, while HTTP and TLS
- * are spoken by the host.
+ * connect HOST PORT SOCKET: one TCP connection of the guest as a unix socket. `husk build` downloads what ADD names over
+ * it (src/build/fetch.c): the connection passes the egress policy of the sandbox like every other one of the guest,
+ * while the host runs HTTP and TLS over it.
  *
- * The name is looked up and the connection made before the socket exists. Then "ready" is printed, the first client of the socket is
- * taken, and bytes are carried both ways until both ends are finished.
+ * The name is looked up and the connection made before the socket exists. Then "ready" is printed, the first client of
+ * the socket is accepted, and bytes are copied in both directions until both ends are finished.
  */
 #include <errno.h>
 #include <netdb.h>

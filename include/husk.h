@@ -117,9 +117,9 @@ struct husk_egress {
 	size_t deny_count;
 	const struct husk_secret *secrets;
 	size_t secret_count;
-	/* Hosts ("api.example.com", "*.example.com:8443") whose changing requests (all but GET, HEAD, OPTIONS and TRACE) are not
-	 * sent: the sandbox gets the answer 202, and the request waits as an effect (husk_effects). Mode allow only, where these
-	 * hosts are rules too. */
+	/* Hosts ("api.example.com", "*.example.com:8443") to which requests that change something (all but GET, HEAD,
+	 * OPTIONS and TRACE) are held: the sandbox gets the answer 202, and the request waits as an effect
+	 * (husk_effects). Mode allow only; the hosts are rules too. */
 	const char *const *hold;
 	size_t hold_count;
 	uint64_t limit_bytes;       /* in total, both directions; 0: no limit */
@@ -148,12 +148,12 @@ struct husk_create_options {
 	/* A create with the key of an earlier one (of the same tenant, within a day) returns the earlier sandbox, or
 	 * CONFLICT if the options differ; NULL: no key. */
 	const char *idempotency_key;
-	int64_t ttl_seconds;   /* 0: 3600, or for a fork the end of its parent. Ignored if persistent */
-	bool persistent;       /* no end by TTL or idle time */
-	const char *on_expiry; /* NULL or "kill": it ends with its TTL; "hibernate": it sleeps then, without an end, and
-				* has an hour when it wakes */
-	/* NULL or "off"; "each-call": a checkpoint before each call that starts a program or gives one input (exec, code, desktop).
-	 * The newest 32, and at most 4 GiB, are kept besides those that were asked for. A fork has the setting of its parent. */
+	int64_t ttl_seconds; /* 0: 3600, or for a fork the end of its parent. Ignored if persistent */
+	bool persistent;     /* no end by TTL or idle time */
+	/* NULL or "kill": it ends at its TTL; "hibernate": it hibernates, without a TTL, and gets one hour when it wakes */
+	const char *on_expiry;
+	/* NULL or "off"; "each-call": a checkpoint before each call that starts a program or sends input to one (exec,
+	 * code, desktop). The newest 32 of these, and at most 4 GiB, are kept. A fork has the setting of its parent. */
 	const char *checkpoints;
 	int64_t idle_seconds;  /* hibernate after this time without a call; 0: never */
 	uint64_t memory_bytes; /* 0: 1 GiB */
@@ -179,7 +179,7 @@ struct husk_sandbox {
 	char *tenant; /* NULL: the instance itself */
 	char *template_name;
 	char *parent; /* the sandbox or snapshot that it was made from; NULL: directly from the template */
-	char *origin; /* the state that it began with, for husk_moment_open; NULL: the template, or unknown (`parent` is set) */
+	char *origin; /* the state that it started from, for husk_moment_open; NULL: the template, or unknown (`parent` is set) */
 	char *isolation; /* "gvisor" … */
 	char *boundary;  /* one phrase: what separates the sandbox from the host */
 	enum husk_state state;
@@ -232,9 +232,9 @@ int husk_pause(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_resume(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_hibernate(struct husk *husk, const char *sandbox, struct husk_error *err);
 int husk_wake(struct husk *husk, const char *sandbox, struct husk_error *err);
-/* Starts a running or hibernated sandbox anew with the files it has; processes and memory are gone, as after a reboot.
- * So a sandbox comes back whose memory cannot be continued, because the runsc that saved it is gone. CONFLICT if the disk
- * is a part of the memory (`husk doctor` says which), UNAVAILABLE with microvm; then nothing has changed. */
+/* Starts a running or hibernated sandbox anew with its files; processes and memory are lost, as after a reboot. This
+ * also works if the memory cannot be continued, because the runsc that saved it is no longer installed. CONFLICT if the
+ * disk is a part of the memory (see `husk doctor`), UNAVAILABLE with microvm; then nothing has changed. */
 int husk_reboot(struct husk *husk, const char *sandbox, struct husk_error *err);
 /* Makes `count` children from one pause of the parent: all or none. `options` may be NULL. Only its name (count 1
  * only), ttl, persistent, on_expiry, checkpoints, idle, memory, cpu, pids, metadata, environment and egress are used; everything
@@ -358,8 +358,8 @@ struct husk_checkpoint {
 	char *ran;               /* the call, shortened; NULL: none */
 	uint64_t sent, requests; /* bytes and requests that left between its parent and it */
 	bool current;            /* the last checkpoint that the sandbox took or was rewound to */
-	/* Of husk_history_files: how many files differ between its parent and it, and the first of them by path. -1: not asked for, or
-	 * not known: the state before is gone, or a machine is too broken to be copied. */
+	/* From husk_history_files: how many files differ between its parent and it, and the first of them by path. -1:
+	 * not requested, or not known, because the earlier state is gone or a machine is too broken to be copied. */
 	int64_t files_changed;
 	struct husk_changed_file *files;
 	size_t file_count;
@@ -373,9 +373,9 @@ int husk_checkpoint(struct husk *husk, const char *sandbox, const char *label, s
 		    struct husk_error *err);
 /* Sorted by number. An ended sandbox has none. */
 int husk_history(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
-/* The same with the files that changed before each checkpoint: against its parent; for the first one, against where the sandbox came
- * from, as husk_diff has it. A copy is made of each checkpoint that was not compared yet (husk_moment_open), two at a time; the
- * result is kept with the checkpoint. */
+/* The same with the files that changed before each checkpoint: against its parent; for the first one, against the
+ * origin of the sandbox, as in husk_diff. Each checkpoint that was not compared yet is copied (husk_moment_open), two
+ * at a time; the result is stored with the checkpoint. */
 int husk_history_files(struct husk *husk, const char *sandbox, struct husk_checkpoint ***out, struct husk_error *err);
 /* `point`: its number or label. CONFLICT: the sandbox is hibernated at this checkpoint. */
 int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *point, struct husk_error *err);
@@ -384,8 +384,8 @@ int husk_checkpoint_remove(struct husk *husk, const char *sandbox, const char *p
 struct husk_effect {
 	int64_t number; /* of the sandbox; from 1 on */
 	char *method, *url;
-	/* "held"; "sending"; "sent": the host has answered with `status`; "uncertain": it was cut off while it was being sent,
-	 * may have been, and is never sent again; "dropped" */
+	/* "held"; "sending"; "sent": the host has answered with `status`; "uncertain": its sending was interrupted, so
+	 * it may have been sent, and is never sent again; "dropped" */
 	char *state;
 	char *detail;   /* why; NULL: nothing to say */
 	int status;     /* of the host's answer; 0: none */
@@ -398,12 +398,12 @@ void husk_effect_list_free(struct husk_effect **list);
 /* Sorted by number: those that are held, and the newest of those that are done. They stay when their sandbox ends, until its
  * row is removed (husk_gc). A sandbox holds at most 256 requests and 8 MiB. */
 int husk_effects(struct husk *husk, const char *sandbox, struct husk_effect ***out, struct husk_error *err);
-/* The request of a held effect, as HTTP text without values of secrets. Caller frees. GONE: it is not held any more. */
+/* The request of a held effect, as HTTP text without values of secrets. Caller frees. GONE: it is no longer held. */
 int husk_effect_request(struct husk *husk, const char *sandbox, int64_t number, char **out, size_t *size,
 			struct husk_error *err);
-/* Sends effects in the order of their numbers, each at most once, with secrets put in; `numbers` NULL: all that are held. Ends at the
- * first one that could not be sent. `out` has those that were tried: the state of each tells what became of it. CONFLICT: one of
- * them is not held. `out` may be NULL. */
+/* Sends effects in the order of their numbers, each at most once, with secrets inserted; `numbers` NULL: all held
+ * effects. Stops at the first one that cannot be sent. `out` has the effects that were tried, each with its new state.
+ * CONFLICT: one of them is not held. `out` may be NULL. */
 int husk_effects_send(struct husk *husk, const char *sandbox, const int64_t *numbers, size_t count,
 		      struct husk_effect ***out, struct husk_error *err);
 /* Drops held effects; `numbers` NULL: all. `out` may be NULL. */
@@ -436,7 +436,7 @@ struct husk_rewound {
 	uint64_t requests_more;     /* older ones, of which only the number is known */
 	struct husk_visits *visits; /* connections from outside to ports of the sandbox since then */
 	size_t visit_count;
-	struct husk_effect **effects; /* held after the checkpoint, and dropped with what followed it; NULL: none */
+	struct husk_effect **effects; /* effects that were held after the checkpoint, and are dropped now; NULL: none */
 };
 void husk_rewound_free(struct husk_rewound *rewound);
 /* The same sandbox (id, name, TTL, volumes) continues from a checkpoint: memory, processes and disk. `point`: number or
@@ -453,11 +453,12 @@ struct husk_promoted {
 		*effects; /* of the fork, and of the parent until the fork: those that were sent now; NULL: none */
 };
 void husk_promoted_free(struct husk_promoted *promoted);
-/* Puts a fork into the place of the sandbox that it was forked from: the parent (id, name, TTL, policy, volumes) continues with
- * the memory, processes and disk of the fork, as after a rewind, and the fork ends. The other forks of the parent end too, unless
- * `keep`. The state of the fork is a checkpoint of the parent first, so nothing is lost if a later step fails. The parent may be
- * running, paused or hibernated. Effects that the fork holds are sent, as husk_effects_send does; those that the parent has held
- * since the fork, and those of the other forks, are dropped. INVALID: the sandbox is no fork, or the two differ in disk size or volumes. `out` may be NULL. */
+/* Puts a fork into the place of the sandbox that it was forked from: the parent (id, name, TTL, policy, volumes)
+ * continues with the memory, processes and disk of the fork, as after a rewind, and the fork ends. The other forks of
+ * the parent end too, unless `keep`. The state of the fork is a checkpoint of the parent first, so nothing is lost if a
+ * later step fails. The parent may be running, paused or hibernated. Effects that the fork holds are sent, as
+ * husk_effects_send does; those that the parent has held since the fork, and those of the other forks, are dropped.
+ * INVALID: the sandbox is not a fork, or the two differ in disk size or volumes. `out` may be NULL. */
 int husk_promote(struct husk *husk, const char *sandbox, bool keep, struct husk_promoted **out, struct husk_error *err);
 
 /* ---- processes ---- */
@@ -477,8 +478,8 @@ struct husk_exec_options {
 	bool keep_stdin;    /* else it reads /dev/null */
 	bool detach; /* do not follow: husk_exec returns when the process has started; *out is set only if requested */
 	uint16_t rows, columns; /* both set: on a terminal */
-	/* Bytes of each output stream that husk_attach can read later: 0 (1 MiB) to 1 TiB. What is beyond 1 MiB takes the
-	 * sandbox's disk; when that is full, the oldest bytes are dropped earlier. */
+	/* Bytes of each output stream that husk_attach can read later: 0 (1 MiB) to 1 TiB. The part beyond 1 MiB uses
+	 * the sandbox's disk; if the disk is full, the oldest bytes are dropped earlier. */
 	int64_t keep_output;
 };
 
@@ -497,8 +498,8 @@ struct husk_process_event {
 	int64_t duration_ms;
 };
 
-/* A program that cannot be executed is a process that ends with 126 or 127. For a detached process nobody would see
- * that, so husk_exec fails: NOT_FOUND or INVALID, with this field. */
+/* A program that cannot be executed is a process that ends with 126 or 127. For a detached process that would go
+ * unnoticed, so husk_exec fails: NOT_FOUND or INVALID, with this field. */
 #define HUSK_FIELD_PROGRAM "program"
 int husk_exec(struct husk *husk, const char *sandbox, const struct husk_exec_options *options,
 	      struct husk_process **out, int64_t *pid, struct husk_error *err);
@@ -635,17 +636,18 @@ struct husk_moment {
 	bool is_copy;  /* made for this: its processes are stopped, no list shows it, and it ends after ten minutes */
 };
 #define HUSK_MOMENT_KEY "husk.moment" /* metadata of such a copy */
-/* A sandbox is used as it is; for the others a copy is made. NOT_FOUND: the word is none of the four. */
+/* A sandbox is used as it is; for the others, a copy is started. NOT_FOUND: the word names none of the four. */
 int husk_moment_open(struct husk *husk, const char *word, struct husk_moment *out, struct husk_error *err);
 /* Ends the copy. */
 void husk_moment_close(struct husk *husk, struct husk_moment *moment);
 
-/* The files of `sandbox` that differ from those of `base`, by path: content, mode, owner, type or link target. A directory that
- * was removed is one change. Both are words for husk_moment_open, of the same build of the same template. `base` NULL: where the
- * sandbox came from, which is the state at its fork, its snapshot, or its template as its sandboxes start. GONE: that state was not
- * kept. `path`: this path and what is below; NULL: everything. What every sandbox has of its own (host name, machine id, resolver,
- * Husk's certificate) is left out, and so are volumes. Costs what was ever written to the two, not what they hold. UNAVAILABLE from
- * a sandbox whose template was baked by an older Husk. */
+/* The files of `sandbox` that differ from those of `base`, by path: content, mode, owner, type or link target. A
+ * directory that was removed is one change. Both are words for husk_moment_open, of the same build of the same
+ * template. `base` NULL: the origin of the sandbox, which is the state at its fork, its snapshot, or its template.
+ * GONE: that state is no longer stored. `path`: this path and what is below; NULL: everything. Files that differ in
+ * every sandbox (host name, machine id, resolver, Husk's certificate) and volumes are left out. The cost depends on how
+ * much the two have written, not on how much they hold. UNAVAILABLE from a sandbox whose template was baked by an older
+ * Husk. */
 int husk_diff(struct husk *husk, const char *sandbox, const char *base, const char *path, struct husk_change ***out,
 	      struct husk_error *err);
 
@@ -663,7 +665,7 @@ enum { HUSK_DIFF_PACKAGES = 1, HUSK_DIFF_PROCESSES = 2 };
 int husk_diff_system(struct husk *husk, const char *sandbox, const char *base, unsigned what,
 		     struct husk_difference **out, size_t *count, struct husk_error *err);
 void husk_change_list_free(struct husk_change **list); /* NULL-terminated list */
-/* A regular file as the template has it, whatever the sandbox did to it. No symbolic link is followed. */
+/* A regular file as the template has it, not as the sandbox changed it. No symbolic link is followed. */
 int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			    struct husk_error *err);
 
@@ -674,7 +676,8 @@ struct husk_workspace_options {
 	const char *path;      /* in the guest, absolute; NULL: /workspace */
 	bool all;              /* also the files that git ignores */
 	const char *user;      /* who owns the copies; NULL: the USER of the image, otherwise root */
-	/* Called for each file that stays out (sockets, devices, links that lead outside); NULL: nobody. From another thread. */
+	/* Called for each file that is left out (sockets, devices, links that lead outside), from another thread; NULL:
+	 * no call. */
 	void (*left_out)(void *data, const char *name, const char *why);
 	void *data;
 };
@@ -709,10 +712,10 @@ struct husk_merge_options {
 	const char *conflicts;
 	uint64_t limit_bytes; /* of changed files; 0: 1 GiB */
 };
-/* Writes what the sandbox changed in its workspace back to the directory: only that, three-way against what has changed there
- * meanwhile, all or nothing. With conflicts it returns 0 too, and nothing is written unless the options say how. Never written:
- * anything in .git, links that lead outside, devices, and new files that git ignores. Killed in the middle, each file is old or
- * new, and another call completes it. */
+/* Writes the files that the sandbox changed in its workspace back to the directory: three-way with the changes that
+ * were made there meanwhile, all or nothing. With conflicts it also returns 0, and nothing is written unless the
+ * options allow it. Never written: anything in .git, links that lead outside, devices, and new files that git ignores.
+ * Killed in the middle, each file is old or new, and another call completes it. */
 int husk_workspace_apply(struct husk *husk, const char *sandbox, const struct husk_merge_options *options,
 			 struct husk_merged **out, struct husk_error *err);
 
@@ -734,10 +737,10 @@ struct husk_sync_options {
 	void *data;
 };
 /* Carries the changes of the directory into the sandbox and those of the sandbox into the directory, three-way as
- * husk_workspace_apply does it, but a conflict does not hold back other paths. *conflicts (may be NULL): how many are left. With
- * `watch` it goes on with what changes on either side, until stop_fd is readable or the sandbox has ended (GONE). One that is
- * hibernated or paused is waited for. CONFLICT: another husk writes to the directory; or the sandbox was rewound, and its older
- * files would replace what was sent meanwhile. Nothing in .git is carried over. */
+ * husk_workspace_apply does, but a conflict does not stop other paths. *conflicts (may be NULL): how many are left.
+ * With `watch` it also carries later changes of both sides, until stop_fd is readable or the sandbox has ended (GONE).
+ * It waits for a hibernated or paused sandbox. CONFLICT: another husk writes to the directory; or the sandbox was
+ * rewound, and its older files would replace what was sent meanwhile. Nothing in .git is carried over. */
 int husk_workspace_sync(struct husk *husk, const char *sandbox, const struct husk_sync_options *options,
 			size_t *conflicts, struct husk_error *err);
 /* What husk_workspace_apply would carry over, against the directory as it was brought in. Paths are relative. */
@@ -748,11 +751,11 @@ int husk_workspace_where(struct husk *husk, const char *sandbox, char **director
 int husk_workspace_base_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			     struct husk_error *err);
 
-/* Merges the files that `from` changed into `into`, three-way; both keep running. One may be the parent of the other. The common
- * version is `base`, a word for husk_moment_open of the same build of the template. NULL: the state that both last shared, which is
- * that of the fork, or the template if they share nothing else. GONE: that state was not kept. `path`: only this path and what is
- * below; NULL: everything. With conflicts it returns 0 too, and nothing is written unless the options say how. All of it is written or
- * nothing, also if the caller is killed. */
+/* Merges the files that `from` changed into `into`, three-way; both keep running. One may be the parent of the other.
+ * `base` is a word for husk_moment_open, of the same build of the template. NULL: the state that both last shared,
+ * which is that of the fork, or the template if they share nothing else. GONE: that state is no longer stored. `path`:
+ * only this path and what is below; NULL: everything. With conflicts it returns 0 too, and nothing is written unless
+ * the options say how. All of it is written or nothing, also if the caller is killed. */
 int husk_merge(struct husk *husk, const char *from, const char *into, const char *base, const char *path,
 	       const struct husk_merge_options *options, struct husk_merged **out, struct husk_error *err);
 
@@ -762,8 +765,8 @@ struct husk_explore_options {
 	const char *score; /* a shell command; the last line that it prints is a number */
 	size_t keep;       /* how many branches stay; 0: 1 */
 	size_t parallel;   /* how many run at a time; 0: 8 */
-	int64_t budget_ms; /* for all of them: what is not finished by then has lost; 0: no limit */
-	bool no_promote;   /* the only one that stays does not take the place of the sandbox */
+	int64_t budget_ms; /* for all plans together; a plan that is not finished by then loses; 0: no limit */
+	bool no_promote;   /* the winner does not take the place of the sandbox */
 	const struct husk_create_options *options; /* of the forks, as for husk_fork; NULL: none */
 	/* Asked between steps, from several threads; non-zero ends all branches with GONE. May be NULL. */
 	int (*stop)(void *data);
@@ -811,9 +814,9 @@ int husk_dial_unix(struct husk *husk, const char *sandbox, const char *path, str
 
 /* ---- who controls a desktop ---- */
 
-/* A person takes control of a sandbox's desktop for a limited time. Until it is given back or expires, actions of agents
- * fail with CONFLICT (husk_control_check). An agent that needs a person asks for one (husk_control_request). All of it is
- * kept in a file on the host, so that it does not depend on a server, and is seen by every program. */
+/* A person takes control of a sandbox's desktop for a limited time. Until it is given back or expires, actions of
+ * agents fail with CONFLICT (husk_control_check). An agent that needs a person asks for one (husk_control_request). The
+ * state is a file on the host, so it does not depend on a server, and every program sees it. */
 enum husk_human { HUSK_HUMAN_NONE, HUSK_HUMAN_WAITING, HUSK_HUMAN_TAKEN, HUSK_HUMAN_DONE };
 struct husk_control {
 	char *name;                   /* of the person in control; NULL: nobody is */
@@ -830,10 +833,11 @@ struct husk_control_options {
 };
 void husk_control_free(struct husk_control *control);
 int husk_control_get(struct husk *husk, const char *sandbox, struct husk_control **out, struct husk_error *err);
-/* Takes control, or prolongs it for the same holder. CONFLICT with the name if somebody else is in control. */
+/* Takes control, or extends it for the same holder. CONFLICT, with the name, if another person is in control. */
 int husk_control_take(struct husk *husk, const char *sandbox, const struct husk_control_options *options,
 		      struct husk_control **out, struct husk_error *err);
-/* Gives control back. `holder` NULL: whoever has it. CONFLICT: somebody else is in control. Nobody: nothing happens. */
+/* Gives control back. `holder` NULL: of any holder. CONFLICT: another person is in control. If nobody is in control,
+ * nothing happens. */
 int husk_control_release(struct husk *husk, const char *sandbox, const char *holder, struct husk_error *err);
 /* Asks for a person. The request is done when a person has taken control and given it back. */
 int husk_control_request(struct husk *husk, const char *sandbox, const char *reason, struct husk_control **out,
@@ -875,7 +879,7 @@ enum husk_recording_part {
 void husk_recording_free(struct husk_recording *recording);
 void husk_recording_list_free(struct husk_recording **list);
 /* Connects to the desktop. husk_recorder_run then records, until husk_recording_stop, a limit, or the end of the
- * desktop; the event "recording_ended" says which. Over a server it is the server that records; husk_recorder_run only waits,
+ * desktop; the event "recording_ended" has the reason. Over a server, the server records; husk_recorder_run only waits,
  * and the handle must stay open. LIMIT: the tenant's quota, or that of all recordings ($HUSK_RECORDINGS). */
 struct husk_recorder;
 int husk_recorder_open(struct husk *husk, const char *sandbox, const struct husk_record_options *options,
@@ -892,20 +896,21 @@ int husk_recording_remove(struct husk *husk, const char *sandbox, const char *id
 /* A descriptor on the part, which the caller closes, and its size. */
 int husk_recording_read(struct husk *husk, const char *sandbox, const char *id, enum husk_recording_part part,
 			uint64_t *size, struct husk_error *err);
-/* The recording for other programs, as it is made: "mp4" or "webm" (a video, ten pictures a second; made by ffmpeg of the host:
- * UNAVAILABLE without it), or "json" (what is known of it, and its actions). Of one that runs: what there is. LIMIT if
- * the instance makes two videos already. */
+/* The recording for other programs, as it is made: "mp4" or "webm" (a video, ten pictures a second; made by ffmpeg of
+ * the host: UNAVAILABLE without it), or "json" (its details and actions). Of a running recording: the part so far.
+ * LIMIT if the instance already makes two videos. */
 int husk_recording_export(struct husk *husk, const char *sandbox, const char *id, const char *format, husk_sink sink,
 			  void *data, struct husk_error *err);
-/* Adds an action, a JSON object, to the recordings of the sandbox that run. None: nothing happens. */
+/* Adds an action, a JSON object, to the running recordings of the sandbox. If none runs, nothing happens. */
 int husk_recording_note(struct husk *husk, const char *sandbox, const char *action, struct husk_error *err);
 
 /* ---- the profile of a desktop's browser ---- */
 
-/* Cookies, logins, history, bookmarks: a tar of the profile's directory, for the same or another sandbox. Whoever has it is logged
- * in where the browser was. Both calls end the browser first, so that it has written everything; it starts again when it is
- * next used. UNAVAILABLE: the sandbox has no desktop. CONFLICT: a person is in control. husk_profile_save: NOT_FOUND if the browser
- * was never started. husk_profile_load replaces the profile, or changes nothing. */
+/* Cookies, logins, history, bookmarks: a tar of the profile's directory, for the same or another sandbox. Anyone who
+ * has the tar is logged in where the browser was. Both calls end the browser first, so that all data is written; it
+ * starts again at its next use. UNAVAILABLE: the sandbox has no desktop. CONFLICT: a person is in control.
+ * husk_profile_save: NOT_FOUND if the browser was never started. husk_profile_load replaces the profile, or changes
+ * nothing. */
 int husk_profile_save(struct husk *husk, const char *sandbox, husk_sink sink, void *data, struct husk_error *err);
 int husk_profile_load(struct husk *husk, const char *sandbox, husk_source source, void *data, struct husk_error *err);
 
@@ -953,7 +958,7 @@ int husk_volume_file_read(struct husk *husk, const char *volume, const char *pat
 int husk_volume_file_write(struct husk *husk, const char *volume, const char *path,
 			   const struct husk_file_attributes *attributes, husk_source source, void *data,
 			   struct husk_error *err);
-/* With `parents`, missing parents are made and an existing directory is no error; otherwise CONFLICT, NOT_FOUND. */
+/* With `parents`, missing parents are created and an existing directory is not an error; otherwise CONFLICT, NOT_FOUND. */
 int husk_volume_file_mkdir(struct husk *husk, const char *volume, const char *path,
 			   const struct husk_file_attributes *attributes, bool parents, struct husk_error *err);
 int husk_volume_file_change(struct husk *husk, const char *volume, const char *path,
@@ -1005,18 +1010,20 @@ int husk_code_remove(struct husk *husk, const char *sandbox, const char *context
 /* ---- desktop ---- */
 
 struct husk_desktop_options {
-	/* A JSON document: {"actions": [{"action": "left_click", "coordinate": [640, 400]}, …], "space": {"width", "height"},
-	 * "settle": true, "screenshot": {"format": "jpeg", …}}; all of it optional. docs/desktop.md lists the actions. It is JSON
-	 * because models write it: two dozen actions, each with fields of its own, pass through as they are. */
+	/* A JSON document: {"actions": [{"action": "left_click", "coordinate": [640, 400]}, …], "space": {"width",
+	 * "height"}, "settle": true, "screenshot": {"format": "jpeg", …}}; all fields are optional. docs/desktop.md
+	 * lists the actions. It is JSON because models write it: two dozen actions, each with its own fields, are
+	 * passed through unchanged. */
 	const char *request;
 	/* As in husk_code_options; if the caller gives up, the actions continue. */
 	int (*wait)(void *data, int fd, int timeout_ms);
 	void *wait_data;
 };
-/* Acts on the screen of a sandbox, one action after the other, and gives {"results": […], "width", "height", "settled"?,
- * "screenshot"?: {"type", "width", "height", "data": base64}} as JSON text, which the caller frees. An action that is not possible
- * ends the list: INVALID with the field "actions[2].coordinate", and a message that names the action; those before it are done.
- * GONE: the display had ended and was started again; nothing was done. UNAVAILABLE: the template has no desktop. */
+/* Acts on the screen of a sandbox, one action after the other, and returns {"results": […], "width", "height",
+ * "settled"?, "screenshot"?: {"type", "width", "height", "data": base64}} as JSON text, which the caller frees. An
+ * action that is not possible ends the list: INVALID with the field "actions[2].coordinate", and a message that names
+ * the action; the actions before it have run. GONE: the display had ended and was started again; no action has run.
+ * UNAVAILABLE: the template has no desktop. */
 int husk_desktop_act(struct husk *husk, const char *sandbox, const struct husk_desktop_options *options, char **answer,
 		     struct husk_error *err);
 
@@ -1114,8 +1121,9 @@ int husk_image_remove(struct husk *husk, const char *name, struct husk_error *er
 /* Removes all images without sandboxes and snapshots. *count: how many; *bytes: of disk. */
 int husk_image_prune(struct husk *husk, size_t *count, uint64_t *bytes, struct husk_error *err);
 
-/* Logs in to a registry ("ghcr.io", "localhost:5000"; NULL: docker.io, or that of HUSK_REGISTRY): asks it whether the login is right,
- * and keeps it where docker does, in config.json or in the credential helper that the file names. DENIED: the registry refuses it. */
+/* Logs in to a registry ("ghcr.io", "localhost:5000"; NULL: docker.io, or that of HUSK_REGISTRY): checks the login with
+ * the registry, and stores it where docker does, in config.json or in the credential helper that the file names.
+ * DENIED: the registry refuses it. */
 int husk_login(const char *registry, const char *user, const char *secret, struct husk_error *err);
 /* Removes the login. NOT_FOUND: there is none. */
 int husk_logout(const char *registry, struct husk_error *err);
@@ -1124,15 +1132,16 @@ int husk_logout(const char *registry, struct husk_error *err);
 
 struct husk_commit_options {
 	const char *name; /* of the image: [HOST[:PORT]/]NAME[:TAG] */
-	/* What the image says, as `config` of an OCI image in JSON; NULL: what the sandbox's own image or template says. */
+	/* The `config` of the OCI image, in JSON; NULL: that of the sandbox's own image or template. */
 	const char *config;
 	const char *key; /* kept with the image, for husk_build; NULL: none */
-	/* Not in the store: below this existing directory, as the OCI image layout `pulled`. Then everybody may make it. NULL: in the
-	 * store. */
+	/* Put the image below this existing directory, as the OCI image layout `pulled`, which every caller may do.
+	 * NULL: into the store, for the owner. */
 	const char *directory;
 };
-/* Makes an image of the files of a sandbox: one layer, without Husk's files and without what every sandbox has of its own. The
- * sandbox continues; files that are written meanwhile may be in it half-written. The image is in the store, as if pulled. */
+/* Makes an image of the files of a sandbox: one layer, without Husk's files and without files that differ in every
+ * sandbox. The sandbox continues; a file that is written meanwhile may be incomplete in the image. The image is in the
+ * store, as if pulled. */
 int husk_commit(struct husk *husk, const char *sandbox, const struct husk_commit_options *options,
 		struct husk_image **out, struct husk_error *err);
 /* Copies an image of the store into a new OCI image layout, a directory that must not exist or is empty: for skopeo, podman and
@@ -1188,13 +1197,12 @@ struct husk_dockerfile_options {
 	void (*failed)(void *data, const struct husk_build_failure *failure); /* may be NULL */
 	void *data;
 };
-/* Builds an image from a Dockerfile, and its template. Every RUN happens in a sandbox. Results of steps are kept as snapshots; a
- * later build continues from them. INVALID, with file, line and column: the Dockerfile has an error or uses something that is not
- * supported; nothing has run then. CONFLICT: a RUN ended with another status than 0. *fresh: something was made.
- *
- * On a server, the files of the context that the Dockerfile can name are sent; with `failed` it is UNAVAILABLE. A tenant gets a template of
- * its own instead of an image of the instance: the name must be one of a template, and caches of RUN --mount are empty. On this host,
- * for the owner of the instance. */
+/* Builds an image from a Dockerfile, and its template. Every RUN runs in a sandbox. Results of steps are kept as
+ * snapshots; a later build continues from them. INVALID, with file, line and column: the Dockerfile has an error or
+ * uses something that is not supported; nothing has run then. CONFLICT: a RUN ended with another status than 0. *fresh:
+ * something was made. On a server, the files of the context that the Dockerfile can name are sent; with `failed` it is
+ * UNAVAILABLE. A tenant gets its own template instead of an image of the instance: the name must be valid for a
+ * template, and caches of RUN --mount are empty. On this host, for the owner of the instance. */
 int husk_build(struct husk *husk, const struct husk_dockerfile_options *options, struct husk_image **out, bool *fresh,
 	       struct husk_error *err);
 /* Removes kept results of steps, oldest first, until at most `limit` bytes are left. husk_snapshot_list does not show them. */
@@ -1212,10 +1220,10 @@ struct husk_export_options {
 	husk_progress progress; /* may be NULL */
 	void *data;
 };
-/* Writes a snapshot or a template as a tar: an OCI image layout of compressed chunks, signed with the key of the instance
- * (husk_key_show). The root image of its template goes with a snapshot. Values of the environment, secrets, tokens and
- * volumes do not travel; what processes have in their memory does. CONFLICT: the snapshot has volumes. `options` may be
- * NULL. */
+/* Writes a snapshot or a template as a tar: an OCI image layout of compressed chunks, signed with the key of the
+ * instance (husk_key_show). The root image of its template goes with a snapshot. Values of environment variables,
+ * secrets, tokens and volumes are not exported; data in the memory of processes is. CONFLICT: the snapshot has volumes.
+ * `options` may be NULL. */
 int husk_snapshot_export(struct husk *husk, const char *snapshot, const struct husk_export_options *options,
 			 husk_sink sink, void *data, struct husk_error *err);
 int husk_template_export(struct husk *husk, const char *name, const struct husk_export_options *options, husk_sink sink,

@@ -381,6 +381,10 @@ def main():
             with open(os.path.join(ROOT, path), "w", encoding="utf-8") as file:
                 file.write(text)
         return 0
+    unknown = [name for name in sys.argv[1:] if name not in CHECKS]
+    if unknown:
+        print(f"house.py: no check '{unknown[0]}'; the checks are {', '.join(CHECKS)}", file=sys.stderr)
+        return 2
     failed = False
     for name in sys.argv[1:] or CHECKS:
         try:

@@ -1,6 +1,6 @@
 /*
- * A request: a list of actions, then perhaps a wait until the screen is still, and a picture. The table at the end has every action
- * with its fields. The first that fails ends the list.
+ * A request: a list of actions, then optionally a wait until the screen is still, and a picture. The table at the end
+ * has every action with its fields. The first action that fails ends the list.
  */
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /*
- * The clipboard as UTF-8 text, both ways. X has no store for it: whoever copied is asked by whoever pastes. So this program owns
- * the clipboard that it sets and answers while it runs; large texts of others come in pieces (INCR).
+ * The clipboard as UTF-8 text, both ways. X does not store it: the program that pastes asks the program that copied. So
+ * this program owns the clipboard that it set, and answers while it runs. Large texts of other programs arrive in pieces
+ * (INCR).
  */
 #include "desktop.h"
 

@@ -1,8 +1,8 @@
 /*
- * husk-desktop: looks at the screen of a sandbox and acts on it: the X server of display :0, by XTEST, MIT-SHM, DAMAGE and
- * RANDR. It is a process of the agent, labelled "desktop:0", which libhusk (src/client/desktop.c) finds or starts and speaks to as
- * it does to a code kernel: JSON lines on stdin and stdout, {"type":"ready"} first. It listens on no port, because pages in the
- * browser of the sandbox reach every one.
+ * husk-desktop: reads and controls the screen of a sandbox: the X server of display :0, by XTEST, MIT-SHM, DAMAGE and
+ * RANDR. It is a process of the agent, labelled "desktop:0", which libhusk (src/client/desktop.c) finds or starts, and
+ * uses like a code kernel: JSON lines on stdin and stdout, {"type":"ready"} first. It listens on no port, because pages
+ * in the browser of the sandbox could reach it.
  *
  *     {"id":"r1","actions":[{"action":"left_click","coordinate":[10,20]},{"action":"type","text":"é"}],
  *      "settle":true,"screenshot":{"format":"jpeg"}}
@@ -12,7 +12,8 @@
  * The actions have the names and parameters of Anthropic's computer tool; those of other vendors are expressed by them. An action
  * that is not possible ends the list: {"error":{"index","action","field","message"}}, with the results of those before.
  *
- * Static, with the C library of the host (glibc) and Debian's static libraries: musl has none of xcb and the picture formats.
+ * Static, with the C library of the host (glibc) and Debian's static libraries: there are no builds of xcb and the
+ * picture libraries for musl.
  */
 #ifndef HUSK_DESKTOP_H
 #define HUSK_DESKTOP_H

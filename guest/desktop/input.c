@@ -1,6 +1,7 @@
 /*
- * Mouse and keyboard by XTEST. A character that no key of the keyboard has is put on a spare key first. Programs learn of such a
- * change by an event, so there is a moment's wait after it, and a key keeps its character until another needs the place.
+ * Mouse and keyboard by XTEST. A character that no key of the keyboard has is put on a spare key first. Programs learn
+ * about such a change through an event, so a short wait follows it. A key keeps its character until another character
+ * needs the key.
  */
 #include "desktop.h"
 

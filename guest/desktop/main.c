@@ -1,8 +1,8 @@
 /*
- * The loop of husk-desktop: requests from stdin, one after the other, answers to stdout. While one of them waits, those of other
- * clients are served. Between them it answers other programs that ask for the clipboard. If the X server ends, it is started
- * again by the session of the template; the request that finds out is refused once, since everything that was on the screen
- * is gone.
+ * The loop of husk-desktop: requests from stdin, one after the other, answers to stdout. While one of them waits, those
+ * of other clients are served. Between them it answers other programs that ask for the clipboard. If the X server ends,
+ * the session of the template starts it again. The first request after that fails, because everything on the screen is
+ * lost.
  */
 #include <poll.h>
 #include <signal.h>

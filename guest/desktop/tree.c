@@ -1,7 +1,7 @@
 /*
- * Elements of the screen, from the accessibility bus (AT-SPI): D-Bus and its libraries are not for a static program, so
- * guest/desktop-tree asks, once per question, and prints one JSON object. Programs of the sandbox answer it, so the length and the time
- * of its answer are bounded, and its numbers are checked.
+ * Elements of the screen, from the accessibility bus (AT-SPI): D-Bus and its libraries cannot be part of a static
+ * program, so guest/desktop-tree runs once per request and prints one JSON object. Programs of the sandbox answer it, so
+ * the length and the time of its answer are bounded, and its numbers are checked.
  *
  * Example: {"element": {"role": "push button", "name": "Send"}} is the question find, whose answer has one element at 334,154 of
  * 48x22; the pointer goes to 358,165.
@@ -148,7 +148,7 @@ static int number(const json_t *element, const char *name, int *out)
 	return 0;
 }
 
-/* The middle of what of it is on the screen. */
+/* The middle of its visible part. */
 static int middle(const json_t *element, struct point screen, struct point *out)
 {
 	int x, y, width, height;

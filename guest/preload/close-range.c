@@ -1,7 +1,8 @@
 /*
- * gVisor refuses close_range(2) up to the highest number there is, which is how everybody calls it; GLib then cannot start a
- * program at all ("Failed to close file descriptor for child process"). This library, preloaded (guest/desktop-session), asks for
- * the highest number that a descriptor can have instead. It uses nothing but errno of the program's own C library.
+ * gVisor refuses close_range(2) with the highest possible number, which is how most programs call it. GLib then cannot
+ * start any program ("Failed to close file descriptor for child process"). This library, preloaded
+ * (guest/desktop-session), uses the highest number that a descriptor can have instead. It uses only errno of the
+ * program's own C library.
  */
 #include <errno.h>
 #include <limits.h>

@@ -1,8 +1,8 @@
 /*
- * Packet mode of terminals (TIOCPKT) for VTE, the widget of xfce4-terminal and others: gVisor has none, and VTE shows nothing without it. In
- * packet mode every read of the master begins with a byte that tells of changes; this library, preloaded into the terminal alone
- * (templates/parts/desktop), says yes, and gives a zero for that byte: data. It takes itself out of the environment, so that the programs in
- * the terminal do not have it.
+ * Packet mode of terminals (TIOCPKT) for VTE, the widget of xfce4-terminal and others: gVisor does not support it, and
+ * VTE shows nothing without it. In packet mode every read of the master begins with a byte that reports changes. This
+ * library, preloaded only into the terminal (templates/parts/desktop), claims support and returns zero for that byte, which
+ * means data. It removes itself from the environment, so that programs in the terminal are not affected.
  */
 #include <errno.h>
 #include <stdarg.h>

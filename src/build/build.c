@@ -240,7 +240,7 @@ static size_t find_kept(struct build *build, const struct plan_stage *stage, cha
 		kept_name(&stage->steps[i], name);
 		if (build_sandbox(build, NULL, name, out, &why) == 0)
 			return i + 1;
-		/* Of another engine, or damaged: it is of no use any more. */
+		/* Of another engine, or damaged: it is no longer useful. */
 		if (why.code != HUSK_NOT_FOUND && why.code != HUSK_LIMIT)
 			husk_snapshot_remove(build->husk, name, NULL);
 	}

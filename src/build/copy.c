@@ -135,7 +135,7 @@ static enum archive_kind archive_kind(int fd)
 	return size > 262 && memcmp(head + 257, "ustar", 5) == 0 ? ARCHIVE_TAR : ARCHIVE_NONE;
 }
 
-/* A packed archive is unpacked by the guest's tar, because its bytes are a stranger's. */
+/* The guest's tar unpacks a compressed archive, because its bytes are untrusted. */
 static int unpack_in_guest(struct build *build, const char *sandbox, const char *directory, int fd,
 			   struct husk_error *err)
 {

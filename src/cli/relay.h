@@ -10,7 +10,7 @@
 /* The options run and exec share. */
 struct process_arguments {
 	bool interactive, tty;
-	bool detach; /* nobody follows it */
+	bool detach; /* no client follows it */
 	bool image;  /* without a command, use the command of the container image */
 	const char *shell, *cwd, *user;
 	int64_t timeout_ms, keep_output;

@@ -36,8 +36,8 @@ static int fill(const char *path, int fd, save_from from, void *data, uint64_t *
 	return husk_fail_errno(err, "cannot write '%s'", path);
 }
 
-/* A device or a pipe is written to as it is. Else the file has its name when it is complete; before that it has none, so that a
- * kill leaves nothing, or, where the filesystem cannot do that, a name that nobody could guess. */
+/* A device or a pipe is written to as it is. Else the file has its name when it is complete; before that it has none,
+ * so that a kill leaves nothing; or a random name, if the filesystem does not support unnamed files. */
 struct output_file {
 	int fd;
 	char *temporary; /* NULL: it has none */

@@ -197,6 +197,6 @@ int husk_reboot(struct husk *husk, const char *sandbox, struct husk_error *err)
 	if (sandbox_reboot(husk, id, err) == 0)
 		return 0;
 	if (!asleep)
-		husk_wake(husk, id, NULL); /* it goes on as if nothing had been asked */
+		husk_wake(husk, id, NULL); /* it continues as before the call */
 	return husk_wrap(err, "cannot reboot sandbox %s", id);
 }

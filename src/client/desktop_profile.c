@@ -22,7 +22,7 @@ enum { NO_BROWSER = 3, NO_PROFILE = 4 };
 	"done\n"                                                                                                       \
 	"rm -f '" PROFILE "'/Singleton* '" PROFILE "/DevToolsActivePort'\n"
 
-/* What the browser fetches again by itself is not worth its space. */
+/* Caches: the browser can fetch them again. */
 static const char before_save[] = END_BROWSER "cd '" PROFILE "' 2>/dev/null && [ -d Default ] || exit 4\n"
 					      "rm -rf Default/Cache 'Default/Code Cache' Default/GPUCache "
 					      "Default/Dawn*Cache GPUPersistentCache *ShaderCache *_crx_cache"

@@ -249,6 +249,6 @@ int husk_recorder_run(struct husk_recorder *recorder, struct husk_error *err)
 					    : husk_fail_memory(err);
 	if (recorder->about.reason)
 		tell_end(recorder);
-	fd_close(&recorder->screen); /* and with it the lock: whoever waits for the end goes on */
+	fd_close(&recorder->screen); /* and with it the lock: wakes the callers that wait for the end */
 	return result;
 }

@@ -7,8 +7,8 @@
 
 #include "instance/instance.h"
 
-/* Compares each checkpoint that was not compared with its present parent yet, and sets `files` of its row. A checkpoint that is
- * removed meanwhile, and a first one whose origin was not kept, stay without. */
+/* Compares each checkpoint that was not compared with its present parent yet, and sets `files` of its row. A checkpoint
+ * that is removed meanwhile, and a first one whose origin is no longer stored, get no `files`. */
 int history_compare(struct husk *husk, const struct catalog_sandbox *row, struct catalog_point *const *points,
 		    struct husk_error *err);
 /* From the row to the answer. -1: no memory. */

@@ -126,7 +126,7 @@ int inventory_pip(struct inventory *inventory, const char *file)
 	if (!dash)
 		return 0;
 	*dash = '\0';
-	char *rest = strchr(dash + 1, '-'); /* an egg's name goes on with the version of Python */
+	char *rest = strchr(dash + 1, '-'); /* in the name of an egg, the version of Python follows */
 	if (rest)
 		*rest = '\0';
 	return inventory_add(inventory, "pip", name, dash + 1) < 0 ? -1 : 1;

@@ -24,8 +24,9 @@ struct listing {
 /* `path`: this path and what is below; NULL: everything. `all`: also what the template had when its sandboxes start.
  * LIMIT: more than a million entries. */
 int listing_load(struct listing *listing, const char *path, bool all, struct husk_error *err);
-/* What was touched after this time (in the guest), also a directory in which a name came or went. An older agent lists everything.
- * A file that was moved here with its directory keeps its time: only the directory is listed. */
+/* The paths that were touched after this time (in the guest), also a directory in which a name was added or removed. An
+ * older agent lists everything. A file that was moved here with its directory keeps its time: only the directory is
+ * listed. */
 int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err);
 void listing_free(struct listing *listing);
 #define cleanup_listing cleanup(listing_free)

@@ -35,7 +35,7 @@ struct film {
 	uint64_t last;     /* of the first reading: where it ended */
 	uint32_t ms;       /* of the block */
 	const char *wrong; /* what is damaged */
-	/* Called when the time of the recording goes on. -1 ends the reading. */
+	/* Called when the time of the recording advances. -1 ends the reading. */
 	int (*tick)(struct film *film);
 	/* ---- the screen: film_screen.c ---- */
 	bool dry;                               /* the first reading: nothing is painted */

@@ -263,8 +263,8 @@ int husk_logout(const char *registry, struct husk_error *err)
 
 /* ---- pull and build ---- */
 
-/* Mirrors of a registry (HUSK_REGISTRY_MIRRORS, "docker.io=mirror.example[/PREFIX],…") are asked before it. A mirror that is not
- * there or does not have the image is passed over. 1: pulled. */
+/* Mirrors of a registry (HUSK_REGISTRY_MIRRORS, "docker.io=mirror.example[/PREFIX],…") are asked before it. A mirror
+ * that cannot be reached or does not have the image is skipped. 1: pulled. */
 static int pull_mirrored(const struct reference *reference, const struct image_store *store,
 			 const struct pull_hooks *hooks, struct image_entry *entry, struct husk_error *err)
 {

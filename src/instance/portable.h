@@ -23,8 +23,8 @@ int portable_export_snapshot(struct husk *husk, const char *snapshot, int files,
 int portable_export_template(struct husk *husk, const char *name, const struct husk_export_options *options,
 			     struct portable_export *out, struct husk_error *err);
 
-/* Which of the folders of a machine an import needs here: "root image", without those that are here already. *held is the lock
- * of the version that is here, which keeps it until the import has ended; -1: none. */
+/* The folders of a machine that an import needs, as words of one text ("root image"), without those that this host
+ * already has. *held is the lock of the existing version, which keeps it until the import has ended; -1: none. */
 const char *portable_folders(struct husk *husk, const struct portable *portable, bool as_template, int *held);
 /* Downloads the machine options->reference, as far as an import needs it, as a tar into a file without a name. */
 int portable_download(struct husk *husk, const struct husk_import_options *options, bool as_template, int *held,
@@ -42,8 +42,8 @@ int portable_features(char ***out, struct husk_error *err);
 
 /* ---- portable_seal.c ---- */
 
-/* An import with a passphrase: *plain is what it is without one. portable_opening_end returns `result`, with the failure of the decryption
- * in err if that is the reason. */
+/* An import with a passphrase: *plain are the options without the passphrase. portable_opening_end returns `result`; if
+ * the decryption failed, err has its error. */
 struct portable_opening;
 int portable_opening_begin(const struct husk_import_options *options, struct husk_import_options *plain,
 			   struct portable_opening **out, struct husk_error *err);

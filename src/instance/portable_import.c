@@ -320,7 +320,7 @@ static int own_folder(const struct import *import, const char *folder, struct hu
 	return have == count ? 0 : husk_fail(err, HUSK_INVALID, "the portable machine is not as described");
 }
 
-/* Before and after the files are unpacked. An import that nobody waits for is not kept. */
+/* Before and after the files are unpacked. An import whose caller has gone is not kept. */
 static int tell(const struct import *import, const char *folders, bool unpacked, struct husk_error *err)
 {
 	const struct husk_import_options *options = import->options;

@@ -14,12 +14,13 @@
 char *husk_program(struct husk_error *err);
 /* Takes the lock of a sandbox without waiting: returns a descriptor to pass to its supervisor, or -1 with CONFLICT. */
 int supervisor_lock(struct husk *husk, const char *id, struct husk_error *err);
-/* With the lock of a sandbox: removes its lock file and its socket. Whoever gives a lock up without a supervisor that lives
- * on calls this: a file without a lock would never be found by its sandbox. */
+/* With the lock of a sandbox: removes its lock file and its socket. A caller that gives up a lock without a live
+ * supervisor must call this, because no later call would find the file. */
 void supervisor_unname(struct husk *husk, const char *id);
-/* The lock of an id that was just made. Only a sweep, which looks whether it is anybody's, can hold it: waits for that. */
+/* The lock of a new id. Only a sweep, which checks whether the lock has an owner, can hold it: waits for the sweep. */
 int supervisor_lock_new(struct husk *husk, const char *id, struct husk_error *err);
-/* Removes the locks that nobody holds, and their sockets, of ids that begin so. Those that `is_live` (NULL: none) finds in the catalog stay. */
+/* Removes the locks without a holder, and their sockets, of ids with this prefix. Locks that `is_live` (NULL: none)
+ * finds in the catalog stay. */
 void supervisor_locks_sweep(struct husk *husk, const char *prefix, bool (*is_live)(struct husk *husk, const char *id));
 /* What the supervisor does first: continue the image, boot with the disk of the image, or wait in the pool. */
 enum supervisor_task { SUPERVISE_RUN, SUPERVISE_REBOOT, SUPERVISE_POOL };

@@ -1,12 +1,12 @@
 /*
  * Seccomp filters as tables. A file that makes system calls lists them beside the code that needs them:
  *
- * 	const struct jail_rule block_rules[] = { JAIL_ALLOW(preadv), JAIL_ALLOW(pwritev), JAIL_END };
+ *	const struct jail_rule block_rules[] = { JAIL_ALLOW(preadv), JAIL_ALLOW(pwritev), JAIL_END };
  *
  * and the file that starts a kind of thread combines the lists of all code that runs on it:
  *
- * 	static const struct jail_rule *const lists[] = { jail_libc_rules, vcpu_rules, NULL };
- * 	static const struct jail_filter filter = { .name = "vcpu", .lists = lists };
+ *	static const struct jail_rule *const lists[] = { jail_libc_rules, vcpu_rules, NULL };
+ *	static const struct jail_filter filter = { .name = "vcpu", .lists = lists };
  *
  * Compiled when Husk is built (scripts/filters.c); installed in each thread of that kind before it touches the guest. A
  * call that is on no list kills the whole process (unless the filter says otherwise), and the host's kernel log names

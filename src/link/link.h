@@ -52,8 +52,8 @@ int link_send(struct link *link, uint32_t channel, const void *owner, enum wire_
 /* The same, also while another thread holds the link: for answers without which the guest cannot come to rest. */
 int link_reply(struct link *link, uint32_t channel, const void *owner, enum wire_type type, uint8_t stream,
 	       const void *payload, size_t size, struct husk_error *err);
-/* The owner of the handler goes away before END. When this call returns, the handler does not run and will not run
- * again. The agent gets a CANCEL, and the number stays in use until the agent answers with END. */
+/* The owner of the handler ends before END. When this call returns, the handler does not run and will not run again.
+ * The agent gets a CANCEL, and the number stays in use until the agent answers with END. */
 void link_abandon(struct link *link, uint32_t channel, const void *owner);
 
 /* A call without streams: method and arguments in, results (the END payload) out. */

@@ -1,5 +1,5 @@
 /*
- * Who controls the desktop of a sandbox, over the API, and links to look at it.
+ * Control of the desktop of a sandbox, and links to its live view, over the API.
  */
 #include "remote/remote_http.h"
 #include "remote/remote_read.h"

@@ -62,7 +62,7 @@ struct exchange {
 	void *source_data;
 	const char *type;
 	const char *idempotency_key; /* NULL: none */
-	bool no_build; /* a create fails if its template is not built yet; the caller builds it, and sees how that goes on */
+	bool no_build; /* a create fails if its template is not built yet; the caller builds it, and sees the progress */
 	/* Receives the bytes of a successful answer as they arrive; NULL: the answer is one document. */
 	husk_sink sink;
 	void *sink_data;

@@ -56,7 +56,7 @@ int remote_checkpoint_remove(struct remote *remote, const char *sandbox, const c
 	return exchange_run(remote, &x, NULL, err);
 }
 
-/* A server of an older version tells of neither. */
+/* A server of an older version sends neither. */
 static int read_requests(const json_t *document, struct husk_rewound *out, struct husk_error *err)
 {
 	const json_t *list = json_object_get(document, "requests");

@@ -6,8 +6,8 @@
 
 #include "server/server.h"
 
-/* Sends a request document of docs/desktop.md to the sandbox of the route's {id}, and gives the answer, which the caller frees.
- * Takes ownership of the document; NULL: memory ran out. */
+/* Sends a request document of docs/desktop.md to the sandbox of the route's {id}, and returns the answer, which the
+ * caller frees. Takes ownership of the document; NULL: out of memory. */
 int desktop_act(struct request *request, json_t *document, json_t **answer, struct husk_error *err);
 
 #endif

@@ -160,7 +160,7 @@ static int handle_pty(struct request *request, struct husk_error *err)
 		steal_pointer(pty);
 		return 0;
 	}
-	if (fresh) /* nobody was told of it */
+	if (fresh) /* no client knows it */
 		husk_process_kill(request_husk(request), request_path(request, "id"), pid, SIGKILL, NULL);
 	return -1;
 }

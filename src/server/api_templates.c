@@ -197,7 +197,7 @@ static int build_tar(struct request *request, struct husk_error *err)
 	return result;
 }
 
-/* The first use of a bundled template builds it for everybody, whoever asks. */
+/* The first use of a bundled template builds it for all tenants. */
 static int is_first_use(struct request *request, const struct husk_build_options *options, const char *bundled,
 			struct husk_error *err)
 {

@@ -233,13 +233,12 @@ static int serve(struct server_options *options, struct husk_error *err)
 		return -1;
 	if (sockets.local >= 0 && options->socket_path)
 		return husk_fail(err, HUSK_INVALID, "systemd passed the socket '%s'; leave out --socket", sockets.path);
-	if (sockets.local >= 0)
-		options->socket_path = sockets.path;
+	const char *given = sockets.local >= 0 ? sockets.path : options->socket_path;
 	options->local_fd = sockets.local;
 	options->tcp_fd = sockets.tcp;
-	cleanup_free char *path = options->socket_path ? strdup(options->socket_path) : default_socket(err);
+	cleanup_free char *path = given ? strdup(given) : default_socket(err);
 	if (!path)
-		return options->socket_path ? husk_fail_memory(err) : -1;
+		return given ? husk_fail_memory(err) : -1;
 	options->socket_path = path;
 	/* huskd has thousands of threads that each do little: few arenas, and large blocks go directly back to the
 	 * kernel. */

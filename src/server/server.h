@@ -139,7 +139,7 @@ const char **fields_strings(struct fields *fields, const char *name);
 int64_t fields_timeout_ms(struct fields *fields);            /* timeout_seconds; 0: none */
 json_t *fields_any(struct fields *fields, const char *name); /* borrowed; NULL: absent */
 int fields_done(struct fields *fields, struct husk_error *err);
-/* The same for dialects, but fields that nobody asked for are left alone: newer clients send more. */
+/* The same for dialects, but unknown fields are ignored: newer clients send more. */
 int fields_done_open(const struct fields *fields, struct husk_error *err);
 
 /* ---- respond.c, stream.c: the answer ---- */

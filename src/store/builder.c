@@ -343,7 +343,7 @@ static int run_step(const struct step *step, struct husk_error *err)
 		return run_in_cell(step, files, run_unpack, data, false, err);
 	if (str_equal(step->kind, "layer") && step->name && step->digest)
 		return run_in_cell(step, files, run_layer, data, false, err);
-	if (str_equal(step->kind, "describe")) /* reads what nobody has verified: it leaves nothing behind */
+	if (str_equal(step->kind, "describe")) /* reads unverified input: it leaves nothing behind */
 		return run_in_cell(step, seen, run_describe, data, false, err);
 	if (str_equal(step->kind, "chunks") && step->digest && step->field)
 		return run_in_cell(step, files, run_chunks, data, false, err);

@@ -119,7 +119,7 @@ int quota_check_snapshots(struct catalog *catalog, uint64_t bytes, struct husk_e
 
 /* ---- effects (catalog_effect.c), inside a transaction ---- */
 
-/* The sandbox goes on from this checkpoint. */
+/* The sandbox continues from this checkpoint. */
 int effects_reach(struct catalog *catalog, const char *sandbox, int64_t point, struct husk_error *err);
 
 /* ---- values of environments (catalog_values.c) ---- */

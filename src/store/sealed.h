@@ -32,8 +32,8 @@ void sealed_free(struct sealed *sealed);                       /* NULL is allowe
 bool sealed_is(const void *bytes, size_t size);
 
 struct unsealed;
-/* What unsealed_source, a husk_source, gives is what `source` gives, decrypted. After a -1, unsealed_why says why: DENIED, the passphrase is
- * wrong or the stream was changed; INVALID, it is no such stream. */
+/* unsealed_source is a husk_source that returns the bytes of `source`, decrypted. After -1, unsealed_why has the
+ * reason: DENIED, the passphrase is wrong or the stream was changed; INVALID, it is not such a stream. */
 int unsealed_begin(const char *passphrase, husk_source source, void *data, struct unsealed **out,
 		   struct husk_error *err);
 /* The same with the key itself, for tests. */

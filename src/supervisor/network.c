@@ -136,7 +136,7 @@ static json_t *visits_json(struct network *network)
 	return root;
 }
 
-/* A sandbox that wakes goes on counting. */
+/* A sandbox that wakes continues counting. */
 static void load_visits(struct supervisor *s)
 {
 	cleanup_free char *path = egress_visits_path(&s->husk, life_id(&s->life));
@@ -270,7 +270,7 @@ int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struc
 		drop_leash(s);
 		return 0;
 	}
-	/* Started in the pool, for nobody: a sandbox that wakes goes on from its own counters. */
+	/* Started in the pool, for no sandbox yet: a sandbox that wakes continues from its own counters. */
 	cleanup_free char *saved = s->network.leash && !s->network.resumed ? record_saved(s) : NULL;
 	if (saved)
 		leash_stop(swap_leash(s, NULL));

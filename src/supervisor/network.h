@@ -23,8 +23,8 @@ struct network {
 	struct policy *policy;  /* what holds; NULL before it is a sandbox */
 	pthread_t dropper;      /* ends a leash that the sandbox has no use for */
 	bool dropping;          /* the thread above has not been waited for */
-	bool resumed;           /* the leash goes on from saved counters */
-	bool untold;            /* the guest has to be told of a change */
+	bool resumed;           /* the leash continues from saved counters */
+	bool untold;            /* the guest must be informed about a change */
 
 	pthread_mutex_t events_lock; /* guards what follows */
 	uint64_t events_used, events_missed;
@@ -41,8 +41,8 @@ struct network {
 
 /* Makes the wire, and a leash if the row looks like a sandbox with a policy. Nothing passes yet. */
 int network_prepare(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
-/* The machine becomes this sandbox: starts a leash if the policy requires one and none waits, and begins to end one that the
- * policy has no use for. */
+/* The machine becomes this sandbox: starts a leash if the policy requires one and none waits, and starts to end a leash
+ * that the policy does not need. */
 int network_begin(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
 /* Waits until the policy is in force. Called before any process of the guest continues. */
 int network_hold(struct supervisor *s, struct husk_error *err);

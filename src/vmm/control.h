@@ -1,7 +1,7 @@
 /*
  * The contract between the microvm engine (in the supervisor) and husk-vmm (one jailed process per machine).
  *
- * They speak over one SOCK_SEQPACKET socket, which is descriptor CONTROL_FD of husk-vmm. The engine sends a request with
+ * They communicate over one SOCK_SEQPACKET socket, which is descriptor CONTROL_FD of husk-vmm. The engine sends a request with
  * the descriptors it needs; husk-vmm answers each with exactly one reply, in order. husk-vmm opens nothing by name: every
  * file comes with a request. When the socket ends, husk-vmm ends, and with it the machine.
  *
@@ -42,7 +42,7 @@ enum control_type {
 	CONTROL_RESUME,
 	CONTROL_SNAPSHOT, /* fds: state file, memory layer, the next disk layer (all new and empty, but for a memory layer that
 			     AHEAD has opened, which is that one). The machine must be paused, and stays so; on success it
-			     goes on with the new layers. Reply: enum snapshot_done */
+			     continues with the new layers. Reply: enum snapshot_done */
 	CONTROL_BALLOON, /* value: pages of 4 KiB the guest is asked to give up */
 	CONTROL_LIMIT,   /* value: enum vmm_limit, units per second (0: none), burst */
 	CONTROL_STATS,   /* reply: anonymous bytes of guest memory, pages given back, block bytes, net bytes */

@@ -70,7 +70,7 @@ ssize_t volume_write(struct volume *volume, int fd, const void *data, size_t siz
 int volume_truncate(struct volume *volume, int fd, off_t size);
 int volume_mkdir(struct volume *volume, int parent, const char *name, mode_t mode, uid_t uid, gid_t gid);
 int volume_symlink(struct volume *volume, int parent, const char *name, const char *target, uid_t uid, gid_t gid);
-/* Links the regular file with this name and inode; ESTALE if another file is there. */
+/* Links the regular file with this name and inode; ESTALE if the name belongs to another file. */
 int volume_link(struct volume *volume, int from, const char *old_name, ino_t inode, int parent, const char *name);
 int volume_unlink(struct volume *volume, int parent, const char *name);
 int volume_rmdir(struct volume *volume, int parent, const char *name);

@@ -75,7 +75,7 @@ READ_FILE = Tool(
 )
 WRITE_FILE = Tool(
     "write_file",
-    "Write a file of the sandbox whole. Directories above it are made; a file that is there is replaced.",
+    "Write a whole file in the sandbox. Missing directories are created; an existing file is replaced.",
     {"path": _text("The absolute path of the file."), "content": _text("All of its text.")},
     ("path", "content"),
 )

@@ -274,7 +274,7 @@ async def _feed(process: AsyncProcess, data: bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def _ended(sandbox: AsyncSandbox, stream: AsyncOutputStream) -> AsyncIterator[None]:
-    """A command whose output nobody reads on, because there is too much or the caller was cancelled, is killed."""
+    """A command is killed if its output is no longer read, because there is too much or the caller was cancelled."""
     try:
         async with stream:
             yield

@@ -42,7 +42,7 @@ export class DesktopView {
   }
 
   /**
-   * For an agent that cannot go on, such as at a login: asks for a person, and waits until one has taken control and given it back
+   * For an agent that cannot continue, such as at a login: asks for a person, and waits until one has taken control and given it back
    * (`request.state` is "done"), or the time is over (600 seconds at most).
    */
   async requestHuman(reason: string, options: { waitSeconds?: number; signal?: Signal } = {}): Promise<Control> {

@@ -29,7 +29,7 @@ export interface FollowOptions {
   signal?: Signal;
 }
 
-/** A process in the background; it goes on without us. */
+/** A process in the background; it continues without this client. */
 export class Process {
   constructor(
     private readonly transport: Transport,

@@ -232,7 +232,7 @@ export class Sandbox {
     }
   }
 
-  /** One that is there already, by id or name. */
+  /** An existing sandbox, by id or name. */
   static async connect(id: string, options: ConnectionOptions = {}): Promise<Sandbox> {
     const transport = new Transport(options);
     return new Sandbox(transport, fromWire(await transport.json<object>("GET", `/v1/sandboxes/${encodeURIComponent(id)}`)));
@@ -323,7 +323,7 @@ export class Sandbox {
     return fromWire(await this.transport.json<object>("POST", `${this.path}/snapshots`, { json: name ? { name } : {} }));
   }
 
-  /** Keeps a numbered point of it to go back to; it goes on. Checkpoints are removed with the sandbox. */
+  /** Saves a numbered checkpoint; the sandbox keeps running. Checkpoints are removed with the sandbox. */
   async checkpoint(label?: string): Promise<Checkpoint> {
     return fromWire(await this.transport.json<object>("POST", `${this.path}/checkpoints`, { json: label ? { label } : {} }));
   }

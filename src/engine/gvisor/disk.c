@@ -472,7 +472,7 @@ static bool is_listed(char *const *names, const char *name)
 	return false;
 }
 
-/* Removes the disks in one directory that nobody names. */
+/* Removes the disks in one directory that no machine, image or volume names. */
 static void collect_unnamed(int disks, const char *below, char *const *names)
 {
 	int own = open_directory(disks, below);

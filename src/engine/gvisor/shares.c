@@ -321,7 +321,8 @@ static void make_missing(struct share_names *names, int root, const char *path, 
 }
 
 /* Restores of one volume at the same time: a name that one of them has made must not be taken for a file that stays. So
- * whoever makes names is alone. The wait is bounded: without the lock a restore may fail, and can be tried again. */
+ * only one process at a time creates names. The wait is bounded: without the lock a restore may fail, and can be tried
+ * again. */
 static void lock_names(int fd, int how)
 {
 	for (int i = 0; i < LOCK_TRIES && flock(fd, how | LOCK_NB) < 0 && errno == EWOULDBLOCK; i++)

@@ -135,7 +135,7 @@ class AsyncFilesystem:
         return True
 
     async def mkdir(self, directory: str, *, mode: int | str | None = None, user: str | None = None) -> None:
-        """Makes a directory and those above it; one that is there already is left as it is."""
+        """Creates a directory and its missing parents; an existing directory stays as it is."""
         body = {"path": directory, **given(mode=mode_text(mode), user=user)}
         await self._client._done(Request.json("POST", self._path("mkdir"), body))
 

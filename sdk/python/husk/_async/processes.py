@@ -74,7 +74,7 @@ async def follow(
 
 
 class AsyncProcess:
-    """A process in a sandbox, by its pid. It needs nobody to be attached: its output is kept for later."""
+    """A process in a sandbox, by its pid. It runs without an attached client: its output is kept for later."""
 
     def __init__(self, client: AsyncClient, sandbox: str, pid: int) -> None:
         self._client = client

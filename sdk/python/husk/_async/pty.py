@@ -142,7 +142,7 @@ class AsyncPty:
     # ---- its end ----
 
     async def aclose(self) -> None:
-        """Detaches. The process goes on."""
+        """Detaches. The process continues."""
         self._over = True
         stream, self._stream = self._stream, None
         if stream is None:

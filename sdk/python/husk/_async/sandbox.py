@@ -370,7 +370,7 @@ class AsyncSandbox:
         return AsyncSnapshot(self._client, SnapshotInfo.from_document(await self._client._json(request)))
 
     async def checkpoint(self, label: str | None = None) -> Checkpoint:
-        """Keeps a numbered point of it to go back to; it goes on. Checkpoints are removed with the sandbox."""
+        """Saves a numbered checkpoint; the sandbox keeps running. Checkpoints are removed with the sandbox."""
         request = Request.json("POST", self._path("checkpoints"), given(label=label), timeout=MOVE_SECONDS)
         return Checkpoint.from_document(await self._client._json(request))
 
@@ -537,7 +537,7 @@ class AsyncSandbox:
         stdin: str | bytes | None = None,
         label: str | None = None,
     ) -> AsyncOutputStream:
-        """Runs a command and gives its output piece by piece; its `exit_code` is there after the last one. The command
+        """Runs a command and gives its output piece by piece; its `exit_code` is set after the last piece. The command
         starts with the first step of the iteration, or on entering `async with`."""
         body = exec_body(
             command, stdin, timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label, stream=True
@@ -653,7 +653,7 @@ class AsyncSandbox:
     # ---- the handle ----
 
     async def aclose(self) -> None:
-        """Lets go of the handle. The sandbox goes on."""
+        """Closes the handle. The sandbox continues."""
         await self._client._leave(self)
 
     async def __aenter__(self) -> AsyncSandbox:

@@ -15,7 +15,7 @@ from .streams import AsyncStream
 
 
 class AsyncSnapshot:
-    """A sandbox's memory and disk at one moment. `Sandbox.create(snapshot=…)` goes on from there, any number of
+    """A sandbox's memory and disk at one moment. `Sandbox.create(snapshot=…)` continues from it, any number of
     times."""
 
     def __init__(self, client: AsyncClient, info: SnapshotInfo) -> None:

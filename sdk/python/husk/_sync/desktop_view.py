@@ -49,7 +49,7 @@ class DesktopView:
         self._client._done(Request("DELETE", self._path("control"), given(holder=holder)))
 
     def request_human(self, reason: str, *, wait_seconds: int = 0) -> Control:
-        """For an agent that cannot go on, such as at a login: asks for a person, and waits until one has taken control and
+        """For an agent that cannot continue, such as at a login: asks for a person, and waits until one has taken control and
         given it back (`request["state"] == "done"`), or the time is over (600 seconds at most)."""
         body = given(reason=reason, wait_seconds=wait_seconds)
         request = Request.json("POST", self._path("control", "request"), body, timeout=wait_seconds + 60.0)

@@ -75,7 +75,7 @@ def follow(
 
 
 class Process:
-    """A process in a sandbox, by its pid. It needs nobody to be attached: its output is kept for later."""
+    """A process in a sandbox, by its pid. It runs without an attached client: its output is kept for later."""
 
     def __init__(self, client: Client, sandbox: str, pid: int) -> None:
         self._client = client

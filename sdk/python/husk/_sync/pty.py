@@ -143,7 +143,7 @@ class Pty:
     # ---- its end ----
 
     def close(self) -> None:
-        """Detaches. The process goes on."""
+        """Detaches. The process continues."""
         self._over = True
         stream, self._stream = self._stream, None
         if stream is None:

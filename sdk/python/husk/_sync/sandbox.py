@@ -371,7 +371,7 @@ class Sandbox:
         return Snapshot(self._client, SnapshotInfo.from_document(self._client._json(request)))
 
     def checkpoint(self, label: str | None = None) -> Checkpoint:
-        """Keeps a numbered point of it to go back to; it goes on. Checkpoints are removed with the sandbox."""
+        """Saves a numbered checkpoint; the sandbox keeps running. Checkpoints are removed with the sandbox."""
         request = Request.json("POST", self._path("checkpoints"), given(label=label), timeout=MOVE_SECONDS)
         return Checkpoint.from_document(self._client._json(request))
 
@@ -538,7 +538,7 @@ class Sandbox:
         stdin: str | bytes | None = None,
         label: str | None = None,
     ) -> OutputStream:
-        """Runs a command and gives its output piece by piece; its `exit_code` is there after the last one. The command
+        """Runs a command and gives its output piece by piece; its `exit_code` is set after the last piece. The command
         starts with the first step of the iteration, or on entering `with`."""
         body = exec_body(
             command, stdin, timeout_seconds=timeout_seconds, env=env, cwd=cwd, user=user, label=label, stream=True
@@ -654,7 +654,7 @@ class Sandbox:
     # ---- the handle ----
 
     def close(self) -> None:
-        """Lets go of the handle. The sandbox goes on."""
+        """Closes the handle. The sandbox continues."""
         self._client._leave(self)
 
     def __enter__(self) -> Sandbox:

@@ -16,7 +16,7 @@ from .streams import Stream
 
 
 class Snapshot:
-    """A sandbox's memory and disk at one moment. `Sandbox.create(snapshot=…)` goes on from there, any number of
+    """A sandbox's memory and disk at one moment. `Sandbox.create(snapshot=…)` continues from it, any number of
     times."""
 
     def __init__(self, client: Client, info: SnapshotInfo) -> None:

@@ -139,7 +139,7 @@ class Stream(Generic[T]):
             pause = min(2.0, pause * 2)
 
     def close(self) -> None:
-        """Stops listening. What is listened to goes on."""
+        """Stops listening. The process or sandbox continues."""
         self._over = True
         source, self._source = self._source, None
         if source is not None:
@@ -175,7 +175,7 @@ class SandboxEvents(Stream[SandboxEvent]):
     def __init__(self, client: Client, url_path: str, after: int | None) -> None:
         super().__init__(client)
         self._path = url_path
-        self.last: int | None = after  # the sequence number to go on after
+        self.last: int | None = after  # the sequence number to continue after
 
     def _request(self) -> Request:
         return Request.get(self._path, given(follow=True, after=self.last))
@@ -191,7 +191,7 @@ class SandboxEvents(Stream[SandboxEvent]):
 class OutputStream(Stream[Output]):
     """The output of a process, piece by piece, until it ends: `exit` says how it did then.
 
-    When the server is restarted meanwhile, the stream goes on where it was: the process does not notice, and its output
+    If the server restarts, the stream continues at the same byte: the process does not notice, and its output
     is kept by the sandbox.
     """
 
