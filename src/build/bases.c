@@ -199,7 +199,10 @@ static int pull(struct build *build, const char *word, struct husk_image **image
 			"HUSK_PULL_REGISTRIES",
 			word);
 	build_note(build, "pulling %.200s", word);
-	return husk_image_pull(build->owner, &options, image, err);
+	if (husk_image_pull(build->owner, &options, image, err) < 0)
+		return -1;
+	build_note(build, "pulled %.200s", (*image)->name);
+	return 0;
 }
 
 /* 1: an image that somebody saved into the folder of images; it becomes a template. */
