@@ -33,9 +33,11 @@ static int take_template(struct husk_template *template, struct plan_base *out, 
 	return out->template && out->digest ? 0 : husk_fail_memory(err);
 }
 
-/* A base without a search path would leave `ENV PATH=/mine:$PATH` without the usual one. */
-static int complete(struct plan_base *out, char *const *environment, struct husk_error *err)
+/* A base without a search path would leave `ENV PATH=/mine:$PATH` without the usual one. `sandbox`: one of the base; NULL: none. */
+static int complete(struct build *build, struct plan_base *out, char *const *environment, const char *sandbox,
+		    struct husk_error *err)
 {
+	const struct build_client *client = build->client;
 	json_t *list, *pair;
 	bool path = false;
 	size_t i;
@@ -54,7 +56,9 @@ static int complete(struct plan_base *out, char *const *environment, struct husk
 	{
 		path |= str_starts(json_string_value(pair) ? json_string_value(pair) : "", "PATH=");
 	}
-	return path || json_array_append_new(list, json_string("PATH=" DEFAULT_PATH)) == 0 ? 0 : husk_fail_memory(err);
+	if (!path && json_array_append_new(list, json_string("PATH=" DEFAULT_PATH)) < 0)
+		return husk_fail_memory(err);
+	return client && client->base ? client->base(client->data, sandbox, out->config, err) : 0;
 }
 
 static int gather(void *data, const void *bytes, size_t size)
@@ -62,6 +66,18 @@ static int gather(void *data, const void *bytes, size_t size)
 	struct buf *out = data;
 
 	return out->size + size > SETTINGS_MAX || buf_append(out, bytes, size) < 0;
+}
+
+static int read_pairs(const struct buf *text, char ***out, struct husk_error *err)
+{
+	for (const char *at = text->data; at && *at;) {
+		size_t size = strcspn(at, "\n");
+		cleanup_free char *pair = strndup(at, size);
+		if (!pair || (str_is_utf8(pair, size) && strchr(pair, '=') && strv_add(out, pair) < 0))
+			return husk_fail_memory(err);
+		at += size + (at[size] == '\n');
+	}
+	return 0;
 }
 
 /* The variables of a base whose image is not known are in a file of each of its sandboxes. */
@@ -75,15 +91,11 @@ static int ask(struct build *build, struct plan_base *out, struct husk_error *er
 		return -1;
 	/* A guest without the file, or with a strange one, has no variables. */
 	husk_file_read(build->husk, sandbox, TEMPLATE_ENVIRONMENT, 0, 0, gather, &text, NULL);
+	int result = read_pairs(&text, &environment, err);
+	if (result == 0)
+		result = complete(build, out, environment, sandbox, err);
 	husk_kill(build->husk, sandbox, NULL);
-	for (const char *at = text.data; at && *at;) {
-		size_t size = strcspn(at, "\n");
-		cleanup_free char *pair = strndup(at, size);
-		if (!pair || (str_is_utf8(pair, size) && strchr(pair, '=') && strv_add(&environment, pair) < 0))
-			return husk_fail_memory(err);
-		at += size + (at[size] == '\n');
-	}
-	return complete(out, environment, err);
+	return result;
 }
 
 /* A bundled template: built on its first use, and again when its definition or Husk has changed. */
@@ -100,7 +112,7 @@ static int find_bundled(struct build *build, const char *word, const char *defin
 	    husk_template_build(build->owner, &options, &template, NULL, err) < 0 ||
 	    take_template(template, out, err) < 0)
 		return -1;
-	return complete(out, loaded->environment, err) < 0 ? -1 : 1;
+	return complete(build, out, loaded->environment, NULL, err) < 0 ? -1 : 1;
 }
 
 /* 1: there is a template of this name, or a definition to build one from. */
@@ -166,7 +178,7 @@ static int make_scratch(struct build *build, struct plan_base *out, struct husk_
 	options.directory = empty;
 	int result = husk_template_build(build->owner, &options, &template, NULL, err);
 	dir_remove(empty, NULL);
-	return result < 0 || take_template(template, out, err) < 0 ? -1 : complete(out, NULL, err);
+	return result < 0 || take_template(template, out, err) < 0 ? -1 : complete(build, out, NULL, NULL, err);
 }
 
 static int pull_stops(void *data, const struct husk_pull_progress *progress)
@@ -187,7 +199,10 @@ static int pull(struct build *build, const char *word, struct husk_image **image
 			"HUSK_PULL_REGISTRIES",
 			word);
 	build_note(build, "pulling %.200s", word);
-	return husk_image_pull(build->owner, &options, image, err);
+	if (husk_image_pull(build->owner, &options, image, err) < 0)
+		return -1;
+	build_note(build, "pulled %.200s", (*image)->name);
+	return 0;
 }
 
 /* 1: an image that somebody saved into the folder of images; it becomes a template. */
@@ -230,7 +245,7 @@ static int find_image(struct build *build, const char *word, struct plan_base *o
 	if (result == 0)
 		out->config = image->config ? json_loads(image->config, 0, NULL) : NULL;
 	husk_image_free(image);
-	return result < 0 || take_template(template, out, err) < 0 ? -1 : complete(out, NULL, err);
+	return result < 0 || take_template(template, out, err) < 0 ? -1 : complete(build, out, NULL, NULL, err);
 }
 
 static bool has_image(struct build *build, const char *word)

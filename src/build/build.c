@@ -67,12 +67,12 @@ bool build_stopped(struct build *build, struct husk_error *err)
 static int fail_at(const struct build *build, const struct plan_step *step, const struct husk_error *why,
 		   struct husk_error *err)
 {
-	const char *path = build->options->dockerfile ? build->options->dockerfile : "Dockerfile";
+	struct husk_error named = { 0 };
 
 	if (why->code == HUSK_GONE)
 		return husk_fail(err, why->code, "%s", why->message);
-	return husk_fail(err, why->code, "%s:%u:%u: %s: %s", path, step->step->line, step->step->column,
-			 dockerfile_kind_name(step->step->kind), why->message);
+	husk_fail(&named, why->code, "%s: %s", dockerfile_kind_name(step->step->kind), why->message);
+	return dockerfile_fail(&build->plan.file, build->options->dockerfile, step->step, &named, err);
 }
 
 int build_scratch(const struct build *build, struct husk_error *err)
@@ -204,6 +204,8 @@ static void keep(struct build *build, const char *sandbox, const struct plan_ste
 	struct husk_error why = { 0 };
 
 	kept_name(step, name);
+	if (step->force)
+		husk_snapshot_remove(build->husk, name, NULL);
 	if (husk_snapshot_create(build->husk, sandbox, name, NULL, &why) < 0 && why.code != HUSK_CONFLICT)
 		build_note(build, "the result of this step is not kept: %.300s", why.message);
 }
@@ -232,10 +234,10 @@ static int carry_out(struct build *build, const char *sandbox, const struct plan
 /* The first step that has to run; *out: a sandbox in the state before it, NULL if nothing is kept. */
 static size_t find_kept(struct build *build, const struct plan_stage *stage, char **out)
 {
-	for (size_t i = stage->count; i-- > 0 && !build->options->no_cache;) {
+	for (size_t i = stage->count; i-- > 0;) {
 		char name[NAME_LENGTH];
 		struct husk_error why = { 0 };
-		if (!is_kept(&stage->steps[i]))
+		if (!is_kept(&stage->steps[i]) || stage->steps[i].force)
 			continue;
 		kept_name(&stage->steps[i], name);
 		if (build_sandbox(build, NULL, name, out, &why) == 0)
@@ -250,13 +252,18 @@ static size_t find_kept(struct build *build, const struct plan_stage *stage, cha
 static int begin(struct build *build, const struct plan_stage *stage, size_t index, size_t *first,
 		 struct husk_error *err)
 {
+	const struct build_client *client = build->client;
 	const char *base = NULL;
 
 	*first = find_kept(build, stage, &build->sandboxes[index]);
 	if (*first)
 		return 0;
-	if (stage->template || stage->snapshot)
-		return build_sandbox(build, stage->template, stage->snapshot, &build->sandboxes[index], err);
+	if (stage->template || stage->snapshot) {
+		char **made = &build->sandboxes[index];
+		if (build_sandbox(build, stage->template, stage->snapshot, made, err) < 0)
+			return -1;
+		return client && client->begin ? client->begin(client->data, *made, err) : 0;
+	}
 	if (build_stage(build, (size_t)stage->base, &base, err) < 0)
 		return -1;
 	return copy_sandbox(build, base, &build->sandboxes[index], err);
@@ -415,6 +422,19 @@ static int hand_over(struct build *build, struct husk_error *err)
 
 /* ---- the beginning and the end ---- */
 
+static int make_plan(struct build *build, struct husk_error *err)
+{
+	const struct build_client *client = build->client;
+	struct dockerfile file = { 0 };
+	cleanup_free char *text = NULL;
+	bool listed = client && client->steps;
+
+	if ((listed ? client->steps(client->data, &file, err) : plan_read(build->options, &text, &file, err)) == 0)
+		return plan_make(build->options, &file, base_resolve, step_fetch, build, &build->plan, err);
+	dockerfile_free(&file);
+	return -1;
+}
+
 static int prepare(struct build *build, struct husk_error *err)
 {
 	cleanup_free char *top = template_cache_directory(build->husk->paths.home);
@@ -424,8 +444,7 @@ static int prepare(struct build *build, struct husk_error *err)
 		return husk_fail_memory(err);
 	if (random_id("bd-", 10, build->id) < 0)
 		return husk_fail_errno(err, "cannot make an id");
-	if (dir_make(build->cache, 0700, err) < 0 ||
-	    plan_make(build->options, base_resolve, step_fetch, build, &build->plan, err) < 0)
+	if (dir_make(build->cache, 0700, err) < 0 || make_plan(build, err) < 0)
 		return -1;
 	build->sandboxes = calloc(build->plan.file.stage_count, sizeof(*build->sandboxes));
 	return build->sandboxes ? 0 : husk_fail_memory(err);

@@ -182,7 +182,7 @@ int context_find(const struct context *context, const char *word, struct context
 		return husk_fail(err, HUSK_INVALID, "'%.120s' cannot be copied: this build has no context", word);
 	if (pattern_is(path))
 		return find_pattern(context, "", path, out, err);
-	cleanup_close int fd = open_below(context, path, O_PATH);
+	cleanup_close int fd = open_below(context, path, O_PATH | (context->links ? O_NOFOLLOW : 0));
 	if (fd < 0 || fstat(fd, &status) < 0)
 		return husk_fail(err, HUSK_INVALID, "'%.120s' is not in the context", word);
 	if (*path && ignore_match(context->ignored, path)) {
@@ -301,7 +301,8 @@ static int pass_link(struct walk *walk, const char *path, const char *name, cons
 static int pass_any(struct walk *walk, const char *path, const char *name, int depth)
 {
 	bool ignored = *path && ignore_match(walk->context->ignored, path);
-	cleanup_close int fd = open_below(walk->context, path, O_PATH | (depth ? O_NOFOLLOW : 0));
+	cleanup_close int fd =
+		open_below(walk->context, path, O_PATH | (depth || walk->context->links ? O_NOFOLLOW : 0));
 	struct stat status;
 
 	if (fd < 0 || fstat(fd, &status) < 0)

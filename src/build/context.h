@@ -24,6 +24,7 @@ struct context {
 	int root; /* -1: there is none */
 	char *path;
 	char **ignored; /* NULL: none */
+	bool links;     /* a source that is a link is copied as a link */
 };
 /* Opens the directory and reads its ignore file: `<dockerfile>.dockerignore` if it exists, otherwise .dockerignore. `path` NULL:
  * a build without files. */

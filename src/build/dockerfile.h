@@ -81,6 +81,10 @@ struct dockerfile {
 	size_t step_count;
 	struct dockerfile_stage *stages;
 	size_t stage_count;
+	/* NULL: it is a Dockerfile. Otherwise its steps are a list that a client sent, in which `line` is the number of a step. Quotes in its values
+	 * are part of them. Without WORKDIR, a RUN begins in the home of its user, and other relative paths begin here. Copied files belong to the
+	 * user. RUN may have the flag "user"; any step may have the flag "force": no earlier result of it is used. */
+	const char *home;
 };
 
 /* `name` is for errors: "Dockerfile:3:1: …". */
@@ -105,6 +109,9 @@ enum dockerfile_source dockerfile_source(const char *word);
 int dockerfile_check_source(enum dockerfile_kind kind, const char *word, struct husk_error *err);
 /* The digest of --checksum ("sha256:<hex>") in `out`, in lower case; INVALID if it has another form. */
 int dockerfile_checksum(const char *value, char out[static 65], struct husk_error *err);
+/* Fails with the place of the step: "Dockerfile:3:1: …"; of a list, its number is the field of the error. `name` as above. */
+int dockerfile_fail(const struct dockerfile *file, const char *name, const struct dockerfile_step *step,
+		    const struct husk_error *why, struct husk_error *err);
 /* The value of a flag; NULL: the step does not have it. */
 const char *dockerfile_flag(const struct dockerfile_step *step, const char *name);
 const char *dockerfile_kind_name(enum dockerfile_kind kind);

@@ -24,6 +24,18 @@ static int fail_at(const struct linker *linker, const struct dockerfile_step *st
 	return husk_fail(linker->err, HUSK_INVALID, "%s:%u:%u: %s", linker->name, step->line, step->column, message);
 }
 
+int dockerfile_fail(const struct dockerfile *file, const char *name, const struct dockerfile_step *step,
+		    const struct husk_error *why, struct husk_error *err)
+{
+	if (!file->home)
+		return husk_fail(err, why->code, "%s:%u:%u: %s", name ? name : "Dockerfile", step->line, step->column,
+				 why->message);
+	husk_fail(err, why->code, "%s", why->message);
+	if (err)
+		snprintf(err->field, sizeof(err->field), "%u", step->line);
+	return -1;
+}
+
 static bool is_number(const char *word)
 {
 	return *word && !word[strspn(word, "0123456789")];

@@ -82,12 +82,15 @@ static int set_text(struct maker *maker, char **out, const char *text)
 /* User and directory as the config has them. */
 static int step_place(struct maker *maker, struct plan_step *out)
 {
-	const char *user = json_string_value(json_object_get(maker->stage->config, "User"));
+	const char *given = dockerfile_flag(out->step, "user"), *home = maker->plan->file.home;
+	const char *user = given ? given : json_string_value(json_object_get(maker->stage->config, "User"));
 	const char *cwd = json_string_value(json_object_get(maker->stage->config, "WorkingDir"));
 
 	if (set_text(maker, &out->user, user && *user ? user : "root") < 0)
 		return -1;
-	return set_text(maker, &out->cwd, cwd && *cwd ? cwd : "/");
+	if (home && !cwd && out->step->kind == STEP_RUN)
+		return 0;
+	return set_text(maker, &out->cwd, cwd && *cwd ? cwd : home ? home : "/");
 }
 
 /* An absolute path without "." and ".."; relative ones begin at `cwd`. */
@@ -346,6 +349,8 @@ static int plan_copy(struct maker *maker, struct plan_step *out)
 	if (step_place(maker, out) < 0 || maker_words(maker, out->step, &out->words) < 0 || take_mode(maker, out) < 0 ||
 	    take_texts(maker, out) < 0 || (owner && maker_expand(maker, out->step, owner, &out->owner) < 0))
 		return -1;
+	if (maker->plan->file.home && !owner && set_text(maker, &out->owner, out->user) < 0)
+		return -1;
 	size_t count = strv_length(out->words);
 	char *target = out->words[count - 1];
 	if (count > 2 && !str_ends(target, "/"))
@@ -405,6 +410,7 @@ static int plan_step(struct maker *maker, const struct dockerfile_step *step)
 	    plan_any(maker, out) < 0)
 		return -1;
 	stage->secret |= out->secret;
+	out->force = stage->force |= maker->options->no_cache || dockerfile_flag(step, "force");
 	if (out->works && hash_end(maker, stage->key) < 0)
 		return -1;
 	maker->plan->work += out->works;
@@ -420,7 +426,8 @@ static int hash_base(struct maker *maker, const struct plan_base *base)
 	char disk[32];
 
 	snprintf(disk, sizeof(disk), "%llu", (unsigned long long)maker->options->disk_bytes);
-	if (hash_begin(maker, "base") < 0 || hash_text(maker, base->digest) < 0)
+	if (hash_begin(maker, "base") < 0 || hash_text(maker, base->digest) < 0 ||
+	    (maker->plan->file.home && hash_text(maker, maker->plan->file.home) < 0))
 		return -1;
 	return maker->options->disk_bytes ? hash_text(maker, disk) : 0;
 }
@@ -471,6 +478,7 @@ static int begin_stage(struct maker *maker, size_t index)
 	stage->config = json_deep_copy(base->config);
 	stage->inherited = json_incref(base->inherited);
 	stage->secret = base->secret;
+	stage->force = base->force;
 	memcpy(stage->key, base->key, sizeof(stage->key));
 	return stage->config ? 0 : husk_fail_memory(maker->err);
 }
@@ -621,8 +629,8 @@ int plan_read(const struct husk_dockerfile_options *options, char **out_text, st
 	return 0;
 }
 
-int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, plan_fetch fetch, void *data,
-	      struct plan *out, struct husk_error *err)
+int plan_make(const struct husk_dockerfile_options *options, struct dockerfile *file, plan_resolve resolve,
+	      plan_fetch fetch, void *data, struct plan *out, struct husk_error *err)
 {
 	struct maker maker = { .options = options,
 			       .resolve = resolve,
@@ -632,12 +640,10 @@ int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolv
 			       .err = err,
 			       .hash = EVP_MD_CTX_new() };
 
-	*out = (struct plan){ .context = { .root = -1 } };
-	cleanup_free char *text = NULL;
-	int result = plan_read(options, &text, &out->file, err);
-	if (result == 0)
-		result =
-			context_begin(options->context, options->text ? NULL : options->dockerfile, &out->context, err);
+	*out = (struct plan){ .file = *file };
+	*file = (struct dockerfile){ 0 };
+	int result = context_begin(options->context, options->text ? NULL : options->dockerfile, &out->context, err);
+	out->context.links = out->file.home;
 	if (result == 0)
 		result = make(&maker);
 	EVP_MD_CTX_free(maker.hash);

@@ -31,15 +31,16 @@ struct plan_step {
 	char key[KEY_LENGTH + 1]; /* after the step */
 	bool works;               /* it changes files: RUN, COPY, ADD, WORKDIR */
 	bool secret;              /* it sees a secret */
+	bool force;               /* no earlier result is used: of it, or of a step before it */
 	/* What it needs when it runs; NULL where its kind does not. */
 	char **environment; /* KEY=value */
-	char *user, *cwd;
-	char **argv;  /* RUN */
-	char **words; /* COPY, ADD: sources and target, replaced. WORKDIR: the directory */
-	char *owner;  /* --chown */
-	int64_t mode; /* --chmod; -1: none */
-	char **texts; /* its heredocs, replaced */
-	char *image;  /* COPY --from of an image: its template */
+	char *user, *cwd;   /* cwd NULL: the user's home */
+	char **argv;        /* RUN */
+	char **words;       /* COPY, ADD: sources and target, replaced. WORKDIR: the directory */
+	char *owner;        /* --chown */
+	int64_t mode;       /* --chmod; -1: none */
+	char **texts;       /* its heredocs, replaced */
+	char *image;        /* COPY --from of an image: its template */
 	struct plan_download *downloads;
 	size_t download_count;
 	struct dockerfile_mount *mounts;
@@ -58,6 +59,7 @@ struct plan_stage {
 	json_t *inherited; /* variables of its base image */
 	char key[KEY_LENGTH + 1];
 	bool secret; /* one of its steps, or of its bases, saw a secret */
+	bool force;  /* … must not use an earlier result */
 };
 
 struct plan {
@@ -82,8 +84,9 @@ typedef int (*plan_fetch)(void *data, struct plan_download *out, struct husk_err
 /* The Dockerfile of the options, and its text; the caller frees both. */
 int plan_read(const struct husk_dockerfile_options *options, char **out_text, struct dockerfile *out,
 	      struct husk_error *err);
-int plan_make(const struct husk_dockerfile_options *options, plan_resolve resolve, plan_fetch fetch, void *data,
-	      struct plan *out, struct husk_error *err);
+/* Takes the file over, also after a failure. */
+int plan_make(const struct husk_dockerfile_options *options, struct dockerfile *file, plan_resolve resolve,
+	      plan_fetch fetch, void *data, struct plan *out, struct husk_error *err);
 void plan_free(struct plan *plan);
 
 #endif

@@ -3,6 +3,7 @@
  * CMD and the like. The config is the object that an OCI image has under "config".
  */
 #include "build/settings.h"
+#include "build/build.h"
 
 #include <ctype.h>
 
@@ -10,9 +11,7 @@
 
 int maker_fail(const struct maker *maker, const struct dockerfile_step *step, const struct husk_error *why)
 {
-	const char *path = maker->options->dockerfile ? maker->options->dockerfile : "Dockerfile";
-
-	return husk_fail(maker->err, why->code, "%s:%u:%u: %s", path, step->line, step->column, why->message);
+	return dockerfile_fail(&maker->plan->file, maker->options->dockerfile, step, why, maker->err);
 }
 
 const char *maker_variable(json_t *config, const char *name)
@@ -29,16 +28,16 @@ const char *maker_variable(json_t *config, const char *name)
 	return NULL;
 }
 
-static int environment_set(struct maker *maker, const char *name, const char *value)
+int build_set_variable(json_t *config, const char *name, const char *value)
 {
-	json_t *list = json_object_get(maker->stage->config, "Env");
+	json_t *list = json_object_get(config, "Env");
 	size_t i, size = strlen(name);
 	json_t *pair;
 
 	if (!list) {
 		list = json_array();
-		if (json_object_set_new(maker->stage->config, "Env", list) < 0)
-			return husk_fail_memory(maker->err);
+		if (json_object_set_new(config, "Env", list) < 0)
+			return -1;
 	}
 	json_array_foreach(list, i, pair)
 	{
@@ -47,8 +46,18 @@ static int environment_set(struct maker *maker, const char *name, const char *va
 			break;
 	}
 	json_t *made = json_sprintf("%s=%s", name, value);
-	int failed = i < json_array_size(list) ? json_array_set_new(list, i, made) : json_array_append_new(list, made);
-	return failed < 0 ? husk_fail(maker->err, HUSK_INVALID, "the variable %.60s cannot be set", name) : 0;
+	return i < json_array_size(list) ? json_array_set_new(list, i, made) : json_array_append_new(list, made);
+}
+
+/* The home of the user, as far as it is known without a look into the sandbox. */
+static const char *user_home(const struct maker *maker)
+{
+	const char *home = maker->plan->file.home, *slash = home ? strrchr(home, '/') : NULL;
+	const char *user = json_string_value(json_object_get(maker->stage->config, "User"));
+
+	if (!home || !user)
+		return NULL;
+	return str_equal(user, "root") ? "/root" : str_equal(user, slash + 1) ? home : NULL;
 }
 
 const char *maker_lookup(void *data, const char *name)
@@ -60,14 +69,17 @@ const char *maker_lookup(void *data, const char *name)
 		value = json_string_value(json_object_get(maker->arguments, name));
 	if (!value && !maker->stage)
 		value = json_string_value(json_object_get(maker->globals, name));
+	if (!value && maker->stage && str_equal(name, "HOME"))
+		value = user_home(maker);
 	return value;
 }
 
 int maker_expand(struct maker *maker, const struct dockerfile_step *step, const char *text, char **out)
 {
+	const struct dockerfile *file = &maker->plan->file;
 	struct husk_error why = { 0 };
 
-	if (dockerfile_expand(text, maker->plan->file.escape, false, maker_lookup, maker, out, &why) < 0)
+	if (dockerfile_expand(text, file->escape, file->home, maker_lookup, maker, out, &why) < 0)
 		return maker_fail(maker, step, &why);
 	return 0;
 }
@@ -146,15 +158,16 @@ static int take_environment(struct maker *maker, const struct dockerfile_step *s
 		cleanup_free char *value = NULL;
 		if (maker_expand(maker, step, step->pairs[i].value, &value) < 0)
 			return -1;
-		if (strpbrk(value, "\n\r"))
+		if (strpbrk(value, "\n\r") && !maker->plan->file.home) /* an image has lines */
 			return fail_invalid(maker, step, "the value of %.60s has more than one line",
 					    step->pairs[i].key);
 		if (strv_add(&values, value) < 0)
 			return husk_fail_memory(maker->err);
 	}
 	for (size_t i = 0; i < step->pair_count; i++)
-		if (environment_set(maker, step->pairs[i].key, values[i]) < 0)
-			return -1;
+		if (build_set_variable(maker->stage->config, step->pairs[i].key, values[i]) < 0)
+			return husk_fail(maker->err, HUSK_INVALID, "the variable %.60s cannot be set",
+					 step->pairs[i].key);
 	return 0;
 }
 

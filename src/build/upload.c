@@ -1,6 +1,6 @@
 /*
- * The context that a client of a server sent (build.h). Its bytes are untrusted: a process in a cell unpacks them, as it
- * does root filesystems, in a workshop of the instance. After a kill, the instance's sweep removes the workshop.
+ * The context that a client of a server sent (build.h), as one tar or as several. Its bytes are untrusted: a process in a cell
+ * unpacks them, as it does root filesystems, in a workshop of the instance. After a kill, the instance's sweep removes the workshop.
  */
 #include <fts.h>
 #include <sys/stat.h>
@@ -35,7 +35,7 @@ void build_upload_close(struct build_upload *upload)
 	free(upload);
 }
 
-/* A compressed one could become larger than the disk. 1: it has no files. */
+/* 1: it has no files. */
 static int check_plain(int fd, struct husk_error *err)
 {
 	static const char end[512];
@@ -49,10 +49,19 @@ static int check_plain(int fd, struct husk_error *err)
 	return husk_fail_field(err, "context", "the context is not a tar without compression");
 }
 
+/* For the process that unpacks. */
+static int make_folder(const char *path, struct husk_error *err)
+{
+	uint32_t owner = slot_uid_base(0);
+
+	if (dir_make(path, 0700, err) < 0)
+		return -1;
+	return chown(path, owner, owner) < 0 ? husk_fail_errno(err, "cannot hand '%s' over", path) : 0;
+}
+
 static int open_place(struct build_upload *upload, struct husk_error *err)
 {
 	const struct cgroup_limits limits = { .memory_bytes = MEMORY_MAX, .pids = PROCESSES_MAX };
-	uint32_t owner = slot_uid_base(0);
 
 	if (workshop_open(upload->husk, &upload->workshop, err) < 0 ||
 	    cgroup_set_limits(upload->workshop.cgroup, &limits, err) < 0)
@@ -60,9 +69,7 @@ static int open_place(struct build_upload *upload, struct husk_error *err)
 	upload->path = str_format("%s/context", upload->workshop.directory);
 	if (!upload->path)
 		return husk_fail_memory(err);
-	if (dir_make(upload->path, 0700, err) < 0)
-		return -1;
-	return chown(upload->path, owner, owner) < 0 ? husk_fail_errno(err, "cannot hand '%s' over", upload->path) : 0;
+	return make_folder(upload->path, err);
 }
 
 /* Files with holes take no room, but every byte of them would be read. */
@@ -84,33 +91,37 @@ static int check_size(const struct build_upload *upload, struct husk_error *err)
 			       (unsigned long long)BYTES_MAX);
 }
 
-static int unpack(struct build_upload *upload, int fd, struct husk_error *err)
+int build_upload_add(struct build_upload *upload, const char *name, int fd, struct husk_error *err)
 {
 	cleanup_free char *program = husk_program(err);
-	int empty = program ? check_plain(fd, err) : -1;
+	cleanup_free char *folder = name ? str_format("%s/%s", upload->path, name) : strdup(upload->path);
+	const char *called = name ? "the archive of files" : "the context";
 
-	if (empty < 0 || open_place(upload, err) < 0)
+	if (!program)
 		return -1;
+	if (!folder)
+		return husk_fail_memory(err);
+	int empty = name ? make_folder(folder, err) : check_plain(fd, err);
 	if (empty)
-		return 0;
+		return MIN(empty, 0);
 	const struct template_jail jail = { .program = program,
 					    .uid_base = slot_uid_base(0),
 					    .cgroup = upload->workshop.cgroup };
 	if (lseek(fd, 0, SEEK_SET) < 0)
 		return husk_fail_errno(err, "cannot read the context");
-	if (step_unpack(&jail, fd, "the context", "context", upload->path, err) < 0)
+	if (step_unpack(&jail, fd, called, "context", BYTES_MAX, folder, err) < 0)
 		return -1;
 	return check_size(upload, err);
 }
 
-int build_upload_open(struct husk *owner, int fd, struct build_upload **out, struct husk_error *err)
+int build_upload_open(struct husk *owner, struct build_upload **out, struct husk_error *err)
 {
 	struct build_upload *upload = calloc(1, sizeof(*upload));
 
 	if (!upload)
 		return husk_fail_memory(err);
 	*upload = (struct build_upload){ .husk = owner, .workshop = { .lock = -1 } };
-	if (unpack(upload, fd, err) == 0) {
+	if (open_place(upload, err) == 0) {
 		*out = upload;
 		return 0;
 	}

@@ -276,11 +276,13 @@ static int handle(struct request *request, struct husk_error *err)
 			"'%.80s' cannot be a template's name, which a tenant's build needs; use letters, "
 			"digits, - _ .",
 			wanted.options.name);
-	if (context >= 0 && build_upload_open(request_owner(request), context, &upload, err) < 0)
-		return -1;
+	int result = context < 0 ? 0 : build_upload_open(request_owner(request), &upload, err);
+	if (result == 0 && upload)
+		result = build_upload_add(upload, NULL, context, err);
 	fd_close(&context);
 	wanted.options.context = upload ? build_upload_path(upload) : NULL;
-	int result = build_and_tell(request, &wanted.options, err);
+	if (result == 0)
+		result = build_and_tell(request, &wanted.options, err);
 	build_upload_close(upload);
 	return result;
 }

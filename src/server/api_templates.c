@@ -250,7 +250,7 @@ static int handle_build(struct request *request, struct husk_error *err)
 
 /* ---- the first use of a bundled template ---- */
 
-int template_ensure_for(struct husk *husk, struct husk *owner, const char *name, struct husk_error *err)
+int template_ensure(struct request *request, const char *name, struct husk_error *err)
 {
 	cleanup_husk_template struct husk_template *template = NULL;
 	cleanup_templates struct husk_template **list = NULL;
@@ -262,26 +262,11 @@ int template_ensure_for(struct husk *husk, struct husk *owner, const char *name,
 		return -1; /* `err` already names what was not found */
 	pthread_mutex_lock(&building);
 	/* Another request may have built it during the wait. */
-	int result = husk_template_list(husk, &list, err);
+	int result = husk_template_list(request_husk(request), &list, err);
 	if (result == 0 && !is_built(list, name))
-		result = husk_template_build(owner, &options, &template, &fresh, err);
+		result = husk_template_build(request_owner(request), &options, &template, &fresh, err);
 	pthread_mutex_unlock(&building);
 	return result < 0 ? -1 : 1;
-}
-
-int template_ensure(struct request *request, const char *name, struct husk_error *err)
-{
-	return template_ensure_for(request_husk(request), request_owner(request), name, err);
-}
-
-int template_import(struct husk *husk, const struct husk_build_options *options, struct husk_error *err)
-{
-	bool fresh;
-
-	pthread_mutex_lock(&building);
-	int result = husk_template_build(husk, options, NULL, &fresh, err);
-	pthread_mutex_unlock(&building);
-	return result;
 }
 
 const struct route template_routes[] = {

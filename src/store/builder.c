@@ -3,7 +3,7 @@
  * be a server with threads and secrets in its memory. So a step is a separate program: it gets all arguments on its
  * command line and the tar as standard input. It enters its cell before it reads the first byte.
  *
- *     husk builder --uid N --directory TREE --name NAME --field tar unpack                   < root.tar
+ *     husk builder --uid N --directory TREE --name NAME --field tar [--limit BYTES] unpack   < root.tar
  *     husk builder --uid N --directory TREE --name NAME --digest HEX [--unpacked] layer      < layer.tar.gz
  *     husk builder --uid N --directory TREE --image FILE image
  *     husk builder --uid N --directory WORK --image SCRIPT packages mmdebstrap ARGUMENTS...
@@ -46,6 +46,7 @@ struct step {
 	char **argv; /* what follows the step */
 	bool unpacked;
 	uint32_t uid;
+	uint64_t limit;
 };
 
 /* ---- inside the cell ---- */
@@ -61,7 +62,7 @@ static int run_unpack(void *data)
 	const struct step *step = data;
 	struct husk_error err = { 0 };
 
-	return unpack_tar(0, step->name, step->field, TREE, &err) < 0 ? report(&err) : 0;
+	return unpack_tar(0, step->name, step->field, step->limit, TREE, &err) < 0 ? report(&err) : 0;
 }
 
 static int run_layer(void *data)
@@ -352,17 +353,21 @@ static int run_step(const struct step *step, struct husk_error *err)
 
 static int parse_arguments(int argc, char **argv, struct step *out)
 {
-	static const struct option options[] = {
-		{ "uid", required_argument, NULL, 'u' },    { "directory", required_argument, NULL, 'd' },
-		{ "name", required_argument, NULL, 'n' },   { "field", required_argument, NULL, 'f' },
-		{ "digest", required_argument, NULL, 's' }, { "image", required_argument, NULL, 'i' },
-		{ "unpacked", no_argument, NULL, 'p' },     { 0 }
-	};
-	int64_t uid = 0;
+	static const struct option options[] = { { "uid", required_argument, NULL, 'u' },
+						 { "directory", required_argument, NULL, 'd' },
+						 { "name", required_argument, NULL, 'n' },
+						 { "field", required_argument, NULL, 'f' },
+						 { "digest", required_argument, NULL, 's' },
+						 { "image", required_argument, NULL, 'i' },
+						 { "unpacked", no_argument, NULL, 'p' },
+						 { "limit", required_argument, NULL, 'l' },
+						 { 0 } };
+	int64_t uid = 0, limit = 0;
 	int option;
 
 	while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
-		if (option == 'u' && str_to_int64(optarg, 1, UINT32_MAX - CELL_IDS, &uid) < 0)
+		if ((option == 'u' && str_to_int64(optarg, 1, UINT32_MAX - CELL_IDS, &uid) < 0) ||
+		    (option == 'l' && str_to_int64(optarg, 0, INT64_MAX, &limit) < 0))
 			return -1;
 		const char **text = option == 'd'   ? &out->directory
 				    : option == 'n' ? &out->name
@@ -374,12 +379,13 @@ static int parse_arguments(int argc, char **argv, struct step *out)
 			*text = optarg;
 		else if (option == 'p')
 			out->unpacked = true;
-		else if (option != 'u')
+		else if (option != 'u' && option != 'l')
 			return -1;
 	}
 	out->kind = optind < argc ? argv[optind] : NULL;
 	out->argv = argv + MIN(optind + 1, argc);
 	out->uid = (uint32_t)uid;
+	out->limit = (uint64_t)limit;
 	return out->kind && out->directory && uid ? 0 : -1;
 }
 
@@ -461,14 +467,15 @@ static int run_builder(const struct template_jail *jail, const char *const *argv
 	return run_answering(jail, argv, input, NULL, err);
 }
 
-int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, const char *directory,
-		struct husk_error *err)
+int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, uint64_t limit,
+		const char *directory, struct husk_error *err)
 {
-	char uid[16];
-	const char *const argv[] = { jail->program, "builder", "--uid",   uid,   "--directory", directory,
-				     "--name",      name,      "--field", field, "unpack",      NULL };
+	char uid[16], most[24];
+	const char *const argv[] = { jail->program, "builder", "--uid", uid,       "--directory", directory, "--name",
+				     name,          "--field", field,   "--limit", most,          "unpack",  NULL };
 
 	snprintf(uid, sizeof(uid), "%u", jail->uid_base);
+	snprintf(most, sizeof(most), "%llu", (unsigned long long)limit);
 	return run_builder(jail, argv, fd, err);
 }
 

@@ -11,9 +11,9 @@
 /* Each function waits for its step. Files that a step makes belong to the cell's uids: jail->uid_base is root. */
 
 /* Unpacks a tar (compressed or not), from the position of `fd`, into an existing directory. `name` is its name in
- * errors, `field` the option that gave it. */
-int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, const char *directory,
-		struct husk_error *err);
+ * errors, `field` the option that gave it. `limit` as for unpack_tar. */
+int step_unpack(const struct template_jail *jail, int fd, const char *name, const char *field, uint64_t limit,
+		const char *directory, struct husk_error *err);
 /* Unpacks one layer of a container image over those below it in `directory`, after a check of its digest. */
 int step_layer(const struct template_jail *jail, int fd, const char *name, const struct oci_layer *layer,
 	       const char *directory, struct husk_error *err);

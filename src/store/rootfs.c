@@ -290,7 +290,7 @@ static int unpack(const struct build *build, const char *tar, const char *field,
 
 	if (fd < 0)
 		return husk_fail_errno(err, "cannot read '%s'", tar);
-	return step_unpack(build->jail, fd, tar, field, directory, err);
+	return step_unpack(build->jail, fd, tar, field, 0, directory, err);
 }
 
 int build_copy(const struct build *build, const char *from, bool as_root, const char *to, struct husk_error *err)
@@ -311,7 +311,7 @@ int build_copy(const struct build *build, const char *from, bool as_root, const 
 	fd_close(&out);
 	if (pid < 0)
 		return -1;
-	int result = step_unpack(build->jail, in, from, "rootfs", to, err);
+	int result = step_unpack(build->jail, in, from, "rootfs", 0, to, err);
 	fd_close(&in); /* a tar that still writes then ends */
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)

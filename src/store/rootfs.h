@@ -68,8 +68,10 @@ int build_copy(const struct build *build, const char *from, bool as_root, const 
 
 /* Unpacks a tar (compressed or not) into an existing directory, given by its real path. Refuses entries that lead
  * outside, and entries that no tool and no guest supports: too long, too deep, an owner out of range. For use inside a
- * cell (builder.c): changes the current directory meanwhile. `name` and `field` are for errors. */
-int unpack_tar(int fd, const char *name, const char *field, const char *directory, struct husk_error *err);
+ * cell (builder.c): changes the current directory meanwhile. `name` and `field` are for errors. LIMIT: it holds more than `limit`
+ * bytes; 0: than 256 GiB. */
+int unpack_tar(int fd, const char *name, const char *field, uint64_t limit, const char *directory,
+	       struct husk_error *err);
 /* Unpacks one layer of a container image over the existing layers below it; `name` is for errors. */
 int unpack_layer(int fd, const char *name, const char *directory, struct husk_error *err);
 

@@ -29,12 +29,13 @@
 #define OWNER_LAST 65535
 #define ENTRIES_MAX (8ull << 20)
 #define BYTES_MAX (256ull << 30)
+#define ENTRY_BYTES 512 /* of the disk, for a file without content */
 
 struct unpack {
 	const char *tar, *field, *directory;
 	enum { WHOLE, TAKES_AWAY, BRINGS } pass;
 	struct archive *in, *out;
-	uint64_t entries, bytes;
+	uint64_t entries, bytes, limit;
 };
 
 static int fail_entry(const struct unpack *unpack, const char *name, const char *problem, struct husk_error *err)
@@ -287,6 +288,15 @@ static int place_entry(const struct unpack *unpack, struct archive_entry *entry,
 	return 1;
 }
 
+static int count_bytes(struct unpack *unpack, uint64_t size, struct husk_error *err)
+{
+	unpack->bytes += size;
+	if (unpack->bytes <= unpack->limit)
+		return 0;
+	return husk_fail(err, HUSK_LIMIT, "'%s' holds more than %llu bytes", unpack->tar,
+			 (unsigned long long)unpack->limit);
+}
+
 static int copy_data(struct unpack *unpack, const char *name, struct husk_error *err)
 {
 	const void *data;
@@ -295,9 +305,8 @@ static int copy_data(struct unpack *unpack, const char *name, struct husk_error 
 	int result;
 
 	while ((result = archive_read_data_block(unpack->in, &data, &size, &offset)) == ARCHIVE_OK) {
-		unpack->bytes += size;
-		if (unpack->bytes > BYTES_MAX)
-			return husk_fail(err, HUSK_LIMIT, "'%s' holds more than %llu bytes", unpack->tar, BYTES_MAX);
+		if (count_bytes(unpack, size, err) < 0)
+			return -1;
 		if (archive_write_data_block(unpack->out, data, size, offset) < ARCHIVE_WARN)
 			return husk_fail(err, HUSK_LIMIT, "cannot write '%s': %s", name,
 					 archive_error_string(unpack->out));
@@ -316,6 +325,8 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, stru
 		return place;
 	if (++unpack->entries > ENTRIES_MAX)
 		return husk_fail(err, HUSK_LIMIT, "'%s' holds more than %llu files", unpack->tar, ENTRIES_MAX);
+	if (count_bytes(unpack, ENTRY_BYTES, err) < 0)
+		return -1;
 	if (archive_write_header(unpack->out, entry) < ARCHIVE_WARN)
 		return husk_fail(err, HUSK_INVALID, "'%s': cannot unpack: %s", unpack->tar,
 				 archive_error_string(unpack->out));
@@ -371,17 +382,24 @@ static int run(struct unpack *unpack, int fd, struct husk_error *err)
 	return result;
 }
 
-int unpack_tar(int fd, const char *name, const char *field, const char *directory, struct husk_error *err)
+int unpack_tar(int fd, const char *name, const char *field, uint64_t limit, const char *directory,
+	       struct husk_error *err)
 {
-	struct unpack unpack = { .tar = name, .field = field, .directory = directory };
+	struct unpack unpack = {
+		.tar = name, .field = field, .directory = directory, .limit = limit ? limit : BYTES_MAX
+	};
 
 	return run(&unpack, fd, err);
 }
 
 int unpack_layer(int fd, const char *name, const char *directory, struct husk_error *err)
 {
-	struct unpack first = { .tar = name, .field = "image", .directory = directory, .pass = TAKES_AWAY };
-	struct unpack second = { .tar = name, .field = "image", .directory = directory, .pass = BRINGS };
+	struct unpack first = {
+		.tar = name, .field = "image", .directory = directory, .pass = TAKES_AWAY, .limit = BYTES_MAX
+	};
+	struct unpack second = {
+		.tar = name, .field = "image", .directory = directory, .pass = BRINGS, .limit = BYTES_MAX
+	};
 
 	if (run(&first, fd, err) < 0)
 		return -1;

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Builds of the server's clients: Dockerfile text that Daytona's SDKs send goes through the builder of husk build. What a tenant
-builds is its own, and so are its kept steps. E2B's SDKs send a Dockerfile as a list of steps. The SDKs themselves run in 92_e2b.py and
+builds is its own, and so are its kept steps. E2B's SDKs send a list of steps, which the same builder carries out. The SDKs themselves run in 92_e2b.py and
 94_daytona.py."""
 
 # timeout: 600
+import io
+import tarfile
 import urllib.request
 
 from lib.harness import *
 from lib.http import server
 from lib.roots import copy_program, small_root
 
-PROGRAMS = ("bash", "grep", "sed", "mkdir", "chown", "cp", "id", "rm", "cat", "env", "head", "stat")
+PROGRAMS = ("bash", "grep", "sed", "mkdir", "chown", "cp", "id", "rm", "cat", "env", "head", "stat", "readlink")
+HASH = "ab" * 32  # of the files of a COPY; Husk does not compute it
 _keys = {}
 
 
@@ -49,7 +52,7 @@ def test_base():
     with scratch() as place:
         root = small_root(place)
         for program in PROGRAMS:
-            copy_program(root, f"/usr/bin/{program}" if program in ("env", "head", "stat", "id") else f"/bin/{program}")
+            copy_program(root, f"/usr/bin/{program}" if program in ("env", "head", "stat", "id", "readlink") else f"/bin/{program}")
         (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nweb:x:1000:50:web:/home/web:/bin/sh\n")
         (root / "etc/group").write_text("root:x:0:\nstaff:x:50:\n")
         (root / "etc/profile.d").mkdir()
@@ -203,47 +206,165 @@ def test_a_quota_removes_kept_steps():
             forget(huskd, "tight")
 
 
+def e2b_template(huskd, *steps, who="one", base="small", files=None, **more):
+    """The last status of a build with E2B's steps: (type, arguments …), or an object. `files`: a tar, for each COPY."""
+    asked = {"headers": {"X-API-Key": e2b_key(who)}, "token": ""}
+    made = huskd.post("/v3/templates", {"name": "steps"}, status=202, **asked).json()
+    if files is not None:
+        link = huskd.get(f"/templates/steps/files/{HASH}", status=201, **asked).json()["url"]
+        urllib.request.urlopen(urllib.request.Request(link, data=files, method="PUT"), timeout=60).read()
+    path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
+    listed = [step if isinstance(step, dict) else {"type": step[0], "args": list(step[1:]), "filesHash": HASH} for step in steps]
+    huskd.post(f"/v2{path}", {"fromTemplate": base, "steps": listed, **more}, status=202, **asked)
+    last = {}
+
+    def ended():
+        last.update(huskd.get(f"{path}/status", status=200, **asked).json())
+        return last["status"] in ("ready", "error")
+
+    until(ended, "the build ends", 120)
+    return last
+
+
+def e2b_box(huskd, *steps, who="one", **more):
+    """A sandbox of what the steps make, and the log of its build."""
+    last = e2b_template(huskd, *steps, who=who, **more)
+    assert_equal(last["status"], "ready", last)
+    answer = huskd.post("/sandboxes", {"templateID": "steps"}, status=201, headers={"X-API-Key": e2b_key(who)}, token="").json()
+    return adopt(answer["sandboxID"]), [line["message"] for line in last["logEntries"]]
+
+
+def e2b_key(name, *options):
+    return key(f"e2b-{name}", "--e2b", *options)
+
+
+def e2b_forget(huskd, *names, who="one"):
+    for name in names or ("steps",):
+        huskd.call("DELETE", f"/templates/{name}", status=204, headers={"X-API-Key": e2b_key(who)}, token="")
+
+
 @test
 def test_variables_of_e2b_steps():
     """As in the Dockerfile that E2B's SDKs made the steps from, and as E2B's own server does."""
-    secret = husk("token", "create", "e2b-variables", "--e2b", "--json").json()["token"]
+    with server() as huskd:
+        box, _ = e2b_box(
+            huskd, ("ENV", "PATH", "/it's/bin:$PATH", "PLAIN", "costs \\$5"), ("ENV", "PLACE", "/opt", "SAME", "${PLACE:-none}"),
+            ("ENV", "DEEP", "$PLACE/${NAME:-deep}", "LINES", "two\nlines", "MINE", "$HOME"), ("WORKDIR", "$DEEP/er"),
+            ("RUN", "pwd >/tmp/where; echo $PATH >>/tmp/where"),
+        )  # fmt: skip
+        where = sh(box, "cat /tmp/where").splitlines()
+        assert_equal(where[0], "/opt/deep/er")
+        path = sh(box, "bash -l -c 'echo $PATH'")
+        assert path.startswith("/it's/bin:/usr/") and where[1] == path, (path, where)
+        assert_equal(sh(box, 'echo "$PLAIN:$SAME:$DEEP:$MINE:$PATH:$LINES"'), f"costs $5:none:/opt/deep:/home/user:{path}:two\nlines")
+        husk("rm", box)
+        box, _ = e2b_box(huskd, ("ENV", "MORE", "$DEEP/$LINES"), ("RUN", 'pwd; echo "$MORE" >/tmp/more'), base="steps")  # what it had still holds
+        assert_equal(sh(box, "cat /tmp/more; echo $PLAIN"), "/opt/deep/two\nlines\ncosts $5")
+        husk("rm", box)
+        e2b_forget(huskd)
 
-    def template(huskd, *steps):
-        asked = {"headers": {"X-API-Key": secret}, "token": ""}
-        made = huskd.post("/v3/templates", {"name": "variables"}, status=202, **asked).json()
-        path = f"/templates/{made['templateID']}/builds/{made['buildID']}"
-        huskd.post(f"/v2{path}", {"fromTemplate": "small", "steps": [{"type": kind, "args": list(args)} for kind, *args in steps]}, status=202, **asked)
-        last = {}
 
-        def ended():
-            last.update(huskd.get(f"{path}/status", status=200, **asked).json())
-            return last["status"] in ("ready", "error")
+@test
+def test_e2b_steps_are_kept():
+    """As those of a Dockerfile, and not with those of one. A step with `force` runs, and so do those after it."""
+    first, second = ("RUN", "bash -c 'echo $RANDOM$RANDOM' >number; id -un >who"), ("RUN", "cat number >copied")
+    said = [f"RUN {command}" for _, command in (first, second)]
 
-        until(ended, "the build ends", 120)
-        if last["status"] == "error":
-            return last["reason"]
-        return adopt(huskd.post("/sandboxes", {"templateID": "variables"}, status=201, **asked).json()["sandboxID"])
+    def built(*steps, **more):
+        box, log = e2b_box(huskd, *steps, who="kept", **more)
+        number = sh(box, "cd /home/user; cat number copied who").splitlines()
+        husk("rm", box)
+        assert number[0] == number[1] and number[2] == "user", number
+        return number[0], log[1:]
 
-    try:
-        with server() as huskd:
-            box = template(
-                huskd, ("ENV", "PATH", "/it's/bin:$PATH", "PLAIN", "costs \\$5"), ("ENV", "PLACE", "/opt", "SAME", "${PLACE:-none}"),
-                ("ENV", "DEEP", "$PLACE/${NAME:-deep}"), ("WORKDIR", "$DEEP/er"), ("RUN", "pwd >/tmp/where; echo $PATH >>/tmp/where"),
+    with server() as huskd:
+        e2b_key("kept", "--max-sandboxes", "1")  # a build needs one at a time
+        number, log = built(first, second)
+        assert_equal(log, said)
+        assert_equal(built(first, second, ("ENV", "LATER", "1")), (number, [f"CACHED {line}" for line in said]))
+        forced = {"type": "RUN", "args": [second[1]], "force": True}
+        assert_equal(built(first, forced), (number, [f"CACHED {said[0]}", said[1]]))
+        other, log = built(first, second, force=True)
+        assert other != number and log == said, (other, log)
+        assert_equal(built(first, second)[0], other)  # the newest is kept
+        shown = huskd.get("/snapshots", status=200, headers={"X-API-Key": e2b_key("kept")}, token="").json()
+        assert_equal([each["names"] for each in shown], [["steps"]], shown)
+        e2b_forget(huskd, who="kept")
+
+
+def files_tar(*entries, mode="w:gz"):
+    """Entries: (name, content, or None for a folder, or ["target"] for a link)."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as tar:
+        for name, content in entries:
+            entry = tarfile.TarInfo(name)
+            entry.mode = 0o755 if content is None else 0o640
+            entry.type = tarfile.DIRTYPE if content is None else tarfile.SYMTYPE if isinstance(content, list) else tarfile.REGTYPE
+            entry.linkname = content[0] if isinstance(content, list) else ""
+            entry.size = len(content) if isinstance(content, bytes) else 0
+            tar.addfile(entry, io.BytesIO(content) if isinstance(content, bytes) else None)
+    return out.getvalue()
+
+
+@test
+def test_files_of_e2b_steps():
+    entries = (("d", None), ("d/x", b"x"), ("d/l", ["x"]), ("link", ["nowhere"]), ("e", b"e"))
+    with server() as huskd:
+        for mode in ("w", "w:gz"):
+            box, log = e2b_box(
+                huskd, ("COPY", "d", "there"), ("COPY", "link", "/opt/"), ("COPY", "e", "/opt/deep/e2", "root", "0700"), ("COPY", "d/*", "/opt/d"),
+                files=files_tar(*entries, mode=mode), force=True,
             )  # fmt: skip
-            assert isinstance(box, str), box
-            where = sh(box, "cat /tmp/where").splitlines()
-            assert_equal(where[0], "/opt/deep/er")
-            path = sh(box, "bash -l -c 'echo $PATH'")
-            assert path.startswith("/it's/bin:/usr/") and where[1] == path, (path, where)
-            assert_equal(sh(box, "echo \"$PLAIN:$SAME:$DEEP:$PATH\""), f"costs $5:none:/opt/deep:{path}")
+            assert_equal(log[1], "COPY d there")
+            script = "cd /opt; stat -c '%n %U %a' /home/user/there /home/user/there/x deep/e2 d d/x; readlink link /home/user/there/l; cat deep/e2 d/x"
+            assert_equal(sh(box, script).splitlines(),
+                         ["/home/user/there user 755", "/home/user/there/x user 640", "deep/e2 root 700", "d user 755", "d/x user 640", "nowhere", "x", "ex"])  # fmt: skip
             husk("rm", box)
-            reason = template(huskd, ("RUN", "true"), ("ENV", "A", "${B"))
-            assert_equal(reason["step"], "2")
-            assert_in("does not end with", reason["message"])
-    finally:
-        husk("token", "rm", "e2b-variables", code=None)
-        for snapshot in husk("snapshot", "ls", "--json").json():
-            husk("snapshot", "rm", snapshot["id"], code=None)
+        e2b_forget(huskd)
+
+
+@test
+def test_errors_of_e2b_steps():
+    """Each has the number of its step, and no line of a Dockerfile."""
+    files = files_tar(("e", b"e"))
+    with server() as huskd:
+        for step, says, steps, given in (
+            ("2", "does not end with", [("RUN", "true"), ("ENV", "A", "${B")], None),
+            ("2", "exit status 7", [("ENV", "A", "1"), ("RUN", "exit 7")], None),
+            ("1", "invalid username: 'ghost'", [("RUN", "true", "ghost")], None),
+            ("2", "invalid username: 'ghost'", [("USER", "ghost"), ("WORKDIR", "/x")], None),
+            ("finalize", "invalid username: 'ghost'", [("USER", "ghost")], None),
+            ("1", "'A=B' cannot be the name", [("ENV", "A=B", "1")], None),
+            ("1", "step 'FETCH' is not known", [("FETCH", "x")], None),
+            ("2", "step '' is not known", [("RUN", "true"), {"args": 5}], None),
+            ("1", "were not uploaded", [("COPY", "e", "/opt/")], None),
+            ("2", "no files match 'f'", [("COPY", "e", "/opt/"), ("COPY", "f", "/opt/")], files),
+            ("1", "not an octal mode", [("COPY", "e", "/opt/", "", "rwx")], files),
+            ("1", "'ghost' does not exist", [("COPY", "e", "/opt/", "ghost")], files),
+            ("1", "is no tar", [("COPY", "e", "/opt/")], b"this is no tar"),
+            ("1", "leads outside", [("COPY", "e", "/opt/")], files_tar(("../../e", b"e"))),
+        ):
+            reason = e2b_template(huskd, *steps, files=given)["reason"]
+            assert reason["step"] == step and says in reason["message"] and "Dockerfile" not in reason["message"], (steps, reason)
+        assert_in("template 'nowhere' not found", e2b_template(huskd, base="nowhere")["reason"]["message"])
+        assert_equal(huskd.get("/templates/aliases/steps", status=404, headers={"X-API-Key": e2b_key("one")}, token="").json()["code"], 404)
+
+
+@test
+def test_a_server_that_ends_ends_the_builds_of_e2b():
+    def alive():
+        return [each["id"] for each in husk("ls", "--all", "--json").json() if each["state"] != "ended"]
+
+    with server() as huskd:
+        asked = {"headers": {"X-API-Key": e2b_key("one")}, "token": ""}
+        for definition in ({"steps": [{"type": "RUN", "args": ["sleep 600"]}]}, {"steps": [], "readyCmd": "sleep 600"}):
+            made = huskd.post("/v3/templates", {"name": "ends"}, status=202, **asked).json()
+            huskd.post(f"/v2/templates/ends/builds/{made['buildID']}", {"fromTemplate": "small", **definition}, status=202, **asked)
+        until(lambda: len(alive()) == 2, "both run", seconds=60)
+        assert_equal(husk("ls", "--json").json(), [])
+        huskd.process.terminate()
+        huskd.process.wait(60 * SLOW)
+    assert_equal(alive(), [])
 
 
 @test

@@ -430,7 +430,6 @@ def test_e2b_from_image():
             husk("token", "rm", "e2e-pull", code=None)
             for snapshot in husk("snapshot", "ls", "--json").json():
                 husk("snapshot", "rm", snapshot["id"], code=None)
-        husk("template", "rm", *[each["name"] for each in husk("template", "ls", "--json").json() if each["name"].startswith("image-")])
     forget()
     assert_no_leaks()
 

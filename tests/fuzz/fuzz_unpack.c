@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		lay_tree(tree);
 		(void)unpack_layer(fd, "layer", tree, NULL);
 	} else {
-		(void)unpack_tar(fd, "tar", "tar", tree, NULL);
+		(void)unpack_tar(fd, "tar", "tar", 0, tree, NULL);
 	}
 	require(rmdir(outside) == 0); /* nothing was put there */
 	nftw(tree, look, 64, FTW_PHYS);

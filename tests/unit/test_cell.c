@@ -281,7 +281,7 @@ static int unpack_long(const char *name, unsigned uid, struct husk_error *err)
 	dir_remove(directory, NULL);
 	assert_int_equal(dir_make(directory, 0755, NULL), 0);
 	cleanup_close int fd = open(tar, O_RDONLY | O_CLOEXEC);
-	return unpack_tar(fd, tar, "tar", directory, err);
+	return unpack_tar(fd, tar, "tar", 0, directory, err);
 }
 
 static void expect_refused(const char *name, const char *words)

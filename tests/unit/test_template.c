@@ -321,13 +321,18 @@ static void write_tar(const char *name, char type, const char *link)
 	assert_int_equal(file_write_atomic(path, tar.data, tar.size, 0644, NULL), 0);
 }
 
-static int unpack(struct husk_error *err)
+static int unpack_some(uint64_t limit, struct husk_error *err)
 {
 	cleanup_free char *tar = at("hostile.tar"), *directory = at("unpacked");
 
 	cleanup_close int fd = open(tar, O_RDONLY | O_CLOEXEC);
 	assert_int_equal(dir_make(directory, 0755, NULL), 0);
-	return unpack_tar(fd, tar, "tar", directory, err);
+	return unpack_tar(fd, tar, "tar", limit, directory, err);
+}
+
+static int unpack(struct husk_error *err)
+{
+	return unpack_some(0, err);
 }
 
 static void hostile_tars(void **state)
@@ -354,6 +359,10 @@ static void hostile_tars(void **state)
 	write_tar("./file", '0', "");
 	assert_int_equal(unpack(&err), 0);
 	assert_int_equal(access(file, F_OK), 0);
+	/* A file without content counts too: a million of them is a few kilobytes, compressed. */
+	assert_int_equal(unpack_some(511, &err), -1);
+	assert_int_equal(err.code, HUSK_LIMIT);
+	assert_int_equal(unpack_some(512, &err), 0);
 	/* A link is fine as a link; writing through it is not. */
 	write_tar("link", '2', scratch);
 	assert_int_equal(unpack(&err), 0);

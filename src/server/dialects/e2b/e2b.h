@@ -90,6 +90,7 @@ void e2b_environment_free(struct e2b_environment *environment);
 /* ---- e2b_templates.c, e2b_build.c ---- */
 
 bool e2b_template_exists(struct husk *husk, const char *name); /* built or bundled, by Husk's name */
+bool e2b_snapshot_exists(struct husk *husk, const char *name); /* by its name, a tag or its id */
 /* Called when the server stops: cancels running builds. False: one did not end in time. */
 bool e2b_builds_end(void);
 

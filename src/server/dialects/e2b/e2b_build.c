@@ -38,7 +38,7 @@ static void build_free(struct build *build)
 		husk_close(build->view);
 	free(build->name);
 	free(build->tenant);
-	free(build->sandbox);
+	buf_free(&build->held);
 	strv_free(build->tags);
 	json_decref(build->definition);
 	json_decref(build->lines);
@@ -125,8 +125,6 @@ static void *build_main(void *data)
 	struct husk_error err = { 0 };
 	int result = e2b_build_run(build, &err);
 
-	if (build->sandbox)
-		husk_kill(build->husk, build->sandbox, NULL);
 	if (result < 0)
 		e2b_build_say(build, "error", err.message, strlen(err.message));
 	pthread_mutex_lock(&lock);
@@ -195,7 +193,7 @@ static struct build *build_new(struct request *request, struct husk_error *err)
 	const char *alias = fields_string(&fields, "alias");
 	cleanup_free const char **tags = fields_strings(&fields, "tags");
 	int64_t cpus = fields_int(&fields, "cpuCount", 0, 1, 64),
-		memory = fields_int(&fields, "memoryMB", 0, 128, 1 << 20);
+		memory = fields_int(&fields, "memoryMB", 1024, 128, 1 << 20);
 	fields_int(&fields, "minFreeDiskMb", 0, 0, INT64_MAX); /* a template's disk is larger than any request */
 	name = name ? name : alias;
 	if (fields_done_open(&fields, err) < 0)
@@ -349,46 +347,26 @@ static int handle_upload(struct request *request, struct husk_error *err)
 /* ---- POST /v2/templates/{template}/builds/{build} ---- */
 
 /* Converts an image's name to a template's name. */
-static void template_name_of(const char *prefix, const char *image, char out[static 65])
+static void template_name(const char *image, char out[static 65])
 {
-	snprintf(out, 65, "%s%s", prefix, image);
+	snprintf(out, 65, "%s", image);
 	for (char *at = out; *at; at++)
 		if (!isalnum((unsigned char)*at) && !strchr("-_.", *at))
 			*at = '-';
 }
 
-/* An image in the instance's folder: its template, and its source. 0: none. */
-static int find_file(struct request *request, json_t *definition, const char *image, char name[static 65],
-		     struct husk_error *err)
+static bool has_image(struct request *request, const char *image)
 {
 	cleanup_free char *path = NULL, *reference = NULL;
-	struct husk_error why = { 0 };
 
-	if (husk_image_find(request_owner(request), image, &path, &reference, &why) < 0) {
-		if (why.code != HUSK_NOT_FOUND)
-			*err = why;
-		return why.code == HUSK_NOT_FOUND ? 0 : -1;
-	}
-	template_name_of("image-", image, name);
-	if (json_object_set_new(definition, E2B_IMAGE, json_pack("[s, s]", path, reference)) < 0)
-		return husk_fail(err, HUSK_INVALID, "the path of the image '%.80s' is not UTF-8", image);
-	return 1;
-}
-
-/* An image of a registry that clients may pull from: the build downloads it. 0: another registry. */
-static int find_registry(json_t *definition, const char *image, char name[static 65], struct husk_error *err)
-{
-	if (!husk_image_allowed(image, getenv("HUSK_PULL_REGISTRIES")))
-		return 0;
-	template_name_of("image-", image, name);
-	return json_object_set_new(definition, E2B_PULL, json_string(image)) < 0 ? husk_fail_memory(err) : 1;
+	return husk_image_find(request_owner(request), image, &path, &reference, NULL) == 0;
 }
 
 static int fail_missing(struct request *request, const char *image, const char *plain, struct husk_error *err)
 {
 	char name[65], text[500];
 
-	template_name_of("", plain, name);
+	template_name(plain, name);
 	snprintf(text, sizeof(text),
 		 "the image '%.80s' of a registry that the server does not pull from (the server's owner lists its "
 		 "host in "
@@ -397,40 +375,38 @@ static int fail_missing(struct request *request, const char *image, const char *
 	return dialect_unsupported(request, text, err);
 }
 
-/* "python:3.12" is a template python-3.12, an image of the instance, a template python, or an image of a registry.
- * E2B's own images map to Husk's templates. */
+/* "python:3.12" is a template python-3.12, an image of this host, a template python, or an image of a registry that clients may pull
+ * from. E2B's own images map to Husk's templates. */
 static int find_image(struct request *request, json_t *definition, struct husk_error *err)
 {
 	const char *image = json_string_value(json_object_get(definition, "fromImage"));
 	const char *slash = image ? strrchr(image, '/') : NULL, *plain = slash ? slash + 1 : image;
 	char name[65] = "";
-	int found = 0;
 
-	json_object_del(definition, E2B_IMAGE);
-	json_object_del(definition, E2B_PULL);
 	if (!image)
 		return json_object_get(definition, "fromTemplate")
 			       ? 0
 			       : husk_fail_field(err, "fromTemplate",
 						 "nothing to build from is given; use fromTemplate or fromImage");
-	if (str_starts(image, "e2bdev/")) {
-		found = 1;
+	json_object_del(definition, "fromTemplate");
+	bool own = str_starts(image, "e2bdev/");
+	if (own)
 		snprintf(name, sizeof(name), "%s", strstr(plain, "code-interpreter") ? "code-interpreter" : "base");
-	} else {
-		template_name_of("", plain, name);
-		found = e2b_template_exists(request_husk(request), name);
-	}
-	if (!found && (found = find_file(request, definition, image, name, err)) < 0)
-		return -1;
-	if (!found) {
+	else
+		template_name(plain, name);
+	if (!own && !e2b_template_exists(request_husk(request), name)) {
+		if (has_image(request, image))
+			return 0;
 		snprintf(name, sizeof(name), "%.*s", (int)MIN(strcspn(plain, ":"), sizeof(name) - 1), plain);
-		found = e2b_template_exists(request_husk(request), name);
+		if (!e2b_template_exists(request_husk(request), name))
+			return husk_image_allowed(image, getenv("HUSK_PULL_REGISTRIES"))
+				       ? 0
+				       : fail_missing(request, image, plain, err);
 	}
-	if (!found && (found = find_registry(definition, image, name, err)) < 0)
-		return -1;
-	if (!found)
-		return fail_missing(request, image, plain, err);
-	return json_object_set_new(definition, "fromTemplate", json_string(name)) < 0 ? husk_fail_memory(err) : 0;
+	if (json_object_set_new(definition, "fromTemplate", json_string(name)) < 0)
+		return husk_fail_memory(err);
+	json_object_del(definition, "fromImage");
+	return 0;
 }
 
 static int start_build(struct request *request, json_t *definition, struct husk *view, struct husk_error *err)

@@ -31,7 +31,7 @@ static bool is_named(const struct husk_snapshot *snapshot, const char *name)
 	return named;
 }
 
-static bool snapshot_exists(struct husk *husk, const char *name)
+bool e2b_snapshot_exists(struct husk *husk, const char *name)
 {
 	cleanup_snapshots struct husk_snapshot **list = NULL;
 
@@ -51,7 +51,7 @@ static int handle_alias(struct request *request, struct husk_error *err)
 	if (e2b_snapshot_name(alias, &name, err) < 0)
 		return -1;
 	if (!e2b_template_exists(request_husk(request), e2b_template(alias)) &&
-	    !snapshot_exists(request_husk(request), name))
+	    !e2b_snapshot_exists(request_husk(request), name))
 		return husk_fail(err, HUSK_NOT_FOUND, "template '%.80s' not found", alias);
 	return respond_json(request, 200, json_pack("{s:s, s:b}", "templateID", name, "public", false), err);
 }
