@@ -1,5 +1,6 @@
 """The server against libhusk: what HTTP costs on top, in the same run. bench/run's part `server`."""
 
+import concurrent.futures
 import contextlib
 import http.client
 import json
@@ -12,6 +13,7 @@ import sys
 import time
 
 STREAMS = 1000
+BURST = 100
 IDLE_MB, STREAMS_MB = 15.0, 100.0
 
 
@@ -90,6 +92,7 @@ def measure(bench, Row, build, top):
         yield from overhead(bench, Row, server)
         yield from python_create(bench, Row, server, top)
         yield from storm(bench, Row, server)
+        yield from burst(bench, Row, server)
         yield Row("huskd with 1,000 idle streams, RSS / 100 MB", "MB", [idle_streams(server)], [STREAMS_MB], 1.0)
     finally:
         server.end()
@@ -146,3 +149,40 @@ def storm(bench, Row, server):
         ours.do("kill", box)
     rate = lambda times: [200 / (took / 1000) for took in times]
     yield Row("200 execs at once in 20 sandboxes over HTTP / libhusk", "1/s", *map(rate, rows), 0.8, "higher")
+
+
+def busy_seconds():
+    """CPU time that the machine has spent on work. Its own processes should be all that run."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _wait, interrupts, soft, *_ = map(int, file.readline().split()[1:])
+    return (user + nice + system + interrupts + soft) / os.sysconf("SC_CLK_TCK")
+
+
+def burst(bench, Row, server):
+    """Creates at once, more than the pool has: each must answer, and they cost no more CPU time than one after the other."""
+    ours = bench.ours
+
+    def create(_=None):
+        with contextlib.closing(UnixConnection(server.socket)) as connection:
+            connection.timeout = 600
+            connection.request("POST", "/v1/sandboxes", "{}", {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            if answer.status != 201:
+                raise RuntimeError(f"a create of a burst: {answer.status} {text[:500]}")
+            return json.loads(text)["id"]
+
+    def at_once():
+        with concurrent.futures.ThreadPoolExecutor(BURST) as pool:
+            return list(pool.map(create, range(BURST)))
+
+    found = []
+    for work in (at_once, lambda: [create() for _ in range(BURST)]):
+        ours.settle(30)
+        before = busy_seconds()
+        boxes = work()
+        ours.settle(30)
+        found.append(busy_seconds() - before)
+        for box in boxes:
+            ours.do("kill", box)
+    yield Row(f"CPU of {BURST} creates at once over HTTP / one by one", "s", found[:1], found[1:], 1.0)
