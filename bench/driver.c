@@ -7,6 +7,9 @@
  *   leash TEMPLATE RULE N    the same under a policy of RULE and N names -> us id
  *   egress ID RULE N         another policy like that, from now on       -> us
  *   exec ID                  `true` in a sandbox that is there          -> us
+ *   look TEMPLATE            a sandbox and a picture of its screen      -> us id
+ *   fork-look ID             a child, and a picture of its screen       -> us id
+ *   desktop ID REQUEST       a request to its desktop, as JSON          -> us
  *   shell ID SECONDS LINE…   a shell line to its end, or a failure      -> us
  *   start ID LINE…           a shell line left running                  -> us
  *   fork ID N                N children, and `true` in each of them     -> us id…
@@ -76,6 +79,23 @@ static int answer(const char *sandbox, struct husk_error *err)
 	return run(sandbox, &options, err);
 }
 
+/* A request to the desktop; the answer is dropped. */
+static int screen(const char *sandbox, const char *request, struct husk_error *err)
+{
+	const struct husk_desktop_options options = { .request = request };
+	char *answer_text = NULL;
+
+	if (husk_desktop_act(husk, sandbox, &options, &answer_text, err) < 0)
+		return -1;
+	free(answer_text);
+	return 0;
+}
+
+static int look(const char *sandbox, struct husk_error *err)
+{
+	return screen(sandbox, "{\"screenshot\":true}", err);
+}
+
 /* ---- the commands: each fills `made` with what it made, if anything ---- */
 
 static int make(const char *template, const char *checkpoints, char *made, size_t size, struct husk_error *err)
@@ -89,17 +109,30 @@ static int make(const char *template, const char *checkpoints, char *made, size_
 		return -1;
 	snprintf(made, size, "%s", sandbox->id);
 	husk_sandbox_free(sandbox);
-	return answer(made, err);
+	return 0;
 }
 
 static int do_create(char *words, char *made, size_t size, struct husk_error *err)
 {
-	return make(words, NULL, made, size, err);
+	return make(words, NULL, made, size, err) < 0 ? -1 : answer(made, err);
 }
 
 static int do_careful(char *words, char *made, size_t size, struct husk_error *err)
 {
-	return make(words, "each-call", made, size, err);
+	return make(words, "each-call", made, size, err) < 0 ? -1 : answer(made, err);
+}
+
+static int do_look(char *words, char *made, size_t size, struct husk_error *err)
+{
+	return make(words, NULL, made, size, err) < 0 ? -1 : look(made, err);
+}
+
+static int do_desktop(char *words, char *made, size_t size, struct husk_error *err)
+{
+	const char *id = strsep(&words, " ");
+
+	(void)made, (void)size;
+	return words ? screen(id, words, err) : fail(err, "desktop ID REQUEST");
 }
 
 /* A policy of one rule and `count` names. */
@@ -204,6 +237,17 @@ static int do_fork(char *words, char *made, size_t size, struct husk_error *err)
 	}
 	husk_sandbox_list_free(children);
 	return result;
+}
+
+static int do_fork_look(char *words, char *made, size_t size, struct husk_error *err)
+{
+	struct husk_sandbox **children = NULL;
+
+	if (husk_fork(husk, words, 1, NULL, &children, err) < 0)
+		return -1;
+	snprintf(made, size, "%s", children[0]->id);
+	husk_sandbox_list_free(children);
+	return look(made, err);
 }
 
 static int do_hibernate(char *words, char *made, size_t size, struct husk_error *err)
@@ -438,16 +482,18 @@ static const struct command {
 	const char *name;
 	int (*run)(char *words, char *made, size_t size, struct husk_error *err);
 } commands[] = {
-	{ "create", do_create }, { "exec", do_exec },
-	{ "shell", do_shell },   { "start", do_start },
-	{ "fork", do_fork },     { "wake", do_wake },
-	{ "kill", do_kill },     { "hibernate", do_hibernate },
-	{ "put", do_put },       { "get", do_get },
-	{ "storm", do_storm },   { "http-exec", do_http_exec },
-	{ "lag", do_lag },       { "http-storm", do_http_storm },
-	{ "leash", do_leash },   { "egress", do_egress },
-	{ "rewind", do_rewind }, { "checkpoint", do_checkpoint },
-	{ "forget", do_forget }, { "careful", do_careful },
+	{ "create", do_create },   { "exec", do_exec },
+	{ "shell", do_shell },     { "start", do_start },
+	{ "fork", do_fork },       { "wake", do_wake },
+	{ "kill", do_kill },       { "hibernate", do_hibernate },
+	{ "put", do_put },         { "get", do_get },
+	{ "storm", do_storm },     { "http-exec", do_http_exec },
+	{ "lag", do_lag },         { "http-storm", do_http_storm },
+	{ "leash", do_leash },     { "egress", do_egress },
+	{ "rewind", do_rewind },   { "checkpoint", do_checkpoint },
+	{ "forget", do_forget },   { "careful", do_careful },
+	{ "look", do_look },       { "fork-look", do_fork_look },
+	{ "desktop", do_desktop },
 };
 
 static void obey(char *line)

@@ -23,8 +23,10 @@
 #define SHM "/dev/shm"
 #define GROUPS "/sys/fs/cgroup"
 #define FILE_MAX (1u << 20)
+#define FILE_USUAL (8u << 10)
 #define REFRESH_MS 1000      /* while memory use changes … */
 #define REFRESH_MAX_MS 16000 /* … and while it does not: each look wakes an idle machine */
+#define NOISE (1 << 20)      /* a smaller change is none: the clock of an idle desktop makes some each minute */
 
 static void cannot(const char *what)
 {
@@ -98,17 +100,21 @@ static void show_groups(struct limits *limits, bool machine)
 
 /* ---- memory ---- */
 
+/* In one read each time: the kernel makes the text anew for every read. Most files are short, and memory for long ones would be
+ * mapped and unmapped in every look. */
 static char *read_all(int fd)
 {
-	char *text = fd < 0 ? NULL : malloc(FILE_MAX);
-	ssize_t size = text ? pread(fd, text, FILE_MAX - 1, 0) : -1;
+	for (size_t room = FILE_USUAL; fd >= 0 && room <= FILE_MAX; room *= 4) {
+		cleanup_free char *text = malloc(room);
+		ssize_t size = text ? pread(fd, text, room - 1, 0) : -1;
 
-	if (size < 0) {
-		free(text);
-		return NULL;
+		if (size < 0)
+			return NULL;
+		text[size] = '\0';
+		if ((size_t)size < room - 1 || room * 4 > FILE_MAX)
+			return steal_pointer(text);
 	}
-	text[size] = '\0';
-	return text;
+	return NULL;
 }
 
 char *limits_meminfo(const struct limits *limits, struct husk_error *err)
@@ -161,15 +167,13 @@ static void refresh_memory(struct limits *limits, int64_t memory)
 			return;
 		line += size;
 	}
-	bool same = shown.size == limits->shown.size &&
-		    (shown.size == 0 || memcmp(shown.data, limits->shown.data, shown.size) == 0);
-	limits->pause_ms = same ? MIN(2 * limits->pause_ms, REFRESH_MAX_MS) : REFRESH_MS;
-	if (shown.size == 0 || same)
-		return;
-	replace(limits->meminfo, shown.data, shown.size);
-	buf_free(&limits->shown);
-	limits->shown = shown;
-	shown = (struct buf){ 0 };
+	int64_t available = text ? limits_meminfo_bytes(text, "MemAvailable:") : 0;
+	bool still = llabs(available - limits->available) < NOISE;
+	limits->pause_ms = still ? MIN(MAX(2 * limits->pause_ms, REFRESH_MS), REFRESH_MAX_MS) : REFRESH_MS;
+	if (!still)
+		limits->available = available;
+	if (shown.size > 0)
+		replace(limits->meminfo, shown.data, shown.size);
 }
 
 /* CPU time of the guest in hundredths of a second, from either version of control groups. */

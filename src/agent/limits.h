@@ -17,7 +17,7 @@ struct limits {
 	bool unified;                       /* those groups are cgroup v2 */
 	cpu_set_t all;                      /* processors of the machine */
 	int cpus;                           /* … and how many the guest may use */
-	struct buf shown;                   /* what the memory file holds */
+	int64_t available;                  /* bytes of memory, when its use changed last */
 	int64_t refreshed_ms, pause_ms;
 };
 #define LIMITS_INIT                                                                                                    \

@@ -266,6 +266,9 @@ def what_is_not_possible_is_said():
     husk("template", "build", "base", timeout=BUILD_SECONDS)
     plain = create()
     assert_in("use -t desktop", desktop(plain, "screenshot", code=None).error)
+    session = "/.husk/guest/desktop-session 2>&1"
+    assert_in("this image has no Xtigervnc xfce4-session dbus-run-session xdpyinfo; install the packages", sh(plain, session, code=1))
+    assert_in("it has no apt either; use an image of Debian or Ubuntu", sh(plain, f"mv /usr/bin/apt-get /root/; {session}", code=1))
 
 
 def a_display_that_died_is_started_again(box):
