@@ -156,8 +156,10 @@ int file_mkdir_answer(struct agent *, const struct request *, struct buf *result
 int file_move_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int file_chmod_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
 int replace_answer(struct agent *, const struct request *, struct buf *results, struct husk_error *);
-/* The names in a directory, sorted; the caller frees the list. NULL with err on failure. */
-char **list_names(int fd, const char *path, struct husk_error *err);
+struct dirent;
+typedef bool (*list_filter)(const void *data, const struct dirent *entry);
+/* The names in a directory, sorted; the caller frees the list. `wanted` NULL: all. NULL with err on failure. */
+char **list_names(int fd, const char *path, list_filter wanted, const void *data, struct husk_error *err);
 int file_list_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int file_remove_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
 int tar_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err);
@@ -227,6 +229,18 @@ int changes_open(struct agent *agent, uint32_t number, const struct request *req
  * errno. */
 int layers_open_template(const struct layers *layers, const char *path, int flags);
 
+/* ---- follow.c: directories whose changes are noted, for listings by time ---------------------------------------- */
+
+struct followed;
+struct follow {
+	struct source source; /* inotify; -1: nothing is followed */
+	struct followed **list;
+	size_t count, names; /* `names`: of all */
+	uint32_t turn;       /* counts readings of the events */
+	bool walks;          /* a worker lists, and may follow more */
+	int64_t next_ms;     /* not before this time are events read without need */
+};
+
 /* ---- worker.c: long file work in a forked child ---------------------------------------------------------------- */
 
 /* What runs in the child. The child sends wire frames to the agent, and the agent relays them within the credit. */
@@ -234,14 +248,20 @@ struct job {
 	struct request request;
 	uint32_t channel;
 	struct layers layers;
-	int in;  /* bytes that the host sends on STREAM_IN */
-	int out; /* frames */
+	int in;                /* bytes that the host sends on STREAM_IN */
+	int out;               /* frames */
+	struct follow *follow; /* the worker's copy; NULL: nothing is trusted, and nothing may be followed */
+	size_t followed;       /* new ones */
+	struct buf pending;    /* frames of job_message */
 	struct buf results;
 };
 typedef int (*job_function)(struct job *job, struct husk_error *err);
 int job_data(struct job *job, const void *data, size_t size, struct husk_error *err);
+/* Messages, many in one write. Nothing but the END may follow them. `type`: MSG, or HELLO for the agent itself. */
+int job_message(struct job *job, enum wire_type type, const struct buf *message, struct husk_error *err);
 
-int worker_open(struct agent *agent, uint32_t number, const struct request *request, job_function run,
+/* `follow`: follow_begin was called. Unless this fails, follow_end will be. */
+int worker_open(struct agent *agent, uint32_t number, const struct request *request, bool follow, job_function run,
 		struct husk_error *err);
 /* Called when a child has ended. Returns true if the child was a worker. */
 bool worker_exited(struct agent *agent, pid_t pid);
@@ -333,6 +353,7 @@ struct agent {
 	struct carrier *carrier; /* NULL: no volume was ever mounted */
 	struct writes writes;
 	struct layers layers;
+	struct follow follow;
 	const char *stage; /* files are written here, then renamed into place; ends with '/'; NULL: beside the target */
 
 	bool frozen;

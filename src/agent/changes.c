@@ -10,23 +10,27 @@
  * Only directories of the writable layer are walked, so the cost depends on how much was written, not on the size of
  * the machine. The writable layer only shows where to look; the root shows what exists there, because kernels mark
  * removals in different ways. No symbolic link is followed, and other mounts are not entered.
+ *
+ * A listing by time looks only at the names that were noted since an earlier one, in directories that it can trust
+ * (follow.c).
  */
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
 
-#include "agent/agent.h"
 #include "agent/entry.h"
+#include "agent/follow.h"
 
 #define DEPTH_MAX 512 /* three descriptors are open per level */
 #define COMPARE_SIZE (64u * 1024u)
 
 struct walk {
 	struct job *job;
-	const char *only; /* the wanted path, without '/' at its end; "": everything */
+	char **only;      /* the wanted paths, without '/' at their end; "": everything */
 	int64_t since_ns; /* changes before this time are not reported */
 	bool touched;     /* what was touched since then is reported even if it is as in the template */
 	dev_t device;     /* of the root */
+	bool doubtful;    /* a file with several names was written: nothing is trusted */
 	char left[COMPARE_SIZE], right[COMPARE_SIZE];
 };
 
@@ -35,6 +39,11 @@ struct place {
 	int upper, lower, seen; /* lower -1: the template has no such directory */
 	const char *path;       /* "" for the root */
 	unsigned depth;
+	const struct followed *known; /* NULL: not trusted */
+	struct note *note;            /* NULL: it is not to be followed again */
+	bool follows;                 /* directories in it may be followed */
+	bool skips;                   /* only what is noted, and directories, are looked at */
+	bool young;                   /* changed after the time that was asked for */
 };
 
 static const struct place nowhere = { .upper = -1, .lower = -1, .seen = -1 };
@@ -73,6 +82,14 @@ static bool is_within(const char *path, const char *wanted)
 	size_t size = strlen(wanted);
 
 	return strncmp(path, wanted, size) == 0 && (path[size] == '/' || path[size] == '\0');
+}
+
+static bool is_wanted(const struct walk *walk, const char *path)
+{
+	for (char **only = walk->only; *only; only++)
+		if (is_within(path, *only))
+			return true;
+	return false;
 }
 
 /* ---- one entry ---- */
@@ -144,7 +161,7 @@ static int report(struct walk *walk, enum wire_change change, const char *path, 
 	cleanup_buf struct buf message = { 0 };
 	int directory = change == CHANGE_REMOVED ? place->lower : place->seen;
 
-	if (!is_within(path, walk->only))
+	if (!is_wanted(walk, path))
 		return 0;
 	if (wire_put_int(&message, TAG_CHANGE, change) < 0)
 		return husk_fail_memory(err);
@@ -155,39 +172,71 @@ static int report(struct walk *walk, enum wire_change change, const char *path, 
 		return husk_fail_memory(err);
 	if (old && put_old(&message, place, name, old) < 0)
 		return husk_fail_memory(err);
-	return wire_send(walk->job->out, walk->job->channel, WIRE_MSG, 0, message.data, message.size, err);
+	return job_message(walk->job, WIRE_MSG, &message, err);
 }
 
 /* ---- the tree ---- */
 
-static int walk_directory(struct walk *walk, const struct place *place, struct husk_error *err);
+static int walk_directory(struct walk *walk, struct place *place, struct husk_error *err);
 
 static int open_directory(int parent, const char *name)
 {
 	return openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
+static const struct followed *find_known(const struct walk *walk, const struct place *above, const char *name,
+					 const char *path)
+{
+	return above->known && !walk->doubtful ? follow_find(walk->job->follow, above->known, name, path) : NULL;
+}
+
+/* Is every file that the caller wants to know of noted? */
+static bool may_skip(const struct walk *walk, const struct followed *known)
+{
+	return known && known->whole && known->since_ns <= walk->since_ns;
+}
+
 /* Enters a directory of the writable layer. If it has vanished meanwhile, it is skipped. */
 static int descend(struct walk *walk, const struct place *from, const char *name, const char *path, bool in_template,
-		   struct husk_error *err)
+		   bool young, struct husk_error *err)
 {
 	struct place place = nowhere;
+	struct stat status;
 	int result = 0;
 
 	if (from->depth == DEPTH_MAX)
 		return husk_fail(err, HUSK_LIMIT, "'%.200s…' is more than %d directories deep", path, DEPTH_MAX);
 	place.path = path;
 	place.depth = from->depth + 1;
+	place.young = young;
+	place.follows = from->follows;
+	place.known = find_known(walk, from, name, path);
 	place.upper = open_directory(from->upper, name);
 	if (place.upper < 0)
 		return 0;
 	place.seen = open_directory(from->seen, name);
 	if (in_template)
 		place.lower = open_directory(from->lower, name);
-	if (place.seen >= 0)
+	if (place.seen >= 0 && fstat(place.seen, &status) == 0 && status.st_dev == walk->device)
 		result = walk_directory(walk, &place, err);
 	place_close(&place);
 	return result;
+}
+
+static void note_entry(struct walk *walk, const struct place *place, const char *name, const struct stat *upper,
+		       bool young)
+{
+	bool linked = !S_ISDIR(upper->st_mode) && upper->st_nlink > 1;
+	const struct noted *noted = place->skips && linked ? follow_noted(place->known, name) : NULL;
+
+	if (noted && noted->turn > place->known->turn)
+		walk->doubtful = true;
+	if (!place->note)
+		return;
+	if (S_ISDIR(upper->st_mode))
+		place->note->leaf = false;
+	else if (young || linked)
+		note_name(place->note, name);
 }
 
 /* A name of the writable layer. */
@@ -197,9 +246,14 @@ static int walk_entry(struct walk *walk, const struct place *place, const char *
 	struct stat upper, old, new;
 	int result = 0;
 
+	const struct followed *known = place->skips ? find_known(walk, place, name, path) : NULL;
+	bool clean = known && !known->young && known->count == 0 && may_skip(walk, known);
+	if (clean) /* it is as it was; other directories in it may have been written to */
+		return known->leaf ? 0 : descend(walk, place, name, path, place->lower >= 0, false, err);
 	if (fstatat(place->upper, name, &upper, AT_SYMLINK_NOFOLLOW) < 0)
 		return 0;
 	bool young = changed_ns(&upper) > walk->since_ns;
+	note_entry(walk, place, name, &upper, young);
 	if (!young && !S_ISDIR(upper.st_mode)) /* most files: one look is all they cost */
 		return 0;
 	bool was = place->lower >= 0 && fstatat(place->lower, name, &old, AT_SYMLINK_NOFOLLOW) == 0;
@@ -213,7 +267,7 @@ static int walk_entry(struct walk *walk, const struct place *place, const char *
 				err);
 	if (result < 0 || !S_ISDIR(new.st_mode))
 		return result;
-	return descend(walk, place, name, path, was && S_ISDIR(old.st_mode), err);
+	return descend(walk, place, name, path, was && S_ISDIR(old.st_mode), young, err);
 }
 
 /* A name of the template that the writable layer does not have. It was removed if its directory was made anew. */
@@ -244,59 +298,179 @@ static int walk_names(struct walk *walk, const struct place *place, char *const 
 		cleanup_free char *path = str_format("%s/%s", place->path, *names);
 		if (!path)
 			return husk_fail_memory(err);
-		if (!changes_is_identity(path) && (is_within(path, walk->only) || is_within(walk->only, path)))
+		if (!changes_is_identity(path))
 			result = visit(walk, place, *names, path, err);
 	}
 	return result;
 }
 
-static int walk_directory(struct walk *walk, const struct place *place, struct husk_error *err)
+static bool is_noted_or_directory(const void *data, const struct dirent *entry)
 {
-	cleanup_strv char **written = list_names(place->upper, place->path, err);
-	cleanup_strv char **old = NULL;
+	return entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN || follow_noted(data, entry->d_name);
+}
+
+/* Of a directory without others in it: one that is new is noted. */
+static char **noted_names(const struct followed *known, struct husk_error *err)
+{
+	cleanup_strv char **names = calloc(known->count + 1, sizeof(*names));
+
+	for (size_t i = 0; names && i < known->count; i++)
+		if (!(names[i] = strdup(known->names[i].name))) {
+			husk_fail_memory(err);
+			return NULL;
+		}
+	if (!names)
+		husk_fail_memory(err);
+	return steal_pointer(names);
+}
+
+/* Of a directory on the way to what is wanted: the next part of each wanted path. */
+static int walk_on(struct walk *walk, const struct place *place, struct husk_error *err)
+{
+	size_t skip = strlen(place->path) + 1;
+	int result = 0;
+
+	for (char **only = walk->only; *only && result == 0; only++) {
+		struct stat upper;
+		if (!is_within(*only, place->path))
+			continue;
+		cleanup_free char *path = strndup(*only, skip + strcspn(*only + skip, "/"));
+		if (!path)
+			return husk_fail_memory(err);
+		size_t size = strlen(path);
+		bool again = only > walk->only && strncmp(only[-1], path, size) == 0 && strchr("/", only[-1][size]);
+		if (again || changes_is_identity(path)) /* they are sorted */
+			continue;
+		if (fstatat(place->upper, path + skip, &upper, AT_SYMLINK_NOFOLLOW) == 0)
+			result = walk_entry(walk, place, path + skip, path, err);
+		else if (place->lower >= 0)
+			result = walk_missing(walk, place, path + skip, path, err);
+	}
+	return result;
+}
+
+struct names {
+	char **list;
+	size_t count;
+};
+
+static int compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_missing(const void *data, const struct dirent *entry)
+{
+	const struct names *names = data;
+	const char *name = entry->d_name;
+
+	return !names->count || !bsearch(&name, names->list, names->count, sizeof(name), compare_names);
+}
+
+static int walk_layers(struct walk *walk, const struct place *place, struct husk_error *err)
+{
+	if (!is_wanted(walk, place->path))
+		return walk_on(walk, place, err);
+	list_filter wanted = place->skips ? is_noted_or_directory : NULL;
+	cleanup_strv char **written = place->skips && place->known->leaf
+					      ? noted_names(place->known, err)
+					      : list_names(place->upper, place->path, wanted, place->known, err);
+	cleanup_strv char **seen = NULL, **old = NULL;
+	struct names names;
 
 	if (!written || walk_names(walk, place, written, NULL, walk_entry, err) < 0)
 		return -1;
-	if (place->lower < 0)
+	if (place->lower < 0 || place->skips)
 		return 0;
-	old = list_names(place->lower, place->path, err);
+	/* One list instead of a look at every name of the template. */
+	seen = list_names(place->seen, place->path, NULL, NULL, err);
+	names = (struct names){ seen, seen ? strv_length(seen) : 0 };
+	old = seen ? list_names(place->lower, place->path, is_missing, &names, err) : NULL;
 	return old ? walk_names(walk, place, old, written, walk_missing, err) : -1;
+}
+
+/* A directory that is not known, or not known well enough, is followed from now on, before it is read. */
+static int walk_directory(struct walk *walk, struct place *place, struct husk_error *err)
+{
+	cleanup(note_free) struct note note = { 0 };
+	bool whole = is_wanted(walk, place->path);
+
+	place->skips = may_skip(walk, place->known);
+	if (walk->job->follow && place->follows && !place->skips && (whole || !place->known)) {
+		note_begin(walk->job, place->path, &note);
+		place->note = &note;
+		place->follows = note.number >= 0;
+	}
+	if (walk_layers(walk, place, err) < 0)
+		return -1;
+	if (place->note) {
+		note.leaf &= place->lower < 0;
+		note.young = place->young;
+		note_end(walk->job, &note, place->path, whole, walk->since_ns);
+	}
+	return 0;
 }
 
 /* ---- the call ---- */
 
-static int changes_run(struct job *job, struct husk_error *err)
+static int walk_root(struct walk *walk, int root, struct husk_error *err)
 {
-	static struct walk walk; /* the worker's own process */
-	cleanup_free char *only = NULL;
-	cleanup_close int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	struct stat status;
-
-	if (request_string(&job->request, TAG_PATH, &only, err) < 0)
-		return -1;
-	if (root < 0 || fstat(root, &status) < 0)
-		return husk_fail_errno(err, "cannot open the root");
-	for (size_t size = only ? strlen(only) : 0; size > 0 && only[size - 1] == '/'; size--)
-		only[size - 1] = '\0';
-	bool all = request_int(&job->request, TAG_FLAGS, 0) & CHANGES_ALL;
-	int64_t since_ns = request_int(&job->request, TAG_CTIME_NS, -1);
-	walk = (struct walk){ .job = job,
-			      .only = only ? only : "",
-			      .since_ns = since_ns >= 0 ? since_ns
-					  : all         ? INT64_MIN
-							: job->layers.born_ns,
-			      .touched = since_ns >= 0,
-			      .device = status.st_dev };
+	struct job *job = walk->job;
+	struct stat upper, seen;
 	/* Opened again, because copies of a descriptor share the read position of the directory. */
 	struct place place = { .upper = open_directory(job->layers.upper, "."),
 			       .lower = open_directory(job->layers.lower, "."),
 			       .seen = open_directory(root, "."),
-			       .path = "" };
-	int result = place.upper < 0 || place.lower < 0 || place.seen < 0
-			     ? husk_fail_errno(err, "cannot open the layers of the root")
-			     : walk_directory(&walk, &place, err);
+			       .path = "",
+			       .known = job->follow && !walk->doubtful ? follow_find(job->follow, NULL, "", "") : NULL,
+			       .follows = true };
+	int result = 0;
+
+	if (place.upper < 0 || place.lower < 0 || place.seen < 0 || fstat(place.upper, &upper) < 0 ||
+	    fstat(place.seen, &seen) < 0)
+		result = husk_fail_errno(err, "cannot open the layers of the root");
+	else if (walk->touched && changed_ns(&upper) > walk->since_ns)
+		result = report(walk, CHANGE_CHANGED, "/", &place, ".", &seen, NULL, err);
+	if (result == 0) {
+		walk->device = seen.st_dev;
+		result = walk_directory(walk, &place, err);
+	}
 	place_close(&place);
-	if (result == 0 && since_ns >= 0 && wire_put_int(&job->results, TAG_CTIME_NS, since_ns) < 0)
+	return result;
+}
+
+static int changes_run(struct job *job, struct husk_error *err)
+{
+	static struct walk walk; /* the worker's own process */
+	cleanup_strv char **only = request_strings(&job->request, TAG_PATH, err);
+	cleanup_close int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	bool all = request_int(&job->request, TAG_FLAGS, 0) & CHANGES_ALL;
+	int64_t since_ns = request_int(&job->request, TAG_CTIME_NS, -1);
+
+	if (!only)
+		return -1;
+	if (root < 0)
+		return husk_fail_errno(err, "cannot open the root");
+	if (!*only && strv_add(&only, "") < 0)
+		return husk_fail_memory(err);
+	for (char **each = only; *each; each++)
+		for (size_t size = strlen(*each); size > 0 && (*each)[size - 1] == '/'; size--)
+			(*each)[size - 1] = '\0';
+	walk = (struct walk){ .job = job,
+			      .only = only,
+			      .since_ns = since_ns >= 0 ? since_ns
+					  : all         ? INT64_MIN
+							: job->layers.born_ns,
+			      .touched = since_ns >= 0 };
+	qsort(only, strv_length(only), sizeof(*only), compare_names);
+	if (job->follow)
+		follow_sort(job->follow);
+	int result = walk_root(&walk, root, err);
+	if (result == 0 && walk.doubtful) /* entries that are sent twice do no harm */
+		result = walk_root(&walk, root, err);
+	if (result == 0 && since_ns >= 0 &&
+	    (wire_put_int(&job->results, TAG_CTIME_NS, since_ns) < 0 ||
+	     wire_put_int(&job->results, TAG_FLAGS, CHANGES_PATHS) < 0))
 		return husk_fail_memory(err);
 	return result;
 }
@@ -305,7 +479,11 @@ int changes_open(struct agent *agent, uint32_t number, const struct request *req
 {
 	if (agent->layers.upper < 0)
 		return husk_fail(err, HUSK_UNAVAILABLE, "this machine does not know what its template had");
-	return worker_open(agent, number, request, changes_run, err);
+	bool follow = request_int(request, TAG_CTIME_NS, -1) >= 0 && follow_begin(agent);
+	int result = worker_open(agent, number, request, follow, changes_run, err);
+	if (result < 0 && follow)
+		follow_end(agent);
+	return result;
 }
 
 int layers_open_template(const struct layers *layers, const char *path, int flags)

@@ -27,7 +27,7 @@ struct list {
 };
 
 /* Sorted, so that the order of a listing is stable. */
-char **list_names(int fd, const char *path, struct husk_error *err)
+char **list_names(int fd, const char *path, list_filter wanted, const void *data, struct husk_error *err)
 {
 	cleanup_strv char **names = calloc(1, sizeof(*names));
 	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* closedir closes this copy */
@@ -42,7 +42,7 @@ char **list_names(int fd, const char *path, struct husk_error *err)
 		return NULL;
 	}
 	while ((errno = 0, entry = readdir(directory))) {
-		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, ".."))
+		if (str_equal(entry->d_name, ".") || str_equal(entry->d_name, "..") || (wanted && !wanted(data, entry)))
 			continue;
 		if (count + 1 >= room) { /* grows by doubling: strv_add walks the list, and directories can be large */
 			room = room ? room * 2 : 64;
@@ -74,7 +74,7 @@ static int level_push(struct list *list, int fd, char *path, struct husk_error *
 	struct level *level = &list->levels[list->open++];
 
 	*level = (struct level){ .fd = fd, .path = path };
-	level->names = list_names(fd, path, err);
+	level->names = list_names(fd, path, NULL, NULL, err);
 	return level->names ? 0 : -1;
 }
 

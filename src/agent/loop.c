@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 
 #include "agent/agent.h"
+#include "agent/follow.h"
 #include "agent/process.h"
 
 #define ROUNDS_PER_TURN 4
@@ -86,8 +87,11 @@ static int loop_timeout(const struct agent *agent, bool busy)
 		return 0;
 	int64_t deadline = agent->frozen ? 0 : process_next_deadline(agent);
 	int64_t refresh = agent->frozen || !process_any_running(agent) ? 0 : limits_next_ms(&agent->limits);
+	int64_t follow = agent->frozen ? 0 : follow_next_ms(agent);
 	if (refresh && (!deadline || refresh < deadline))
 		deadline = refresh;
+	if (follow && (!deadline || follow < deadline))
+		deadline = follow;
 	if (!deadline)
 		return -1;
 	int64_t left = deadline - time_monotonic_ms();
@@ -100,6 +104,7 @@ static bool loop_work(struct agent *agent)
 	bool busy = true;
 
 	process_run_timers(agent);
+	follow_work(agent);
 	for (int i = 0; busy && i < ROUNDS_PER_TURN; i++) {
 		busy = process_pump_all(agent);
 		busy |= channel_pump_all(agent);

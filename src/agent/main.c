@@ -165,6 +165,7 @@ int main(int argc, char **argv)
 		.kernel_log.fd = -1,
 		.limits = LIMITS_INIT,
 		.layers = LAYERS_NONE,
+		.follow.source.fd = -1,
 	};
 	struct husk_error err = { 0 };
 

@@ -28,7 +28,7 @@ int file_remove_open(struct agent *agent, uint32_t number, const struct request 
 		return husk_fail_errno(err, "cannot remove '%s'", path);
 	if (S_ISDIR(status.st_mode) && rmdir(path) < 0) {
 		if (errno == ENOTEMPTY || errno == EEXIST)
-			return worker_open(agent, number, request, remove_run, err);
+			return worker_open(agent, number, request, false, remove_run, err);
 		return husk_fail_errno(err, "cannot remove '%s'", path);
 	}
 	if (!S_ISDIR(status.st_mode) && unlink(path) < 0)

@@ -303,5 +303,5 @@ static int pack_run(struct job *job, struct husk_error *err)
 
 int tar_read_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
 {
-	return worker_open(agent, number, request, pack_run, err);
+	return worker_open(agent, number, request, false, pack_run, err);
 }

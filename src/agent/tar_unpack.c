@@ -576,5 +576,5 @@ static int unpack_run(struct job *job, struct husk_error *err)
 
 int tar_write_open(struct agent *agent, uint32_t number, const struct request *request, struct husk_error *err)
 {
-	return worker_open(agent, number, request, unpack_run, err);
+	return worker_open(agent, number, request, false, unpack_run, err);
 }

@@ -11,8 +11,9 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "agent/agent.h"
+#include "agent/follow.h"
 
+#define PENDING_MAX (64u * 1024u)
 #define WORKER_BUFFER (2u * CHUNK_SIZE)
 
 struct worker {
@@ -21,6 +22,7 @@ struct worker {
 	struct source out, in;
 	struct buf input;
 	bool input_ended;
+	bool follows; /* follow_end is due */
 	size_t filled;
 	char frames[WORKER_BUFFER];
 };
@@ -32,28 +34,55 @@ int job_data(struct job *job, const void *data, size_t size, struct husk_error *
 	return wire_send(job->out, job->channel, WIRE_DATA, STREAM_OUT, data, size, err);
 }
 
+static int job_flush(struct job *job, struct husk_error *err)
+{
+	if (job->pending.size && write_full(job->out, job->pending.data, job->pending.size) < 0)
+		return husk_fail_errno(err, "cannot send a message");
+	job->pending.size = 0;
+	return 0;
+}
+
+int job_message(struct job *job, enum wire_type type, const struct buf *message, struct husk_error *err)
+{
+	struct wire_header header = { .size = (uint32_t)message->size,
+				      .channel = type == WIRE_HELLO ? 0 : job->channel,
+				      .type = (uint8_t)type };
+	uint8_t bytes[WIRE_HEADER_SIZE];
+
+	wire_header_encode(&header, bytes);
+	if (buf_append(&job->pending, bytes, sizeof(bytes)) < 0 ||
+	    buf_append(&job->pending, message->data, message->size) < 0)
+		return husk_fail_memory(err);
+	return job->pending.size < PENDING_MAX ? 0 : job_flush(job, err);
+}
+
 /* Moves a descriptor that the child keeps above the numbers that it will get. */
 static int worker_keep(int fd)
 {
 	return fd < 0 ? -1 : fcntl(fd, F_DUPFD, 16);
 }
 
-/* The pipes become 3 and 4, the layers 5 and 6, and all higher descriptors are closed. */
+/* The pipes become 3 and 4, the layers 5 and 6, inotify 7, and all higher descriptors are closed. */
 static int worker_descriptors(struct job *job)
 {
 	int in = worker_keep(job->in), out = worker_keep(job->out);
 	int upper = worker_keep(job->layers.upper), lower = worker_keep(job->layers.lower);
+	int events = job->follow ? worker_keep(job->follow->source.fd) : -1;
 	bool layered = upper >= 0 && lower >= 0;
 
 	if (in < 0 || out < 0 || dup2(in, 3) < 0 || dup2(out, 4) < 0)
 		return -1;
 	if (layered && (dup2(upper, 5) < 0 || dup2(lower, 6) < 0))
 		return -1;
+	if (job->follow && (events < 0 || dup2(events, 7) < 0))
+		return -1;
+	if (job->follow)
+		job->follow->source.fd = 7;
 	job->in = 3;
 	job->out = 4;
 	job->layers.upper = layered ? 5 : -1;
 	job->layers.lower = layered ? 6 : -1;
-	return (int)syscall(SYS_close_range, layered ? 7u : 5u, (unsigned)INT_MAX, 0u);
+	return (int)syscall(SYS_close_range, job->follow ? 8u : layered ? 7u : 5u, (unsigned)INT_MAX, 0u);
 }
 
 static void worker_main(struct job *job, job_function run) __attribute__((noreturn));
@@ -64,7 +93,7 @@ static void worker_main(struct job *job, job_function run)
 	signal(SIGCHLD, SIG_DFL);
 	if (worker_descriptors(job) < 0)
 		husk_fail_errno(&err, "cannot start the file worker");
-	else if (run(job, &err) == 0)
+	else if (run(job, &err) == 0 && job_flush(job, &err) == 0)
 		err.code = HUSK_OK;
 	/* If the link has ended, the answer cannot be sent, and no one waits for it. */
 	if (wire_send_end(job->out, job->channel, &err, err.code ? NULL : &job->results, &lost) < 0)
@@ -130,6 +159,12 @@ static int worker_relay(struct agent *agent, struct worker *worker)
 		agent_die("file worker: frame of %u bytes", header.size);
 	if (worker->filled < whole)
 		return 0;
+	if (header.type == WIRE_HELLO) { /* for the agent itself */
+		follow_note(agent, worker->frames + WIRE_HEADER_SIZE, header.size);
+		worker->filled -= whole;
+		memmove(worker->frames, worker->frames + whole, worker->filled);
+		return 1;
+	}
 	if (header.type == WIRE_DATA) {
 		if (worker->channel.credit[header.stream] < header.size)
 			return 0;
@@ -179,6 +214,8 @@ static void worker_release(struct agent *agent, struct channel *channel)
 
 	if (worker->pid > 0)
 		kill(worker->pid, SIGKILL);
+	if (worker->follows)
+		follow_end(agent);
 	source_close(agent, &worker->out);
 	source_close(agent, &worker->in);
 	buf_free(&worker->input);
@@ -204,7 +241,7 @@ bool worker_exited(struct agent *agent, pid_t pid)
 	return false;
 }
 
-int worker_open(struct agent *agent, uint32_t number, const struct request *request, job_function run,
+int worker_open(struct agent *agent, uint32_t number, const struct request *request, bool follow, job_function run,
 		struct husk_error *err)
 {
 	int in[2] = { -1, -1 }, out[2] = { -1, -1 };
@@ -227,7 +264,8 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 					   .channel = number,
 					   .layers = agent->layers,
 					   .in = in[0],
-					   .out = out[1] },
+					   .out = out[1],
+					   .follow = follow ? &agent->follow : NULL },
 			    run);
 	if (worker->pid < 0) {
 		husk_fail_errno(err, "cannot start the file worker");
@@ -236,6 +274,7 @@ int worker_open(struct agent *agent, uint32_t number, const struct request *requ
 	fd_close(&in[0]);
 	fd_close(&out[1]);
 	in[0] = out[1] = -1;
+	worker->follows = follow;
 	channel_add(agent, &worker->channel, number, &worker_ops);
 	if (source_open(agent, &worker->in, in[1], EPOLLOUT | EPOLLET, err) < 0 ||
 	    source_open(agent, &worker->out, out[0], EPOLLIN | EPOLLET, err) < 0)

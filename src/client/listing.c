@@ -43,13 +43,8 @@ static int entry_read(const struct call_event *event, struct listed *out, struct
 	return -1;
 }
 
-static int listing_add(struct listing *listing, const struct call_event *event, struct husk_error *err)
+static int make_room(struct listing *listing, struct husk_error *err)
 {
-	listing->bytes += event->size;
-	if (listing->count == CHANGES_MAX || listing->bytes > CHANGES_BYTES_MAX)
-		return husk_fail(err, HUSK_LIMIT,
-				 "sandbox %s has more than %u changes or %u MiB of them; name a path to compare less",
-				 listing->sandbox, CHANGES_MAX, CHANGES_BYTES_MAX >> 20);
 	if (listing->count == listing->room) {
 		size_t room = listing->room ? listing->room * 2 : 64;
 		struct listed *grown = reallocarray(listing->entries, room, sizeof(*grown));
@@ -58,6 +53,27 @@ static int listing_add(struct listing *listing, const struct call_event *event, 
 		listing->entries = grown;
 		listing->room = room;
 	}
+	return 0;
+}
+
+int listing_take(struct listing *listing, struct listed *entry, struct husk_error *err)
+{
+	if (make_room(listing, err) < 0)
+		return -1;
+	listing->entries[listing->count++] = *entry;
+	*entry = (struct listed){ 0 };
+	return 0;
+}
+
+static int listing_add(struct listing *listing, const struct call_event *event, struct husk_error *err)
+{
+	listing->bytes += event->size;
+	if (listing->count == CHANGES_MAX || listing->bytes > CHANGES_BYTES_MAX)
+		return husk_fail(err, HUSK_LIMIT,
+				 "sandbox %s has more than %u changes or %u MiB of them; name a path to compare less",
+				 listing->sandbox, CHANGES_MAX, CHANGES_BYTES_MAX >> 20);
+	if (make_room(listing, err) < 0)
+		return -1;
 	if (entry_read(event, &listing->entries[listing->count], err) < 0)
 		return -1;
 	listing->count++;
@@ -103,46 +119,103 @@ static int check_since(const struct call_event *end, int64_t since_ns, struct hu
 		"again (husk template build), and use a new sandbox");
 }
 
-/* `since_ns` -1: not by time. */
-static int load(struct listing *listing, const struct buf *arguments, int64_t since_ns, struct husk_error *err)
+/* What is asked. `since_ns` -1: not by time. */
+struct question {
+	struct buf arguments;
+	int64_t since_ns;
+};
+
+static void question_free(struct question *question)
 {
-	cleanup_call struct call *call = NULL;
+	buf_free(&question->arguments);
+}
+#define cleanup_question cleanup(question_free)
+
+static int ask(struct listing *listing, const struct question *question, struct call **out, struct husk_error *err)
+{
+	return call_start(listing->husk, listing->sandbox, METHOD_CHANGES, &question->arguments, out, err);
+}
+
+/* The agent may list an entry twice, and a hostile one anything. */
+static void sort_once(struct listing *listing)
+{
+	size_t kept = 0;
+
+	if (listing->count)
+		qsort(listing->entries, listing->count, sizeof(*listing->entries), by_path);
+	for (size_t i = 0; i < listing->count; i++) {
+		struct listed *entry = &listing->entries[i];
+		if (kept && by_path(entry, &listing->entries[kept - 1]) == 0) {
+			husk_file_free(&entry->change.file);
+			husk_file_free(&entry->change.before);
+		} else {
+			listing->entries[kept++] = *entry;
+		}
+	}
+	listing->count = kept;
+}
+
+static int hear(struct listing *listing, const struct question *question, struct call *call, struct husk_error *err)
+{
 	cleanup_row struct catalog_sandbox *row = NULL;
 	struct call_event event = { 0 };
+	int result = 0;
 
 	if (!listing->husk->remote && catalog_sandbox_get(listing->husk->catalog, listing->sandbox, &row, err) < 0)
 		return -1;
-	int result = call_start(listing->husk, listing->sandbox, METHOD_CHANGES, arguments, &call, err);
-
 	while (result == 0 && (result = call_next(call, &event, err)) == 0 && event.type != WIRE_END)
 		if (event.type == WIRE_MSG)
 			result = listing_add(listing, &event, err);
 	if (result == 0)
 		result = wire_end_status(event.data, event.size, err);
 	if (result == 0)
-		result = check_since(&event, since_ns, err);
+		result = check_since(&event, question->since_ns, err);
+	if (result == 0)
+		listing->exact = wire_get_int(event.data, event.size, TAG_FLAGS, 0) & CHANGES_PATHS;
 	for (size_t i = 0; row && i < listing->count; i++)
 		listing->entries[i].began_ns = row->created_ms * 1000000;
-	if (result == 0 && listing->count)
-		qsort(listing->entries, listing->count, sizeof(*listing->entries), by_path);
+	sort_once(listing);
 	return result;
+}
+
+static int load(struct listing *listing, const struct question *question, struct husk_error *err)
+{
+	cleanup_call struct call *call = NULL;
+
+	return ask(listing, question, &call, err) < 0 ? -1 : hear(listing, question, call, err);
 }
 
 int listing_load(struct listing *listing, const char *path, bool all, struct husk_error *err)
 {
-	cleanup_buf struct buf arguments = { 0 };
-	int bad = wire_put_string(&arguments, TAG_PATH, path);
+	cleanup_question struct question question = { .since_ns = -1 };
+	int bad = wire_put_string(&question.arguments, TAG_PATH, path);
 
-	bad |= wire_put_int(&arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
-	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, -1, err);
+	bad |= wire_put_int(&question.arguments, TAG_FLAGS, all ? CHANGES_ALL : 0);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &question, err);
 }
 
 int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err)
 {
-	cleanup_buf struct buf arguments = { 0 };
-	int bad = wire_put_string(&arguments, TAG_PATH, path);
+	cleanup_question struct question question = { .since_ns = since_ns };
+	int bad = wire_put_string(&question.arguments, TAG_PATH, path);
 
-	bad |= wire_put_int(&arguments, TAG_FLAGS, CHANGES_ALL);
-	bad |= wire_put_int(&arguments, TAG_CTIME_NS, since_ns);
-	return check_arguments(bad, err) < 0 ? -1 : load(listing, &arguments, since_ns, err);
+	bad |= wire_put_int(&question.arguments, TAG_FLAGS, CHANGES_ALL);
+	bad |= wire_put_int(&question.arguments, TAG_CTIME_NS, since_ns);
+	return check_arguments(bad, err) < 0 ? -1 : load(listing, &question, err);
+}
+
+int listing_load_both(struct listing *a, struct listing *b, char *const *paths, int64_t since_ns,
+		      struct husk_error *err)
+{
+	cleanup_question struct question question = { .since_ns = since_ns };
+	cleanup_call struct call *first = NULL, *second = NULL;
+	int bad = wire_put_int(&question.arguments, TAG_FLAGS, CHANGES_ALL);
+
+	for (; paths && *paths; paths++)
+		bad |= wire_put_string(&question.arguments, TAG_PATH, *paths);
+	if (since_ns >= 0)
+		bad |= wire_put_int(&question.arguments, TAG_CTIME_NS, since_ns);
+	if (check_arguments(bad, err) < 0 || ask(a, &question, &first, err) < 0 || ask(b, &question, &second, err) < 0)
+		return -1;
+	return hear(a, &question, first, err) < 0 ? -1 : hear(b, &question, second, err);
 }

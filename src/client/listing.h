@@ -19,6 +19,7 @@ struct listing {
 	const char *sandbox;
 	struct listed *entries; /* sorted by listing_compare */
 	size_t count, room, bytes;
+	bool exact; /* by time: the agent understands several paths, and lists a change of / itself */
 };
 
 /* `path`: this path and what is below; NULL: everything. `all`: also what the template had when its sandboxes start.
@@ -28,6 +29,11 @@ int listing_load(struct listing *listing, const char *path, bool all, struct hus
  * older agent lists everything. A file that was moved here with its directory keeps its time: only the directory is
  * listed. */
 int listing_load_since(struct listing *listing, const char *path, int64_t since_ns, struct husk_error *err);
+/* Two machines at the same time, added to what is listed already. `paths` NULL: everything; `since_ns` -1: not by time, but all. */
+int listing_load_both(struct listing *a, struct listing *b, char *const *paths, int64_t since_ns,
+		      struct husk_error *err);
+/* Takes the entry of another listing, which is empty then. */
+int listing_take(struct listing *listing, struct listed *entry, struct husk_error *err);
 void listing_free(struct listing *listing);
 #define cleanup_listing cleanup(listing_free)
 /* True: nothing has touched this file in either machine since they were one. */

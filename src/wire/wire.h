@@ -153,6 +153,7 @@ enum wire_exec_flags { EXEC_STDIN = 1, EXEC_DETACH = 2, EXEC_IMAGE = 4 };
 enum wire_file_flags { FILE_FOLLOW = 1, FILE_APPEND = 2, FILE_IN_PLACE = 4, FILE_OF_TEMPLATE = 8 };
 enum wire_change { CHANGE_ADDED = 1, CHANGE_REMOVED, CHANGE_CHANGED };
 enum wire_changes_flags { CHANGES_ALL = 1 };
+enum wire_changes_results { CHANGES_PATHS = 1 };
 enum wire_identity_flags { IDENTITY_STILL = 1 };
 enum wire_tar_flags { TAR_OF_IMAGE = 1, TAR_ANY_LINKS = 2 };
 enum wire_volume_flags { VOLUME_READ_ONLY = 1, VOLUME_HOLD = 2 };

@@ -193,6 +193,16 @@ static const char *next_field(const char **at, const char *end)
 	return field;
 }
 
+/* A number and the space after it. sscanf takes several times as long, and a workspace has many entries. */
+static int64_t next_number(const char **at, int base)
+{
+	char *end = NULL;
+	int64_t number = strtoll(*at, &end, base);
+
+	*at = end > *at && *end == ' ' ? end + 1 : "";
+	return number;
+}
+
 static int read_entry(struct record *record, const char *numbers, const char *path, const char *target,
 		      struct husk_error *err)
 {
@@ -202,9 +212,15 @@ static int read_entry(struct record *record, const char *numbers, const char *pa
 	if (!entry)
 		return -1;
 	struct version *version = &entry->version;
-	if (sscanf(numbers, "%d %o %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %64s", &type, &version->mode,
-		   &version->size, &entry->inode, &entry->ctime_ns, &entry->offset, version->hash) != 7)
+	type = (int)next_number(&numbers, 10);
+	version->mode = (uint32_t)next_number(&numbers, 8);
+	version->size = (uint64_t)next_number(&numbers, 10);
+	entry->inode = next_number(&numbers, 10);
+	entry->ctime_ns = next_number(&numbers, 10);
+	entry->offset = next_number(&numbers, 10);
+	if (!*numbers || strlen(numbers) >= sizeof(version->hash))
 		return husk_fail(err, HUSK_INTERNAL, "an entry is malformed");
+	snprintf(version->hash, sizeof(version->hash), "%s", numbers);
 	version->type = (enum husk_file_type)type;
 	if (str_equal(version->hash, "-"))
 		version->hash[0] = '\0';

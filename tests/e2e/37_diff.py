@@ -4,6 +4,7 @@ a fork; as they are, as a patch, over the API, from elsewhere and over MCP; afte
 and links."""
 
 import base64
+import json
 import os
 import subprocess
 
@@ -70,6 +71,55 @@ def test_two_forks():
         ("removed", "/etc/apt"), ("changed", "/root/w/f1"), ("changed", "/root/w/f2"), ("changed", "/root/w/f3"),
         ("added", "/root/w/gone"), ("removed", "/root/w/only-left"), ("changed", "/root/w/text"), ("added", "/usr/share/doc")])
     assert_equal(diff(left, left), [])
+
+
+LOOK = """
+import hashlib, json, os
+found = {}
+for folder, folders, names in os.walk('/root/w'):
+    for name in folders + names:
+        path = os.path.join(folder, name)
+        status = os.lstat(path)
+        text = os.readlink(path) if os.path.islink(path) else '' if os.path.isdir(path) else open(path).read()
+        found[path] = [status.st_mode, status.st_uid, text]
+print(json.dumps(found))
+"""
+
+
+@test
+def test_forks_that_keep_changing():
+    """The first diff looks at every file, later ones at what the agents have noted: whatever happens, both must find the same."""
+    box = create()
+    sh(box, "for d in a b c d e; do mkdir -p /root/w/$d/in; for i in $(seq 30); do echo $d$i >/root/w/$d/f$i; echo $i >/root/w/$d/in/$i; done; done; ln /root/w/a/f1 /root/w/b/other")
+    left, right = fork(box, "-n", "2")
+    steps = [
+        (right, "true"),
+        (right, "echo 1 >>a/f2; chmod 700 a/in/3"),
+        (left, "echo 1 >>a/f2; touch a/f3; cat a/f4 >x; cat x >a/f4; rm x"),
+        (right, "echo shared >>b/other"),  # two names of one file, in two directories
+        (right, "ln c/f5 d/alias; echo aliased >>d/alias"),
+        (right, "mv c moved; echo 1 >>moved/in/7"),
+        (left, "mv d t; mv e d; mv t e"),
+        (right, "mv moved c; rm -rf e; mkdir e; echo new >e/f1"),
+        (right, "mkdir -p n/e/w; echo 1 >n/e/w/f; ln -s nowhere a/link; rm a/f9; mv a/f10 n/"),
+        (right, "for i in $(seq 600); do echo $i >b/many$i; done; echo 1 >>b/f1"),  # more than is noted
+        (right, "echo 2 >>b/f1; rm -f b/many*; echo 2 >>n/e/w/f"),
+        (left, "rm -rf ../w/*; echo back >a"),
+    ]
+    for turn, (where, script) in enumerate(steps):
+        sh(where, f"cd /root/w; {script}")
+        if turn == 5:
+            husk("hibernate", right)
+        states = [json.loads(husk("exec", each, "--", "python3", "-c", LOOK).text) for each in (left, right)]
+        wanted = sorted(path for path in {*states[0], *states[1]} if states[0].get(path) != states[1].get(path))
+        assert_equal(sorted(path for _, path in diff(left, right)), wanted, script)
+    child = fork(right)[0]
+    sh(child, "cd /root/w; echo 3 >>b/f1; rm d/alias; mv n a/")
+    assert_equal(diff("--path", "/root/w/b", child), [("changed", "/root/w/b/f1")])
+    assert_equal([each for each in diff(child) if "/root/w/n" in each[1]], [("removed", path) for path in
+                 ("/root/w/n", "/root/w/n/e", "/root/w/n/e/w", "/root/w/n/e/w/f", "/root/w/n/f10")])
+    sh(child, "rm -rf /root/w/b")
+    assert_equal(diff("--path", "/root/w/b/f1", child), [("removed", "/root/w/b/f1")])
 
 
 @test
