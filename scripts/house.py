@@ -296,9 +296,9 @@ def methods():
 
 def wire_document():
     lines = ["# The wire: methods between host and guest", "",
-             "Made from `src/wire/methods.def` by `scripts/house.py --write`; edit it there. Frames, fields and tags are in",
-             "`src/wire/wire.h`. `A`? may be missing, `A`* may come several times. Whoever answers a method checks these arguments on",
-             "receipt (`src/wire/arguments.c`); an error names the field."]
+             "Generated from `src/wire/methods.def` by `scripts/house.py --write`: edit that file. Frames, fields and tags are in",
+             "`src/wire/wire.h`. `A`? is optional, `A`* is optional and may be repeated. The side that answers a method checks these",
+             "arguments on receipt (`src/wire/arguments.c`); an error names the field."]
     for kind, title in KINDS.items():
         lines += ["", f"## {title}", "", "| method | number | arguments | answer |", "|---|---|---|---|"]
         lines += [f"| `{name}` | {number} | {arguments or '–'} | {answer} |"
