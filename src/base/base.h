@@ -206,6 +206,8 @@ int64_t time_parse(const char *text);
 int random_bytes(void *data, size_t size);
 /* `prefix` then `length` characters of [a-z2-7], into out (size at least strlen(prefix)+length+1). */
 int random_id(const char *prefix, size_t length, char *out);
+/* Has the text the form of such an id? */
+bool is_random_id(const char *text, const char *prefix, size_t length);
 
 /* Writes a line to stderr if its level is enabled (base/log.h). Never log a secret. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };

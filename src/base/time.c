@@ -101,9 +101,16 @@ int random_bytes(void *data, size_t size)
 	return 0;
 }
 
+static const char alphabet[] = "abcdefghijklmnopqrstuvwxyz234567"; /* of ids */
+
+bool is_random_id(const char *text, const char *prefix, size_t length)
+{
+	return str_starts(text, prefix) && strlen(text) == strlen(prefix) + length &&
+	       strspn(text + strlen(prefix), alphabet) == length;
+}
+
 int random_id(const char *prefix, size_t length, char *out)
 {
-	static const char alphabet[] = "abcdefghijklmnopqrstuvwxyz234567";
 	size_t start = strlen(prefix);
 
 	memcpy(out, prefix, start);

@@ -7,6 +7,7 @@
 #include "instance/recover.h"
 #include "instance/volume_home.h"
 
+#define ID_LENGTH 10 /* after "vol-" */
 #define DEFAULT_LIMIT (10ull << 30)
 #define LIMIT_MIN (1ull << 20)
 #define LIMIT_MAX (16ull << 40)
@@ -77,7 +78,7 @@ static int check_name(const char *name, struct husk_error *err)
 				       "name '%.80s' is not valid: use 1 to 63 of a-z A-Z 0-9 - _ . and start with "
 				       "a letter or digit",
 				       name);
-	if (str_starts(name, "vol-"))
+	if (is_random_id(name, "vol-", ID_LENGTH))
 		return husk_fail_field(err, "name", "name '%s' looks like an id; choose one without 'vol-' in front",
 				       name);
 	return 0;
@@ -95,7 +96,7 @@ int husk_volume_create(struct husk *husk, const char *name, uint64_t limit_bytes
 	if (limit_bytes && (limit_bytes < LIMIT_MIN || limit_bytes > LIMIT_MAX))
 		return husk_fail_field(err, "size", "size must be between 1 MiB and 16 TiB, not %llu bytes",
 				       (unsigned long long)limit_bytes);
-	if (random_id("vol-", 10, id) < 0)
+	if (random_id("vol-", ID_LENGTH, id) < 0)
 		return husk_fail_errno(err, "cannot make an id");
 	struct catalog_volume row = { .id = id,
 				      .name = (char *)name,

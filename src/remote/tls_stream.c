@@ -24,6 +24,25 @@ struct stream {
 	void *data;
 };
 
+bool tls_shake_hands(SSL *tls, int socket, int64_t limit_ms)
+{
+	int64_t deadline = time_monotonic_ms() + limit_ms;
+
+	for (;;) {
+		ERR_clear_error();
+		int result = SSL_do_handshake(tls);
+		if (result == 1)
+			return true;
+		int why = SSL_get_error(tls, result);
+		struct pollfd wait = { .fd = socket, .events = why == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN };
+		int64_t left = deadline - time_monotonic_ms();
+		if ((why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) || left <= 0)
+			return false;
+		if (poll(&wait, 1, (int)left) < 0 && errno != EINTR)
+			return false;
+	}
+}
+
 static void stream_free(struct stream *stream)
 {
 	SSL_free(stream->tls);

@@ -26,7 +26,7 @@ static bool is_sandbox_id(const char *text)
 }
 
 /* Below .localhost every name belongs to us, and a sandbox may be given by its name. Elsewhere only the form of an id
- * is accepted, because the server's own name may begin with a number. */
+ * is accepted, with or without its '-', because the server's own name may begin with a number. */
 int ports_match(const char *host, uint16_t *port, char *sandbox, size_t size)
 {
 	size_t label = strcspn(host, ".:");
@@ -45,7 +45,7 @@ int ports_match(const char *host, uint16_t *port, char *sandbox, size_t size)
 		sandbox[i] = (char)tolower((unsigned char)host[digits + 1 + i]);
 	sandbox[length] = '\0';
 	bool local = strncasecmp(domain, ".localhost", 10) == 0 && (domain[10] == '\0' || domain[10] == ':');
-	if (!length || (!local && !is_sandbox_id(sandbox)))
+	if (!length || (!local && !is_sandbox_id(sandbox) && !is_random_id(sandbox, "sb", 10)))
 		return 0;
 	*port = (uint16_t)value;
 	return 1;
@@ -180,6 +180,8 @@ static int forward(struct request *request, const char *sandbox, uint16_t port, 
 	if (!what || !stripped || !local_host || (by_link && !cookie))
 		return husk_fail_memory(err);
 	int fd = dial(request, sandbox, port, err);
+	if (fd >= 0 && request_port_tls(request))
+		fd = port_tls(fd, err);
 	if (fd < 0)
 		return -1;
 	struct proxy proxy = {

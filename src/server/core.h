@@ -123,6 +123,7 @@ struct request {
 	struct husk *husk; /* the caller's view; the server's own handle for the owner */
 	enum { CALLER_UNKNOWN, CALLER_TENANT, CALLER_INSTANCE } caller; /* by its token, or the socket's peer */
 	bool open;                                                      /* a port that requires no token */
+	bool port_tls;                                                  /* the program behind the port speaks TLS */
 	char *port_host; /* the Host header for the program behind a port; NULL: the caller's */
 	char *tenant;    /* the tenant's name; NULL: not a tenant */
 

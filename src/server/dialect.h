@@ -30,7 +30,8 @@ struct dialect {
 	 * ROUTE_AUTHORISE of the dialect that fits the path comes before a program in the sandbox. */
 	bool (*answers)(const struct request *request, uint16_t port);
 	/* The error document for the dialect's routes, and for what it `speaks` or refuses (then request->match.route
-	 * may be NULL or a native one). *status is the status of the native API, and may be changed. */
+	 * may be NULL or a native one). *status is the status of the native API, and may be changed. The hook may also
+	 * answer itself (respond_text) and return NULL. */
 	json_t *(*error)(struct request *request, unsigned *status, const struct husk_error *failure);
 	/* Called once before anything is served, and once after the last request. stop returns false if work was cut
 	 * off. */

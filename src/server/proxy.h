@@ -28,4 +28,9 @@ int proxy_run(struct request *request, int fd, const struct proxy *proxy, struct
  * failure. */
 int proxy_tunnel(struct request *request, int fd, struct husk_error *err);
 
+/* ---- port_tls.c ---- */
+
+/* TLS to the program behind `fd` (taken, also on failure); returns a descriptor of plain bytes. */
+int port_tls(int fd, struct husk_error *err);
+
 #endif

@@ -187,6 +187,11 @@ void request_queries(struct request *request, int (*each)(void *data, const char
 			return;
 }
 
+bool request_port_tls(const struct request *request)
+{
+	return request->port_tls;
+}
+
 const char *request_port_host(const struct request *request)
 {
 	return request->port_host;

@@ -121,6 +121,8 @@ void respond_error(struct request *request, const struct fault *fault, const str
 	const struct dialect *dialect = request->match.dialect;
 	json_t *document = dialect && dialect->error ? dialect->error(request, &status, failure)
 						     : error_json(fault && fault->status ? fault->name : NULL, failure);
+	if (request->answer.kind != ANSWER_NONE)
+		return;
 	if (respond_json(request, status, document, NULL) < 0) {
 		request->answer.kind = ANSWER_PLAIN; /* no memory even for the error */
 		request->answer.status = 500;

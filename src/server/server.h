@@ -81,6 +81,7 @@ const char *request_query(const struct request *request, const char *name); /* d
 const char *request_header(const struct request *request, const char *name);
 /* The Host header for the program behind a port, if a dialect chose one; NULL: none. */
 const char *request_port_host(const struct request *request);
+bool request_port_tls(const struct request *request);
 /* Calls back for every header; a non-zero return stops. */
 void request_headers(struct request *request, int (*each)(void *data, const char *name, const char *value), void *data);
 const char *request_remote(const struct request *request); /* the client: "127.0.0.1:41234", "[::1]:41234", "unix" */

@@ -5,7 +5,6 @@
  * the number of handshakes is limited.
  */
 #include <openssl/err.h>
-#include <poll.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
@@ -62,32 +61,16 @@ static void stream_over(void *data)
 	atomic_fetch_sub(&listening.streams, 1);
 }
 
-/* The whole handshake within the time limit, whatever the client's pace. */
-static bool shake_hands(SSL *tls, int fd)
-{
-	int64_t deadline = time_monotonic_ms() + HANDSHAKE_MS;
-
-	for (;;) {
-		ERR_clear_error();
-		int result = SSL_accept(tls);
-		if (result == 1)
-			return true;
-		int why = SSL_get_error(tls, result);
-		struct pollfd wait = { .fd = fd, .events = why == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN };
-		int64_t left = deadline - time_monotonic_ms();
-		if ((why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE) || left <= 0)
-			return false;
-		if (poll(&wait, 1, (int)left) < 0 && errno != EINTR)
-			return false;
-	}
-}
-
 static void *greet(void *data)
 {
 	struct newcomer *newcomer = data;
 	SSL *tls = SSL_new(listening.context);
-	bool good = tls && fd_set_nonblocking(newcomer->fd, true) == 0 && SSL_set_fd(tls, newcomer->fd) == 1 &&
-		    shake_hands(tls, newcomer->fd);
+	bool good = tls && fd_set_nonblocking(newcomer->fd, true) == 0 && SSL_set_fd(tls, newcomer->fd) == 1;
+
+	if (good) {
+		SSL_set_accept_state(tls);
+		good = tls_shake_hands(tls, newcomer->fd, HANDSHAKE_MS);
+	}
 
 	atomic_fetch_sub(&listening.handshakes, 1);
 	if (good) {

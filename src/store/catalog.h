@@ -91,7 +91,7 @@ void catalog_sandbox_list_free(struct catalog_sandbox **list);
 /* Inserts the row and gives it a free slot (row->slot). CONFLICT: a live sandbox has that name, or one of the last day
  * has the idempotency key. LIMIT: over a quota. NOT_FOUND: one of its volumes is gone. */
 int catalog_sandbox_add(struct catalog *catalog, struct catalog_sandbox *row, struct husk_error *err);
-/* By id or by name (live ones first, then the newest ended). NOT_FOUND names the word and, if there is a similar one,
+/* By id, also without its '-' (as E2B's clients know it), or by name (live ones first, then the newest ended). NOT_FOUND names the word and, if there is a similar one,
  * suggests it. Rows in POOL are not found. */
 int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct catalog_sandbox **out,
 			struct husk_error *err);

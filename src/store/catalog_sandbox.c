@@ -108,18 +108,21 @@ static int untouched(struct catalog *catalog, const char *id, enum husk_code cod
 int catalog_sandbox_get(struct catalog *catalog, const char *id_or_name, struct catalog_sandbox **out,
 			struct husk_error *err)
 {
+	char whole[16];
 	void *row = NULL;
 
 	if (!id_or_name || !*id_or_name)
 		return husk_fail(err, HUSK_INVALID, "no sandbox given: pass an id or a name (husk ls)");
 	if (catalog_begin(catalog, CATALOG_READ, err))
 		return -1;
+	snprintf(whole, sizeof(whole), "sb-%s", is_random_id(id_or_name, "sb", 10) ? id_or_name + 2 : "");
 	/* An id always wins, so that a name cannot hide the sandbox of another user. */
-	int result = table_one(catalog, &sandboxes,
-			       "WHERE ((id = ?1 AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND tenant IS ?2)) "
-			       "AND state <> 'pool' "
-			       "ORDER BY id = ?1 DESC, state = 'ended', ended_ms DESC, rowid DESC LIMIT 1",
-			       ARGUMENTS(text(id_or_name), text(catalog->view.tenant)), &row, err);
+	int result =
+		table_one(catalog, &sandboxes,
+			  "WHERE ((id IN (?1, ?3) AND (?2 IS NULL OR tenant = ?2)) OR (name = ?1 AND tenant IS ?2)) "
+			  "AND state <> 'pool' "
+			  "ORDER BY id IN (?1, ?3) DESC, state = 'ended', ended_ms DESC, rowid DESC LIMIT 1",
+			  ARGUMENTS(text(id_or_name), text(catalog->view.tenant), text(whole)), &row, err);
 
 	if (result == 0)
 		result = not_found(catalog, id_or_name, err);

@@ -9,7 +9,7 @@ import tarfile
 import urllib.request
 
 from lib.harness import *
-from lib.http import server
+from lib.http import daytona_created, server
 from lib.roots import copy_program, small_root
 
 PROGRAMS = ("bash", "grep", "sed", "mkdir", "chown", "cp", "id", "rm", "cat", "env", "head", "stat", "readlink")
@@ -23,10 +23,11 @@ def key(name, *options):
     return _keys[name]
 
 
-def build(huskd, text, status=200, who="one", **more):
-    """A sandbox of the image; or the message of the error."""
-    answer = huskd.post("/daytona/sandbox", {"buildInfo": {"dockerfileContent": text}, "user": "root", **more}, token=key(who), status=status).json()
-    return adopt(answer["id"]) if status == 200 else answer["message"]
+def build(huskd, text, works=True, who="one", **more):
+    """A sandbox of the image; or why the build failed."""
+    made = daytona_created(huskd, {"buildInfo": {"dockerfileContent": text}, "user": "root", **more}, key(who))
+    assert_equal(made["state"], "started" if works else "build_failed", made)
+    return adopt(made["id"]) if works else made["errorReason"]
 
 
 def built(huskd, text, script, **more):
@@ -165,8 +166,8 @@ def test_a_snapshot_as_the_base():
         said = built(huskd, "FROM Mine:1\nENV TWO=2\nRUN cat /one >/two\n", "echo $ONE $TWO $PATH; cat /two")
         assert_equal(said.splitlines()[1], "1")
         assert said.startswith("1 2 /mine:/usr/"), said
-        assert_in("Mine:1", build(huskd, "FROM Mine:1\n", status=400, who="two"))
-        assert_in("snapshot", build(huskd, "FROM small\nCOPY --from=Mine:1 /one /x\n", status=400))
+        assert_in("Mine:1", build(huskd, "FROM Mine:1\n", works=False, who="two"))
+        assert_in("snapshot", build(huskd, "FROM small\nCOPY --from=Mine:1 /one /x\n", works=False))
         forget(huskd)
 
 
@@ -187,7 +188,7 @@ def test_errors():
             ("FROM ../../etc\n", "Dockerfile:1:1"),
             (" ", "no FROM"),
         ):
-            message = build(huskd, text, status=400)
+            message = build(huskd, text, works=False)
             for word in says:
                 assert word in message, f"{word!r} is not said of {text!r}: {message}"
         assert_equal([each for each in huskd.get("/daytona/snapshots", token=key("one"), status=200).json()["items"] if not each["general"]], [])

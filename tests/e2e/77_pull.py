@@ -15,7 +15,7 @@ import time
 import urllib.request
 
 from lib.harness import *
-from lib.http import server
+from lib.http import daytona_created, server
 from lib.registry import docker_config, proxy, registry
 from lib.roots import Image, copy_program, small_root
 
@@ -448,11 +448,12 @@ def test_daytona_from():
             hub.push(place / f"layout-{name}", "x", f"team/tool:{name}")
         key = husk("token", "create", "e2e-pull", "--daytona", "--json").json()["token"]
 
-        def create(huskd, image, status):
+        def create(huskd, image, works=True):
             asked = {"buildInfo": {"dockerfileContent": f"FROM {image}\nRUN echo $FROM_IMAGE >/made\n"}, "user": "root"}
-            answer = huskd.post("/daytona/sandbox", asked, token=key, status=status).json()
-            if status != 200:
-                return answer["message"]
+            answer = daytona_created(huskd, asked, key)
+            if not works:
+                assert_equal(answer["state"], "build_failed", answer)
+                return answer["errorReason"]
             box = adopt(answer["id"])
             made = sh(box, "cat /made")
             remove(box)
@@ -460,13 +461,13 @@ def test_daytona_from():
 
         try:
             with server() as huskd:
-                assert_in("HUSK_PULL_REGISTRIES", create(huskd, f"{hub.host}/team/tool:1", 400))
+                assert_in("HUSK_PULL_REGISTRIES", create(huskd, f"{hub.host}/team/tool:1", works=False))
                 pull(f"{hub.host}/team/tool:1")
-                assert_equal(create(huskd, f"{hub.host}/team/tool:1", 200), "tool 1")
+                assert_equal(create(huskd, f"{hub.host}/team/tool:1"), "tool 1")
             with server(env={"HUSK_PULL_REGISTRIES": hub.host}) as huskd:
-                assert_in("HUSK_PULL_REGISTRIES", create(huskd, "b.example/tool:1", 400))
-                assert_in("not in that registry", create(huskd, f"{hub.host}/team/none:1", 400))
-                assert_equal(create(huskd, f"{hub.host}/team/tool:2", 200), "tool 2")
+                assert_in("HUSK_PULL_REGISTRIES", create(huskd, "b.example/tool:1", works=False))
+                assert_in("not in that registry", create(huskd, f"{hub.host}/team/none:1", works=False))
+                assert_equal(create(huskd, f"{hub.host}/team/tool:2"), "tool 2")
                 for each in huskd.get("/daytona/snapshots", token=key, status=200).json()["items"]:  # snapshots before templates
                     if not each["general"]:
                         huskd.call("DELETE", f"/daytona/snapshots/{each['name']}", token=key, status=200)

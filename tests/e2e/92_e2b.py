@@ -193,6 +193,30 @@ def errors_have_the_shape_and_status_of_theirs():
 
 
 @test
+def both_forms_of_an_id_name_the_sandbox():
+    """E2B's ids have no '-'. The id of its clients is Husk's without it, and works in each place where an id does."""
+    with server() as huskd:
+        headers = {"X-API-KEY": key("compat")}
+        try:
+            made = huskd.post("/sandboxes", {"templateID": "base"}, status=201, token="", headers=headers).json()
+            short = made["sandboxID"]
+            whole = husk("inspect", short, "--json").json()["id"]
+            assert_equal(whole, f"sb-{short[2:]}")
+            for each in (short, whole):
+                assert_equal(huskd.get(f"/sandboxes/{each}", 200, token="", headers=headers).json()["sandboxID"], short)
+                inside = {"E2b-Sandbox-Id": each, "X-Access-Token": made["envdAccessToken"]}
+                huskd.get("/health", 204, token="", headers=inside)
+                host = {"Host": f"8000-{each}.box.example.com"}
+                assert_equal(huskd.get("/", 502, token="", headers=host).json()["sandboxId"], short)
+                huskd.get(f"/v1/sandboxes/{each}", 200)
+            huskd.post("/v1/sandboxes", {"template": "e2b-base", "name": short}, 409)  # so no name hides an id
+            husk("rm", short)
+            huskd.get(f"/sandboxes/{whole}", 404, token="", headers=headers)
+        finally:
+            husk("token", "rm", "compat", code=None)
+
+
+@test
 def traffic_wakes_within_the_quota():
     with server() as huskd:
         headers = {"X-API-KEY": key("compat-memory", "--max-memory", "1500M")}

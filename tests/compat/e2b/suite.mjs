@@ -6,7 +6,7 @@ import http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
 
-import { Skip, check, fails, finish, pause, until } from './kit.mjs'
+import { Skip, check, fails, finish, label, pause, until } from './kit.mjs'
 
 const e2b = await import(process.env.HUSK_COMPAT_PACKAGE ?? 'e2b')
 const { Sandbox, Template, Volume, Secret } = e2b
@@ -34,7 +34,7 @@ const box = await create({ metadata: { run, purpose: 'shared & common' }, envs: 
 // ---- sandboxes
 
 await check('Sandbox.create', async () => {
-  assert.match(box.sandboxId, /^sb-/)
+  assert.match(box.sandboxId, /^[a-z0-9]+$/) // as theirs: programs split it at '-'
   assert.equal((await box.commands.run('echo $GREETING')).stdout, 'hello\n')
 })
 await check('Sandbox.create (unknown template)', async () => {
@@ -158,6 +158,7 @@ await check('sandbox.fork', async () => {
     assert.ok(child instanceof Sandbox)
     made.push(child)
     assert.equal(await child.files.read('forked.txt'), 'parent')
+    assert.equal(await child.files.read('/run/e2b/.E2B_SANDBOX_ID'), child.sandboxId)
     await child.files.write('forked.txt', child.sandboxId)
   }
   assert.equal(await box.files.read('forked.txt'), 'parent')
@@ -224,17 +225,49 @@ await check('network.allowPublicTraffic: false', async () => {
 await check('sandbox.getHost (closed port, killed sandbox)', async () => {
   const other = await create({ timeoutMs: 60_000 })
   const { port, hostname } = new URL(`http://${other.getHost(8130)}`)
-  const get = () => new Promise((resolve, reject) => {
-    http.get({ host: '127.0.0.1', port, headers: { Host: `${hostname}:${port}` } }, (answer) => {
+  const get = (host = hostname, more = {}) => new Promise((resolve, reject) => {
+    http.get({ host: '127.0.0.1', port, headers: { Host: `${host}:${port}`, ...more } }, (answer) => {
       let text = ''
-      answer.on('data', (piece) => (text += piece)).on('end', () => resolve([answer.statusCode, JSON.parse(text)]))
+      const json = answer.headers['content-type'] === 'application/json'
+      answer.on('data', (piece) => (text += piece)).on('end', () => resolve([answer.statusCode, json ? JSON.parse(text) : text]))
     }).on('error', reject)
   })
-  const sandboxId = other.sandboxId
+  const [sandboxId] = other.sandboxId.split('-')
+  const browser = { 'User-Agent': 'Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/120.0 Safari/537.36' }
   assert.deepEqual(await get(), [502, { sandboxId, port: 8130, code: 502, message: 'The sandbox is running but port is not open' }])
+  const [status, page] = await get(hostname, browser)
+  assert.equal(status, 502)
+  assert.match(page, /^<html.*<title>Closed Port Error<\/title>.*no service running on port 8130.*<\/html>$/s)
+  assert.ok(page.includes(sandboxId))
   await other.kill()
   assert.deepEqual(await get(), [502, { sandboxId, code: 502, message: 'The sandbox was not found' }])
+  assert.match((await get(hostname, browser))[1], /<title>Sandbox Not Found<\/title>/)
+  const unknown = 'sbaaaaaaaaaa'
+  assert.deepEqual(await get(hostname.replace(sandboxId, unknown)), [502, { sandboxId: unknown, code: 502, message: 'The sandbox was not found' }])
 })
+if (label !== 'oldest') { // the oldest client leaves the option out
+  await check('network.httpsPorts', async () => {
+    const other = await create({ timeoutMs: 60_000, network: { httpsPorts: [8443] } })
+    await other.commands.run("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -keyout key.pem -out cert.pem -subj /CN=inside 2>/dev/null")
+    await other.files.write('tls.py', [
+      'import http.server, ssl', 'class Echo(http.server.BaseHTTPRequestHandler):', '    def do_POST(self):',
+      '        body = self.rfile.read(int(self.headers["Content-Length"]))', '        self.send_response(200); self.end_headers(); self.wfile.write(body * 3)',
+      'server = http.server.ThreadingHTTPServer(("127.0.0.1", 8443), Echo)', 'context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)',
+      'context.load_cert_chain("cert.pem", "key.pem")', 'server.socket = context.wrap_socket(server.socket, server_side=True)', 'server.serve_forever()'].join('\n'))
+    await other.commands.run('python3 tls.py', { background: true, timeoutMs: 0 })
+    const { port, hostname } = new URL(`http://${other.getHost(8443)}`)
+    const body = 'x'.repeat(300_000)
+    const post = () => new Promise((resolve, reject) => {
+      http.request({ host: '127.0.0.1', port, method: 'POST', headers: { Host: `${hostname}:${port}`, 'Content-Length': body.length } }, (answer) => {
+        let text = ''
+        answer.on('data', (piece) => (text += piece)).on('end', () => resolve(answer.statusCode === 200 && text))
+      }).on('error', reject).end(body)
+    })
+    await until(async () => (await post()) === body.repeat(3), 'the program behind TLS answers')
+    assert.deepEqual((await other.getInfo()).network.httpsPorts, [8443])
+    await other.kill()
+  })
+}
 await check('network.maskRequestHost', async () => {
   const network = { maskRequestHost: 'masked:${PORT}' }
   const other = await create({ timeoutMs: 60_000, network })
@@ -359,6 +392,8 @@ await check('commands.run (cwd, envs)', async () => {
   const told = await box.commands.run('echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID')
   assert.equal(told.stdout, `true ${box.sandboxId} ${(await box.getInfo()).templateId}\n`)
   assert.equal((await box.commands.run('echo $E2B_SANDBOX', { envs: { E2B_SANDBOX: 'mine' } })).stdout, 'mine\n')
+  const files = await box.commands.run('cd /run/e2b; echo $(cat .E2B_SANDBOX) $(cat .E2B_SANDBOX_ID) $(cat .E2B_TEMPLATE_ID)')
+  assert.equal(files.stdout, told.stdout)
 })
 await check('commands.run (timeout)', async () => {
   await fails(box.commands.run('sleep 30; touch /tmp/late', { timeoutMs: 1000 }), TimeoutError)

@@ -253,6 +253,17 @@ def start_server(*options, port=0, env=None, ready=True):
     return huskd
 
 
+def daytona_created(huskd, body, token):
+    """A create on Daytona's wire, followed until the build of its image and the sandbox are done; the last document."""
+    document = huskd.post("/daytona/sandbox", body, token=token, status=200).json()
+    deadline = time.monotonic() + 600
+    while document["state"] in ("pending_build", "building_snapshot", "starting"):
+        assert time.monotonic() < deadline, f"the build did not end: {document}"
+        time.sleep(0.1)
+        document = huskd.get(f"/daytona/sandbox/{document['id']}", token=token, status=200).json()
+    return document
+
+
 @contextlib.contextmanager
 def server(*options, **more):
     huskd = start_server(*options, **more)

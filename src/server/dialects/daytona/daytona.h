@@ -169,7 +169,7 @@ int daytona_name(const char *field, const char *given, char **out, struct husk_e
 
 /* ---- daytona_build.c ---- */
 
-/* One build, for a request or for a thread of its own. */
+/* One build. */
 struct daytona_order {
 	struct husk *husk, *owner;                              /* the client's and the instance's */
 	const json_t *info;                                     /* buildInfo */
@@ -183,10 +183,31 @@ struct daytona_order {
 int daytona_build_run(const struct daytona_order *order, struct husk_error *err);
 /* Is the buildInfo {dockerfileContent, contextHashes} one that can be built? */
 int daytona_build_check(struct request *request, const json_t *info, struct husk_error *err);
-/* For a create: the name of the snapshot that was built from the buildInfo, now or by an earlier create with the same text and size;
- * caller frees. */
+/* For a create: the name of the snapshot that is built from the buildInfo. An earlier create with the same text and size may have built
+ * it; otherwise *build is the id of the build, which goes on. Caller frees both. */
 int daytona_build(struct request *request, json_t *info, const struct husk_create_options *size, char **snapshot,
-		  struct husk_error *err);
+		  char **build, struct husk_error *err);
+
+/* ---- daytona_pending.c: creates that wait for the build of their image ---- */
+
+struct daytona_pending {
+	json_t *document;  /* of the sandbox, as it was announced */
+	json_t *body;      /* of the create; set for the one caller that has to carry it out now */
+	char *build;       /* the id of the build */
+	char reason[1024]; /* why no sandbox can be made; "": it can */
+};
+void daytona_pending_free(struct daytona_pending *pending);
+/* Announces a sandbox. Its id, for now, is the name in `document`, or one that is made here. CONFLICT: another one has that name. */
+int daytona_pending_add(struct request *request, json_t *document, const json_t *body, const char *build,
+			struct husk_error *err);
+bool daytona_is_pending(struct request *request, const char *id);
+/* One of the caller's. `claim`: if nobody carries it out yet, this caller has to, and tells the end. */
+int daytona_pending_find(struct request *request, const char *id, bool claim, struct daytona_pending *out,
+			 struct husk_error *err);
+/* `reason` NULL: the sandbox is there, and has that id as its name. False: it was removed meanwhile. */
+bool daytona_pending_end(struct request *request, const char *id, const char *reason);
+/* Forgets it; a build that nobody else waits for ends. */
+void daytona_pending_remove(struct request *request, const char *id);
 
 /* ---- daytona_builds.c ---- */
 

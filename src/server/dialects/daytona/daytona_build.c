@@ -1,8 +1,8 @@
 /*
  * Daytona's builds: from a Dockerfile to a snapshot, by the builder of `husk build` (src/build): FROM names a container image of the
  * instance, one of a registry that the server's owner lists, a template or a snapshot; each RUN happens in a sandbox of the size that
- * the caller asked for; results of steps are kept for later builds of the same caller. The build of a create belongs to its request: it
- * is finished when the answer is sent. Builds of snapshots go on (daytona_builds.c). COPY of the client's files would need object storage, and is refused with an error that names it.
+ * the caller asked for; results of steps are kept for later builds of the same caller. Builds run on a thread of their own
+ * (daytona_builds.c), also those of a create (daytona_pending.c). COPY of the client's files would need object storage, and is refused with an error that names it.
  */
 #include <openssl/evp.h>
 
@@ -165,11 +165,6 @@ int daytona_build_check(struct request *request, const json_t *info, struct husk
 
 /* ---- for a create ---- */
 
-static bool is_over(void *data)
-{
-	return request_over(data);
-}
-
 static bool is_there(struct request *request, const char *name)
 {
 	struct husk_snapshot **list = NULL;
@@ -183,8 +178,24 @@ static bool is_there(struct request *request, const char *name)
 	return found;
 }
 
+/* Another create may be waiting for the same build. */
+static int join(struct request *request, const char *name, json_t *info, const struct husk_create_options *size,
+		char **build, struct husk_error *err)
+{
+	cleanup_free char *built = NULL;
+	cleanup_json json_t *document = daytona_build_find(request, name, &built);
+
+	if (!str_equal(json_string_value(json_object_get(document, "state")), "building")) {
+		json_decref(steal_pointer(document));
+		if (daytona_build_start(request, name, info, size, &document, err) < 0)
+			return -1;
+	}
+	*build = strdup(json_string_value(json_object_get(document, "id")));
+	return *build ? 0 : husk_fail_memory(err);
+}
+
 int daytona_build(struct request *request, json_t *info, const struct husk_create_options *size, char **snapshot,
-		  struct husk_error *err)
+		  char **build, struct husk_error *err)
 {
 	const char *text = json_string_value(json_object_get(info, "dockerfileContent"));
 	unsigned char digest[EVP_MAX_MD_SIZE];
@@ -205,12 +216,5 @@ int daytona_build(struct request *request, json_t *info, const struct husk_creat
 	*snapshot = strdup(name);
 	if (!*snapshot)
 		return husk_fail_memory(err);
-	const struct daytona_order order = { .husk = request_husk(request),
-					     .owner = request_owner(request),
-					     .info = info,
-					     .size = size,
-					     .name = name,
-					     .stops = is_over,
-					     .data = request };
-	return is_there(request, name) ? 0 : daytona_build_run(&order, err);
+	return is_there(request, name) ? 0 : join(request, name, info, size, build, err);
 }

@@ -17,8 +17,8 @@ struct create {
 	struct husk_pair *metadata, *environment;
 	struct husk_mount *mounts;
 	struct daytona_network network;
-	json_t *settings, *labels;
-	char *text, *name, *snapshot;
+	json_t *settings, *labels, *image; /* the last one belongs to the body */
+	char *text, *name, *snapshot, *build;
 	const char *user;
 };
 
@@ -33,6 +33,7 @@ static void create_cleanup(struct create *create)
 	free(create->text);
 	free(create->name);
 	free(create->snapshot);
+	free(create->build);
 }
 
 /* volumes: [{volumeId, mountPath, subpath?}] */
@@ -135,11 +136,11 @@ static int read_labels(struct fields *fields, struct create *create, struct husk
 	return create->labels ? check_labels(create->labels, err) : husk_fail_memory(err);
 }
 
-static int read_create(struct request *request, struct create *create, json_t **build, struct husk_error *err)
+static int read_create(struct request *request, json_t *body, struct create *create, struct husk_error *err)
 {
 	struct fields fields;
 
-	if (fields_begin(&fields, request_json(request, err)) < 0)
+	if (fields_begin(&fields, body) < 0)
 		return -1;
 	create->settings = json_object();
 	if (!create->settings)
@@ -151,7 +152,7 @@ static int read_create(struct request *request, struct create *create, json_t **
 	json_t *environment = json_object_get(fields.object, "env");
 	create->environment = fields_pairs(&fields, "env", &create->options.environment_count);
 	create->options.environment = create->environment;
-	*build = fields_any(&fields, "buildInfo");
+	create->image = fields_any(&fields, "buildInfo");
 	daytona_read_size(&fields, &create->options);
 	if (refuse(request, &fields, err) < 0 || read_labels(&fields, create, err) < 0 ||
 	    read_intervals(&fields, create, err) < 0 || daytona_network_take(&fields, create->settings, err) < 0 ||
@@ -188,34 +189,158 @@ static int settle(struct request *request, struct create *create, struct husk_sa
 	return husk_set_metadata(husk, sandbox->id, pairs, count, err);
 }
 
+/* Everything before the sandbox itself; create->build is set if its image has to be built first. */
+static int prepare(struct request *request, json_t *body, struct create *create, struct husk_error *err)
+{
+	if (read_create(request, body, create, err) < 0 ||
+	    daytona_network_read(request, create->settings, &create->network, err) < 0)
+		return -1;
+	create->options.egress = &create->network.egress;
+	create->metadata =
+		daytona_metadata(create->labels, create->settings, &create->options.metadata_count, &create->text);
+	if (!create->metadata)
+		return husk_fail_memory(err);
+	create->options.metadata = create->metadata;
+	return create->image
+		       ? daytona_build(request, create->image, &create->options, &create->snapshot, &create->build, err)
+		       : 0;
+}
+
+static int make(struct request *request, struct create *create, char id[static 64], struct husk_error *err)
+{
+	struct husk_sandbox *sandbox = NULL;
+	cleanup_free char *shown = NULL;
+
+	if (daytona_create(request, create->snapshot, &create->options, &sandbox, &shown, err) < 0)
+		return -1;
+	snprintf(id, 64, "%s", sandbox->id);
+	int result = settle(request, create, sandbox, shown, err);
+	husk_sandbox_free(sandbox);
+	if (result < 0) /* nobody was told of it */
+		husk_kill(request_husk(request), id, NULL);
+	return result;
+}
+
+/* ---- create from an image that is being built (daytona_pending.c) ---- */
+
+static void drop_pending(struct daytona_pending *pending)
+{
+	daytona_pending_free(pending);
+}
+
+static int respond_pending(struct request *request, json_t *document, const char *state, const char *reason,
+			   struct husk_error *err)
+{
+	if (json_object_set_new(document, "state", json_string(state)) < 0 ||
+	    json_object_set_new(document, "desiredState", json_string("started")) < 0 ||
+	    json_object_set_new(document, "errorReason", json_text0(reason)) < 0)
+		return husk_fail_memory(err);
+	return respond_json(request, 200, json_incref(document), err);
+}
+
+static bool is_taken(struct request *request, const char *name)
+{
+	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
+
+	return name && husk_inspect(request_husk(request), name, &sandbox, NULL) == 0 && sandbox->state != HUSK_ENDED;
+}
+
+/* The sandbox as it will be. */
+static int announce(struct request *request, struct create *create, const json_t *body, struct husk_error *err)
+{
+	struct husk_sandbox planned = { .id = (char *)"",
+					.name = (char *)create->options.name,
+					.tenant = request->tenant,
+					.isolation = (char *)"gvisor",
+					.state = HUSK_CREATING,
+					.created_ms = time_wall_ms(),
+					.cpu_milli = create->options.cpu_milli,
+					.memory_bytes = create->options.memory_bytes,
+					.disk_bytes = create->options.disk_bytes,
+					.egress_mode = (char *)create->network.egress.mode,
+					.metadata = create->metadata,
+					.metadata_count = create->options.metadata_count,
+					.mounts = create->mounts,
+					.mount_count = create->options.mount_count };
+	struct daytona_box box = { 0 };
+
+	if (is_taken(request, create->options.name))
+		return husk_fail(err, HUSK_CONFLICT, "Sandbox with name %.64s already exists", create->options.name);
+	int result = daytona_box_of(&planned, &box, err);
+	cleanup_json json_t *document = result == 0 ? daytona_document(request, &box, false) : NULL;
+	box.sandbox = NULL; /* it is ours */
+	daytona_box_free(&box);
+	if (result < 0 || !document)
+		return result < 0 ? -1 : husk_fail_memory(err);
+	if (daytona_pending_add(request, document, body, create->build, err) < 0)
+		return -1;
+	return respond_pending(request, document, "pending_build", NULL, err);
+}
+
+/* The build has ended: the create is carried out, once. */
+static int carry_out(struct request *request, const char *id, struct daytona_pending *pending, struct husk_error *err)
+{
+	cleanup(create_cleanup) struct create create = { 0 };
+	char made[64];
+	int result = prepare(request, pending->body, &create, err);
+
+	if (result == 0 && create.build)
+		result = husk_fail(err, HUSK_CONFLICT, "the snapshot of the image is gone; create the sandbox again");
+	if (result == 0 && json_object_set_new(create.settings, "build", json_text0(pending->build)) < 0)
+		result = husk_fail_memory(err);
+	if (result == 0)
+		result = make(request, &create, made, err);
+	if (!daytona_pending_end(request, id, result < 0 ? err->message : NULL) && result == 0) {
+		husk_kill(request_husk(request), made, NULL);
+		return husk_fail(err, HUSK_NOT_FOUND, "Sandbox with ID or name %.64s not found: it was deleted", id);
+	}
+	return result < 0 ? respond_pending(request, pending->document, "error", err->message, err)
+			  : daytona_respond(request, made, err);
+}
+
+static int get_pending(struct request *request, const char *id, struct husk_error *err)
+{
+	cleanup(drop_pending) struct daytona_pending pending = { 0 };
+	cleanup_free char *built = NULL;
+
+	if (daytona_pending_find(request, id, false, &pending, err) < 0)
+		return -1;
+	if (*pending.reason)
+		return respond_pending(request, pending.document, "error", pending.reason, err);
+	cleanup_json json_t *build = daytona_build_find(request, pending.build, &built);
+	const char *state = json_string_value(json_object_get(build, "state"));
+	if (state)
+		return respond_pending(request, pending.document,
+				       str_equal(state, "building") ? "building_snapshot" : "build_failed",
+				       json_string_value(json_object_get(build, "errorReason")), err);
+	daytona_pending_free(&pending);
+	if (daytona_pending_find(request, id, true, &pending, err) < 0)
+		return -1;
+	return pending.body ? carry_out(request, id, &pending, err)
+			    : respond_pending(request, pending.document, "starting", NULL, err);
+}
+
+static int delete_pending(struct request *request, const char *id, struct husk_error *err)
+{
+	cleanup(drop_pending) struct daytona_pending pending = { 0 };
+
+	if (daytona_pending_find(request, id, false, &pending, err) < 0)
+		return -1;
+	daytona_pending_remove(request, id);
+	return respond_pending(request, pending.document, "destroyed", NULL, err);
+}
+
 static int handle_create(struct request *request, struct husk_error *err)
 {
 	cleanup(create_cleanup) struct create create = { 0 };
-	struct husk_sandbox *sandbox = NULL;
-	cleanup_free char *shown = NULL;
-	json_t *build = NULL;
-
-	if (read_create(request, &create, &build, err) < 0 ||
-	    daytona_network_read(request, create.settings, &create.network, err) < 0)
-		return -1;
-	create.options.egress = &create.network.egress;
-	create.metadata =
-		daytona_metadata(create.labels, create.settings, &create.options.metadata_count, &create.text);
-	if (!create.metadata)
-		return husk_fail_memory(err);
-	create.options.metadata = create.metadata;
-	if ((build && daytona_build(request, build, &create.options, &create.snapshot, err) < 0) ||
-	    daytona_create(request, create.snapshot, &create.options, &sandbox, &shown, err) < 0)
-		return -1;
+	json_t *body = request_json(request, err);
 	char id[64];
-	snprintf(id, sizeof(id), "%s", sandbox->id);
-	int result = settle(request, &create, sandbox, shown, err);
-	husk_sandbox_free(sandbox);
-	if (result < 0) { /* nobody was told of it */
-		husk_kill(request_husk(request), id, NULL);
+
+	if (!body || prepare(request, body, &create, err) < 0)
 		return -1;
-	}
-	return daytona_respond(request, id, err);
+	if (create.build)
+		return announce(request, &create, body, err);
+	return make(request, &create, id, err) < 0 ? -1 : daytona_respond(request, id, err);
 }
 
 /* ---- get, delete ---- */
@@ -223,7 +348,10 @@ static int handle_create(struct request *request, struct husk_error *err)
 static int handle_get(struct request *request, struct husk_error *err)
 {
 	cleanup_box struct daytona_box box = { 0 };
+	const char *id = request_path(request, "id");
 
+	if (daytona_is_pending(request, id))
+		return get_pending(request, id, err);
 	if (daytona_find(request, &box, err) < 0)
 		return -1;
 	return respond_json(request, 200, daytona_document(request, &box, false), err);
@@ -232,7 +360,10 @@ static int handle_get(struct request *request, struct husk_error *err)
 static int handle_delete(struct request *request, struct husk_error *err)
 {
 	cleanup_box struct daytona_box box = { 0 };
+	const char *id = request_path(request, "id");
 
+	if (daytona_is_pending(request, id))
+		return delete_pending(request, id, err);
 	if (daytona_find(request, &box, err) < 0 || husk_kill(request_husk(request), box.sandbox->id, err) < 0)
 		return -1;
 	box.sandbox->state = HUSK_ENDED;

@@ -292,29 +292,38 @@ static int handle_create(struct request *request, struct husk_error *err)
 	return respond_json(request, 200, document, err);
 }
 
-static int respond_logs_url(struct request *request, const char *kind, const char *id, struct husk_error *err)
+static int respond_logs_url(struct request *request, const char *id, struct husk_error *err)
 {
 	cleanup_free char *address = daytona_address(request);
 
 	return respond_json(
 		request, 200,
-		json_pack("{s:o}", "url", json_sprintf("%s/%s/%s/build-logs", address ? address : "", kind, id)), err);
+		json_pack("{s:o}", "url", json_sprintf("%s/snapshots/%s/build-logs", address ? address : "", id)), err);
 }
 
 static int handle_logs_url(struct request *request, struct husk_error *err)
 {
-	return respond_logs_url(request, "snapshots", request_path(request, "snapshot"), err);
+	return respond_logs_url(request, request_path(request, "snapshot"), err);
 }
 
-/* The build of a create has ended when its request is answered, and its error holds the last output. */
-static int handle_sandbox_logs(struct request *request, struct husk_error *err)
-{
-	return respond_text(request, 200, "text/plain", "", 0, err);
-}
-
+/* The log of the build that the create waits or waited for; any other sandbox has an empty log. */
 static int handle_sandbox_logs_url(struct request *request, struct husk_error *err)
 {
-	return respond_logs_url(request, "sandbox", request_path(request, "id"), err);
+	const char *id = request_path(request, "id");
+	struct daytona_pending pending = { 0 };
+	cleanup_box struct daytona_box box = { 0 };
+
+	if (!daytona_is_pending(request, id)) {
+		if (daytona_find(request, &box, err) < 0)
+			return -1;
+		const char *build = daytona_text(&box, "build");
+		return respond_logs_url(request, build ? build : box.sandbox->id, err);
+	}
+	if (daytona_pending_find(request, id, false, &pending, err) < 0)
+		return -1;
+	int result = respond_logs_url(request, pending.build, err);
+	daytona_pending_free(&pending);
+	return result;
 }
 
 const struct route daytona_snapshot_routes[] = {
@@ -326,6 +335,5 @@ const struct route daytona_snapshot_routes[] = {
 	{ "GET", "/daytona/snapshots/{snapshot}/build-logs-url", handle_logs_url, 0 },
 	{ "GET", "/daytona/snapshots/{snapshot}/build-logs", daytona_build_log, ROUTE_STREAM },
 	{ "GET", "/daytona/sandbox/{id}/build-logs-url", handle_sandbox_logs_url, 0 },
-	{ "GET", "/daytona/sandbox/{id}/build-logs", handle_sandbox_logs, 0 },
 	{ 0 },
 };

@@ -14,6 +14,7 @@
 #define SETTINGS_KEY "husk.e2b"
 #define TEMPLATE_KEY "husk.e2b.template"
 #define HOST_KEY "husk.e2b.host"
+#define HTTPS_WORD " https="
 
 /* ---- errors ---- */
 
@@ -33,24 +34,6 @@ static unsigned shown_status(const struct request *request, unsigned status, con
 	return status;
 }
 
-/* For a port: the document that E2B's proxy sends instead of the program's answer. */
-static json_t *show_port_error(struct request *request, unsigned *status, const struct husk_error *failure)
-{
-	bool closed = failure->code == HUSK_PROTOCOL,
-	     gone = failure->code == HUSK_GONE || failure->code == HUSK_NOT_FOUND;
-	const char *message = closed ? "The sandbox is running but port is not open"
-			      : gone ? "The sandbox was not found"
-				     : failure->message;
-
-	if (closed || gone)
-		*status = 502;
-	json_t *document = json_pack("{s:s, s:o, s:i}", "sandboxId", request->host_sandbox, "message",
-				     json_text0(message), "code", (int)*status);
-	if (document && closed)
-		json_object_set_new(document, "port", json_integer(atoi(request->host_port)));
-	return document;
-}
-
 static bool is_connect(const struct request *request)
 {
 	const struct route *route = request->match.route;
@@ -65,7 +48,7 @@ static json_t *show_error(struct request *request, unsigned *status, const struc
 	const char *message = failure->message;
 
 	if (request->match.route && request->match.route->path[0] != '/')
-		return show_port_error(request, status, failure);
+		return e2b_port_error(request, status, failure);
 	*status = shown_status(request, *status, failure);
 	if (is_connect(request))
 		return connect_error(failure, *status);
@@ -180,6 +163,24 @@ int e2b_template_name(const char *given, char **out, struct husk_error *err)
 	return plain ? e2b_snapshot_name(plain, out, err) : husk_fail_memory(err);
 }
 
+bool e2b_is_shown_id(const char *text)
+{
+	return is_random_id(text, "sb", 10);
+}
+
+void e2b_id(const char *given, char out[static E2B_ID_SIZE])
+{
+	bool shown = e2b_is_shown_id(given);
+
+	snprintf(out, E2B_ID_SIZE, "%s%s", shown ? "sb-" : "", shown ? given + 2 : given);
+}
+
+const char *e2b_shown_id(const char *id, char out[static E2B_ID_SIZE])
+{
+	snprintf(out, E2B_ID_SIZE, "%s%s", str_starts(id, "sb-") ? "sb" : "", str_starts(id, "sb-") ? id + 3 : id);
+	return out;
+}
+
 void e2b_uuid(const unsigned char bytes[static 16], char out[static 37])
 {
 	for (size_t i = 0, at = 0; i < 16; i++) {
@@ -228,7 +229,7 @@ static const char *metadata_of(const struct husk_sandbox *sandbox, const char *k
 	return NULL;
 }
 
-/* "300 resume closed": the timeout, and words. Ports of a sandbox that was not made through E2B's API require a
+/* "300 resume closed https=8443,9443": the timeout, and words; https is the last one. Ports of a sandbox that was not made through E2B's API require a
  * token. */
 struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox)
 {
@@ -248,6 +249,8 @@ struct e2b_settings e2b_settings_of(const struct husk_sandbox *sandbox)
 	settings.closed = strstr(text, " closed");
 	settings.built = strstr(text, " built");
 	settings.cold = strstr(text, " cold");
+	settings.https = strstr(text, HTTPS_WORD);
+	settings.https = settings.https ? settings.https + strlen(HTTPS_WORD) : NULL;
 	return settings;
 }
 
@@ -258,19 +261,31 @@ const char *e2b_template_of(const struct husk_sandbox *sandbox)
 	return given ? given : e2b_template_shown(sandbox->template_name);
 }
 
+#define OWN_COUNT 3
+
+/* What tells a program where it runs; `id` holds one of the values. */
+static void own_variables(const struct husk_sandbox *sandbox, char id[static E2B_ID_SIZE],
+			  struct husk_pair out[static OWN_COUNT])
+{
+	const char *template = e2b_template_of(sandbox);
+
+	out[0] = (struct husk_pair){ "E2B_SANDBOX", "true" };
+	out[1] = (struct husk_pair){ "E2B_SANDBOX_ID", e2b_shown_id(sandbox->id, id) };
+	out[2] = (struct husk_pair){ "E2B_TEMPLATE_ID", template ? template : "" };
+}
+
 int e2b_environment(struct request *request, const struct husk_pair *given, size_t count, struct e2b_environment *out,
 		    struct husk_error *err)
 {
+	struct husk_pair own[OWN_COUNT];
+
 	if (husk_inspect(request_husk(request), request_path(request, "id"), &out->sandbox, err) < 0)
 		return -1;
-	const char *template = e2b_template_of(out->sandbox);
-	const struct husk_pair own[] = { { "E2B_SANDBOX", "true" },
-					 { "E2B_SANDBOX_ID", out->sandbox->id },
-					 { "E2B_TEMPLATE_ID", template ? template : "" } };
-	out->pairs = calloc(count + ARRAY_SIZE(own), sizeof(*out->pairs));
+	own_variables(out->sandbox, out->id, own);
+	out->pairs = calloc(count + OWN_COUNT, sizeof(*out->pairs));
 	if (!out->pairs)
 		return husk_fail_memory(err);
-	for (size_t i = 0; i < ARRAY_SIZE(own); i++) {
+	for (size_t i = 0; i < OWN_COUNT; i++) {
 		bool again = false;
 		for (size_t k = 0; k < count; k++)
 			again |= str_equal(given[k].key, own[i].key);
@@ -280,6 +295,23 @@ int e2b_environment(struct request *request, const struct husk_pair *given, size
 	for (size_t k = 0; k < count; k++)
 		out->pairs[out->count++] = given[k];
 	return 0;
+}
+
+void e2b_identify(struct husk *husk, const struct husk_sandbox *sandbox)
+{
+	struct husk_pair own[OWN_COUNT];
+	char id[E2B_ID_SIZE], path[64];
+	struct husk_error why = { 0 };
+
+	own_variables(sandbox, id, own);
+	for (size_t i = 0; i < OWN_COUNT; i++) {
+		struct bytes value = { own[i].value, strlen(own[i].value) };
+		snprintf(path, sizeof(path), "/run/e2b/.%s", own[i].key);
+		if (husk_file_write(husk, sandbox->id, path, 0444, NULL, bytes_give, &value, &why) < 0) {
+			log_line(LOG_WARN, "sandbox %s has no %s: %s", sandbox->id, path, why.message);
+			return;
+		}
+	}
 }
 
 void e2b_environment_free(struct e2b_environment *environment)
@@ -293,9 +325,10 @@ int e2b_settings_pairs(const struct e2b_settings *settings, struct husk_pair *pa
 		       struct husk_error *err)
 {
 	*count = 0;
-	*text = str_format("%lld%s%s%s%s", (long long)settings->timeout, settings->resume ? " resume" : "",
+	*text = str_format("%lld%s%s%s%s%s%s", (long long)settings->timeout, settings->resume ? " resume" : "",
 			   settings->closed ? " closed" : "", settings->built ? " built" : "",
-			   settings->cold ? " cold" : "");
+			   settings->cold ? " cold" : "", settings->https ? HTTPS_WORD : "",
+			   settings->https ? settings->https : "");
 	if (!*text)
 		return husk_fail_memory(err);
 	pairs[(*count)++] = (struct husk_pair){ SETTINGS_KEY, *text };

@@ -47,6 +47,13 @@ const char *e2b_template_shown(const char *name);
 /* "team/Name:tag" as the name of a snapshot; INVALID if that is not possible. Caller frees. */
 int e2b_snapshot_name(const char *name, char **out, struct husk_error *err);
 
+/* Ids of sandboxes have no '-' in E2B, and its clients split them there: sb-abc… is sbabc… to them. A word that is no such id
+ * stays as it is, so both forms of an id name the sandbox. */
+#define E2B_ID_SIZE 65
+void e2b_id(const char *given, char out[static E2B_ID_SIZE]);
+const char *e2b_shown_id(const char *id, char out[static E2B_ID_SIZE]); /* returns `out` */
+bool e2b_is_shown_id(const char *text);
+
 /* 16 bytes as a UUID of version 4, the form of E2B's ids of builds. */
 void e2b_uuid(const unsigned char bytes[static 16], char out[static 37]);
 /* "2026-01-31T12:00:00.123Z", or with an offset such as +02:00, in milliseconds; -1: not a time. */
@@ -63,6 +70,7 @@ struct e2b_settings {
 	bool cold;            /* a pause at the end of its time keeps only the disk: waking is a reboot */
 	bool ours;            /* E2B's API made it */
 	const char *template; /* the template in E2B's terms; NULL: the one in the catalog */
+	const char *https;    /* "8443,9443": ports whose programs speak TLS; NULL: none */
 	const char *host;     /* Host header for requests to its ports, with "${PORT}" for the port; NULL: unchanged */
 };
 #define E2B_PAIRS 3                /* pairs of metadata for the settings, at most */
@@ -80,12 +88,16 @@ bool e2b_hidden(const char *key); /* metadata that is ours */
  * given ones, which win and must outlive it. */
 struct e2b_environment {
 	struct husk_sandbox *sandbox; /* has strings of the pairs */
+	char id[E2B_ID_SIZE];
 	struct husk_pair *pairs;
 	size_t count;
 };
 int e2b_environment(struct request *request, const struct husk_pair *given, size_t count, struct e2b_environment *out,
 		    struct husk_error *err);
 void e2b_environment_free(struct e2b_environment *environment);
+/* The same three as files in /run/e2b, for programs that E2B's API did not start. A guest without them still works, so a failure
+ * is only logged. */
+void e2b_identify(struct husk *husk, const struct husk_sandbox *sandbox);
 
 /* ---- e2b_templates.c, e2b_build.c ---- */
 
@@ -103,6 +115,7 @@ struct e2b_network {
 	size_t header_count;
 	bool closed;      /* ports require the traffic token */
 	const char *host; /* the Host header for programs behind ports; belongs to the document */
+	char *https;      /* as in struct e2b_settings */
 };
 /* `document` may be NULL; `internet`: allow_internet_access. */
 int e2b_network_read(struct request *request, json_t *document, bool internet, struct e2b_network *out,
@@ -123,6 +136,11 @@ void e2b_explain_end(struct request *request, struct husk_error *err);
 bool e2b_port_open(struct request *request, const char *sandbox, struct husk_error *err);
 /* Hex; caller frees. `what`: "access" for the data plane, "traffic" for ports and code. */
 int e2b_token(struct request *request, const char *what, const char *id, char **out, struct husk_error *err);
+
+/* ---- e2b_ports.c ---- */
+
+/* What a caller of a port gets instead of the program's answer: a document, or a page in a browser (then NULL: it is answered). */
+json_t *e2b_port_error(struct request *request, unsigned *status, const struct husk_error *failure);
 
 /* ---- e2b_user.c ---- */
 

@@ -108,12 +108,13 @@ static bool is_code(const struct request *request)
 static char *admit(struct request *request, struct husk_error *err)
 {
 	const char *named = request_header(request, "E2b-Sandbox-Id");
-	const char *id = named ? named : *request->host_port ? request->host_sandbox : NULL;
 	const char *access = request_header(request, "X-Access-Token");
+	char id[E2B_ID_SIZE];
 
+	e2b_id(named ? named : *request->host_port ? request->host_sandbox : "", id);
 	if (!access && request_query(request, "signature"))
-		return check_signature(request, id, err);
-	if (!id || !*id)
+		return check_signature(request, *id ? id : NULL, err);
+	if (!*id)
 		return husk_fail(err, HUSK_DENIED, "no sandbox is named; send E2b-Sandbox-Id and X-Access-Token"), NULL;
 	if (token_is(request, "access", id, access))
 		return strdup(id);
@@ -255,15 +256,27 @@ static char *fill_host(const char *host, const char *port)
 	return mark ? str_format("%.*s%s%s", (int)(mark - host), host, port, mark + strlen("${PORT}")) : strdup(host);
 }
 
+static bool is_https(const struct e2b_settings *settings, const char *port)
+{
+	for (const char *at = settings->https; at && *at; at += strcspn(at, ","), at += *at == ',')
+		if (atoi(at) == atoi(port))
+			return true;
+	return false;
+}
+
 bool e2b_port_open(struct request *request, const char *id, struct husk_error *err)
 {
 	cleanup_sandbox struct husk_sandbox *sandbox = NULL;
 	const char *token = request_header(request, E2B_TRAFFIC_HEADER);
 
 	/* Only where each sandbox has its own host, as in E2B. */
-	if (request->match.route->path[0] == '/' || !str_starts(id, "sb-") ||
-	    husk_inspect(request_owner(request), id, &sandbox, NULL) < 0)
+	bool shown = e2b_is_shown_id(id);
+	if (request->match.route->path[0] == '/' || (!shown && !str_starts(id, "sb-")))
 		return false;
+	if (husk_inspect(request_owner(request), id, &sandbox, NULL) < 0) {
+		request->match.dialect = shown ? &e2b_dialect : request->match.dialect;
+		return shown && refuse_port(request, 502, HUSK_NOT_FOUND, "the sandbox was not found", err);
+	}
 	struct e2b_settings settings = e2b_settings_of(sandbox);
 	if (!settings.ours)
 		return false;
@@ -275,7 +288,7 @@ bool e2b_port_open(struct request *request, const char *id, struct husk_error *e
 				   "Sandbox is secured with traffic access token. Token header "
 				   "'e2b-traffic-access-token' is missing",
 				   err);
-	if (settings.closed && !token_is(request, "traffic", id, token))
+	if (settings.closed && !token_is(request, "traffic", sandbox->id, token))
 		return refuse_port(request, 403, HUSK_DENIED,
 				   "Sandbox is secured with traffic access token. Provided token in header "
 				   "'e2b-traffic-access-token' is invalid",
@@ -285,6 +298,7 @@ bool e2b_port_open(struct request *request, const char *id, struct husk_error *e
 	if (sandbox->state == HUSK_HIBERNATED && rouse(request, sandbox, err) < 0)
 		return refuse_port(request, request->fault.status ? request->fault.status : 503, HUSK_UNAVAILABLE,
 				   "The sandbox is paused and could not be resumed", err);
+	request->port_tls = is_https(&settings, request->host_port);
 	if (settings.host && !(request->port_host = fill_host(settings.host, request->host_port)))
 		return false;
 	request->open = true;

@@ -13,6 +13,7 @@
 #define ALL_IPV6 "::/0"
 #define PLACEHOLDER "${e2b."
 #define STORED "${e2b.secrets."
+#define HTTPS_MAX 64
 
 void e2b_network_free(struct e2b_network *network)
 {
@@ -24,6 +25,7 @@ void e2b_network_free(struct e2b_network *network)
 	free(network->headers);
 	free(network->allow);
 	free(network->deny);
+	free(network->https);
 }
 
 /* ---- rules ---- */
@@ -207,6 +209,32 @@ static int check_host(const char *host, struct husk_error *err)
 			       "'%.80s' cannot be a host; give one such as localhost:${PORT}", host);
 }
 
+/* [8443, 9443] as "8443,9443" */
+static int read_https(const json_t *ports, struct e2b_network *out, struct husk_error *err)
+{
+	cleanup_buf struct buf text = { 0 };
+	json_t *port;
+	size_t i;
+
+	if (!ports || json_is_null(ports))
+		return 0;
+	if (!json_is_array(ports) || json_array_size(ports) > HTTPS_MAX)
+		return husk_fail_field(err, "network.httpsPorts", "httpsPorts is a list of at most %d ports",
+				       HTTPS_MAX);
+	json_array_foreach(ports, i, port)
+	{
+		json_int_t number = json_integer_value(port);
+		if (number < 1 || number > 65535)
+			return husk_fail_field(err, "network.httpsPorts",
+					       "httpsPorts has a port that is not from 1 to 65535");
+		if (buf_printf(&text, "%s%d", i ? "," : "", (int)number))
+			return husk_fail_memory(err);
+	}
+	if (text.size && !(out->https = buf_steal(&text)))
+		return husk_fail_memory(err);
+	return 0;
+}
+
 int e2b_network_read(struct request *request, json_t *document, bool internet, struct e2b_network *out,
 		     struct husk_error *err)
 {
@@ -219,11 +247,12 @@ int e2b_network_read(struct request *request, json_t *document, bool internet, s
 	out->deny = fields_strings(&fields, "denyOut");
 	out->closed = !fields_bool(&fields, "allowPublicTraffic", true);
 	out->host = fields_string(&fields, "maskRequestHost");
-	json_t *rules = fields_any(&fields, "rules");
+	json_t *rules = fields_any(&fields, "rules"), *https = fields_any(&fields, "httpsPorts");
 	bool all = !fields_bool(&fields, "allow_internet_access", internet);
 	if (fields_done_open(&fields, err) < 0 || e2b_refuse_rest(request, &fields, "the network option", err) < 0 ||
 	    read_denied(out, &all, err) < 0 || read_allowed(request, out, all, err) < 0 ||
-	    read_rules(request, rules, out, err) < 0 || check_host(out->host, err) < 0)
+	    read_rules(request, rules, out, err) < 0 || check_host(out->host, err) < 0 ||
+	    read_https(https, out, err) < 0)
 		return -1;
 	/* Nothing is reachable, so no header can be set. */
 	bool off = str_equal(out->egress.mode, "off");
@@ -263,11 +292,22 @@ static json_t *rules_document(const struct husk_egress *egress)
 	return rules;
 }
 
+static json_t *https_document(const char *ports)
+{
+	json_t *array = json_array();
+
+	for (const char *at = ports; *at; at += strcspn(at, ","), at += *at == ',')
+		json_array_append_new(array, json_integer(atoi(at)));
+	return array;
+}
+
 json_t *e2b_network_document(struct request *request, const char *id, const struct e2b_settings *settings)
 {
 	struct husk_egress *egress = NULL;
 	json_t *document = json_pack("{s:b}", "allowPublicTraffic", !settings->closed);
 
+	if (document && settings->https)
+		json_object_set_new(document, "httpsPorts", https_document(settings->https));
 	if (document && settings->host)
 		json_object_set_new(document, "maskRequestHost", json_text0(settings->host));
 	if (!document || husk_egress_get(request_husk(request), id, &egress, NULL) < 0)
@@ -289,9 +329,12 @@ int e2b_network_update(struct request *request, struct husk_error *err)
 
 	if (!body || e2b_network_read(request, body, true, &network, err) < 0)
 		return -1;
-	if (network.closed || network.host)
-		return dialect_unsupported(
-			request, network.host ? "a change of maskRequestHost" : "a change of allowPublicTraffic", err);
+	if (network.closed || network.host || network.https)
+		return dialect_unsupported(request,
+					   network.https  ? "a change of httpsPorts"
+					   : network.host ? "a change of maskRequestHost"
+							  : "a change of allowPublicTraffic",
+					   err);
 	if (husk_egress_set(request_husk(request), request_path(request, "id"), &network.egress, err) < 0)
 		return -1;
 	return respond_empty(request, 204, err);

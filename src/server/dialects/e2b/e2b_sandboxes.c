@@ -41,9 +41,10 @@ static json_t *reach_document(struct request *request, const struct husk_sandbox
 	    e2b_token(request, "traffic", sandbox->id, &traffic, NULL) < 0)
 		return NULL;
 	const char *template = e2b_template_of(sandbox);
-	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:o}", "sandboxID", sandbox->id, "templateID", template,
-			 "alias", template, "clientID", "husk", "envdVersion", E2B_VERSION, "envdAccessToken", access,
-			 "trafficAccessToken", traffic, "domain", json_text0(domain));
+	char id[E2B_ID_SIZE];
+	return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:o}", "sandboxID", e2b_shown_id(sandbox->id, id),
+			 "templateID", template, "alias", template, "clientID", "husk", "envdVersion", E2B_VERSION,
+			 "envdAccessToken", access, "trafficAccessToken", traffic, "domain", json_text0(domain));
 }
 
 static json_t *metadata_document(const struct husk_sandbox *sandbox)
@@ -59,11 +60,12 @@ static json_t *metadata_document(const struct husk_sandbox *sandbox)
 static json_t *info_document(const struct husk_sandbox *sandbox)
 {
 	const char *template = e2b_template_of(sandbox);
+	char id[E2B_ID_SIZE];
 
 	/* clang-format off */
 	return json_pack(
 		"{s:s, s:s, s:s, s:s, s:s, s:o, s:o, s:s, s:I, s:I, s:I, s:o, s:o}",
-		"sandboxID", sandbox->id,
+		"sandboxID", e2b_shown_id(sandbox->id, id),
 		"templateID", template,
 		"alias", sandbox->name ? sandbox->name : template,
 		"clientID", "husk",
@@ -173,6 +175,7 @@ static int read_create(struct request *request, struct create *create, struct hu
 	create->settings.built = !e2b_template_exists(request_husk(request), e2b_template(create->template));
 	create->settings.closed = create->network.closed;
 	create->settings.host = create->network.host;
+	create->settings.https = create->network.https;
 	create->settings.cold = create->settings.pause && !memory;
 	if (create->settings.built && e2b_template_name(create->template, &create->template_name, err) < 0)
 		return -1;
@@ -225,6 +228,7 @@ static int handle_create(struct request *request, struct husk_error *err)
 
 	if (read_create(request, &create, err) < 0 || make(request, &create, &sandbox, err) < 0)
 		return -1;
+	e2b_identify(request_husk(request), sandbox);
 	return respond_json(request, 201, reach_document(request, sandbox), err);
 }
 
@@ -362,10 +366,12 @@ static int handle_fork(struct request *request, struct husk_error *err)
 	if (fields_done_open(&fields, err) < 0 || find(request, &sandbox, err) < 0 ||
 	    husk_fork(request_husk(request), sandbox->id, (size_t)count, &options, &children, err) < 0)
 		return -1;
-	for (size_t i = 0; children[i]; i++)
+	for (size_t i = 0; children[i]; i++) {
+		e2b_identify(request_husk(request), children[i]);
 		if (json_array_append_new(array, json_pack("{s:o}", "sandbox", reach_document(request, children[i]))) <
 		    0)
 			return husk_fail_memory(err);
+	}
 	return respond_json(request, 201, json_incref(array), err);
 }
 

@@ -41,8 +41,10 @@ static int handle_create(struct request *request, struct husk_error *err)
 static bool is_listed(struct request *request, const struct husk_snapshot *snapshot)
 {
 	const char *sandbox = request_query(request, "sandboxID"), *name = request_query(request, "name");
+	char id[E2B_ID_SIZE];
 
-	return (!sandbox || !*sandbox || str_equal(sandbox, snapshot->sandbox)) &&
+	e2b_id(sandbox ? sandbox : "", id);
+	return (!*id || str_equal(id, snapshot->sandbox)) &&
 	       (!name || !*name || str_equal(name, snapshot->name) || str_equal(name, snapshot->id));
 }
 

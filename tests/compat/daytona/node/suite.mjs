@@ -204,6 +204,14 @@ if (!oldest) {
     assert.equal((await box.process.executeCommand('cat /opt/built')).result, 'built\n')
     await box.delete()
   })
+  await check('create from an image: onSnapshotCreateLogs', async () => {
+    const said = [], words = `said by a step at ${Date.now()}`
+    const image = Image.base('base').runCommands(`echo ${words}`)
+    const box = await daytona.create({ image }, { timeout: 300, onSnapshotCreateLogs: (text) => said.push(text) })
+    assert.ok(said.join('\n').split('\n').includes(words), JSON.stringify(said))
+    assert.equal((await box.process.executeCommand('echo works')).result, 'works\n')
+    await box.delete()
+  })
   await check('snapshot.create: onLogs', async () => {
     const said = [], words = `said by a step at ${Date.now()}`
     const image = Image.base('base').runCommands(`echo ${words}`)

@@ -309,6 +309,23 @@ def image():
     assert "exit 3" in str(error)
 
 
+@check("create from an image: on_snapshot_create_logs")
+def image_logs():
+    said, words = [], f"said by a step at {time.time()}"
+    wanted = CreateSandboxFromImageParams(name=f"logged-{MODE}", image=Image.base("base").run_commands(f"echo {words}"), labels={"of": "logs"})
+    sandbox = Box.client.create(wanted, timeout=300, on_snapshot_create_logs=said.append)
+    try:
+        assert words in "\n".join(said).splitlines(), said
+        equal([sandbox.state.value, sandbox.name, sandbox.labels["of"]], ["started", f"logged-{MODE}", "logs"])
+        equal(sandbox.process.exec("echo works").result, "works\n")  # by the id that the create announced
+        sandbox.refresh_data()
+        equal(Box.client.get(f"logged-{MODE}").id, sandbox.id)
+        error = raises(DaytonaError, Box.client.create, wanted, timeout=300)
+        assert "exist" in str(error) or "name" in str(error), error
+    finally:
+        sandbox.delete()
+
+
 @check("snapshot.create: on_logs")
 def snapshot_logs():
     service, said, words = Box.client.snapshot, [], f"said by a step at {time.time()}"  # a step that is kept says nothing

@@ -318,6 +318,7 @@ async def _():
     equal(await shell("pwd; echo $X", cwd="/tmp", envs={"X": "é ☃"}), "/tmp\né ☃\n")
     marks = "echo $E2B_SANDBOX $E2B_SANDBOX_ID $E2B_TEMPLATE_ID"
     equal(await shell(marks), f"true {box().sandbox_id} {(await now(box().get_info())).template_id}\n")
+    equal(await shell("cd /run/e2b; echo $(cat .E2B_SANDBOX) $(cat .E2B_SANDBOX_ID) $(cat .E2B_TEMPLATE_ID)"), await shell(marks))
     equal(await shell(marks, envs={"E2B_SANDBOX": "mine"}), f"mine {box().sandbox_id} {(await now(box().get_info())).template_id}\n")
     equal(await shell("sudo id -un"), "root\n")
     equal(await shell("id -un; pwd", user="root"), "root\n/root\n")
