@@ -13,7 +13,8 @@
 #define PLACES_PER_CPU 4
 #define PLACES_MIN 8
 #define LOOK_MS 20
-#define WAIT_MS 10000 /* a guest that never answers keeps its place until its start fails: others lose no more than this */
+#define WAIT_MS                                                                                                        \
+	10000 /* a guest that never answers keeps its place until its start fails: others lose no more than this */
 
 /* One of the first `count` places. The lock belongs to the open file, so forks and closed copies do not matter. */
 static bool take_place(int fd, int count)
