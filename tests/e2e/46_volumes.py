@@ -136,6 +136,9 @@ def bad_input_is_named_and_changes_nothing():
         assert "lie in each other" in husk("create", "--volume", "plain:/a", "--volume", "plain:/a/b", code=None).error
         assert "already" in husk("volume", "create", "plain", code=1).error
         husk("volume", "create", "no/name", code=2)
+        assert "looks like an id" in husk("volume", "create", "vol-abcdefghij", code=2).error
+        husk("volume", "create", "vol-a")
+        husk("volume", "rm", "vol-a")
         husk("volume", "create", "tiny", "--size", "1K", code=2)
         husk("volume", "rm", "no-such", code=3)
         husk("volume", "read", "plain", "/../../catalog.db", code=2)
