@@ -262,7 +262,7 @@ static void own_templates_come_first(void **state)
 	assert_string_equal(list[1]->digest, "d4");
 	assert_null(list[2]);
 	husk_template_list_free(list);
-	refused(w, husk_template_remove(w->blue, "base", &w->err), HUSK_DENIED, "is the instance's");
+	refused(w, husk_template_remove(w->blue, "base", &w->err), HUSK_DENIED, "belongs to the instance");
 	refused(w, husk_template_remove(w->blue, "redbox", &w->err), HUSK_NOT_FOUND, "not found");
 	assert_int_equal(husk_template_remove(w->red, "base", &w->err), 0);
 	template_digest_is(w, w->red, "base", "d1");
