@@ -599,7 +599,8 @@ def leash_of(sandbox):
     """The pid of its leash."""
     children = f"/proc/{supervisor_pid(sandbox)}/task"
     for task in os.listdir(children):
-        with open(f"{children}/{task}/children", encoding="utf-8") as file:
+        # Threads and processes may end meanwhile.
+        with contextlib.suppress(OSError), open(f"{children}/{task}/children", encoding="utf-8") as file:
             for pid in file.read().split():
                 with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as line:
                     if b"leash" in line.read().split(b"\0"):

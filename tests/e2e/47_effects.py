@@ -84,7 +84,7 @@ def test_held_and_sent_once_in_order():
         assert_fails("effects", box, "send", number, code=None, says=says)
     assert_fails("effects", box, "send", "x", code=2, says="not the number")
     assert_fails("effects", box, "burn", code=2, says="ls, show, send or drop")
-    assert_fails("effects", box, "show", "1", code=None, says="not kept")
+    assert_fails("effects", box, "show", "1", code=None, says="no longer stored")
 
     # Another policy: no longer held. What is held stays.
     assert_equal(post(box, "http://api.test/a7")["effect"], 7)

@@ -342,7 +342,7 @@ def test_errors_of_e2b_steps():
             ("2", "no files match 'f'", [("COPY", "e", "/opt/"), ("COPY", "f", "/opt/")], files),
             ("1", "not an octal mode", [("COPY", "e", "/opt/", "", "rwx")], files),
             ("1", "'ghost' does not exist", [("COPY", "e", "/opt/", "ghost")], files),
-            ("1", "is no tar", [("COPY", "e", "/opt/")], b"this is no tar"),
+            ("1", "is not a tar", [("COPY", "e", "/opt/")], b"this is no tar"),
             ("1", "leads outside", [("COPY", "e", "/opt/")], files_tar(("../../e", b"e"))),
         ):
             reason = e2b_template(huskd, *steps, files=given)["reason"]
