@@ -153,7 +153,7 @@ def test_disk_filler():
     assert_neighbour(neighbour)
     until(lambda: "disk" in event_kinds(box), "the event of it")
     (event,) = [entry["detail"] for entry in husk("events", "--json", box).json() if entry["kind"] == "disk"]
-    assert event["disk_limit"] == 128 << 20 and 120 << 20 < event["disk"] <= 128 << 20, event
+    assert event["disk_limit"] == 128 << 20 and 100 << 20 < event["disk"] <= 128 << 20, event
     assert_equal(sh(box, "rm /root/filler; echo again >/root/f && cat /root/f"), "again")
     if has_cloned_disks():
         time.sleep(6)  # it is looked at every 5 s: the room must be seen too
