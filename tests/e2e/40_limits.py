@@ -201,7 +201,8 @@ def test_limits_are_what_programs_see():
     box = create("--memory", "300M", "--cpus", "0.5")
     total, available, affinity, online, listed, shm = seen(box)
     assert_equal((total, affinity, online, listed, shm), (300 << 20, 1, 0, 1, 150 << 20))
-    assert 200 << 20 <= available <= total, available
+    # At least half: the kernel of a virtual machine counts its own memory and its reserves as in use.
+    assert total // 2 <= available <= total, available
     # The group that holds or shows it: a virtual machine's, gVisor's of the first version, gVisor's of the second.
     files = ("memory/memory.limit_in_bytes", "memory/workload/memory.limit_in_bytes", "workload/memory.max")
     group = "cat " + " ".join(f"/sys/fs/cgroup/{file}" for file in files)
