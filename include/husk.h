@@ -1048,7 +1048,9 @@ struct husk_build_options {
 	const char *image;      /* a container image: an OCI layout, a tar of one, or the output of docker save */
 	const char *reference;  /* the name of one image in a layout of several; NULL: the only one */
 	const char *isolation;
-	bool force; /* also if nothing changed */
+	const char *
+		warm; /* a shell command that runs to its end before the snapshot; a definition has its own; NULL: none */
+	bool force;   /* also if nothing changed */
 	/* One line of progress at a time; may be NULL. */
 	void (*progress)(void *data, const char *line);
 	void *data;
@@ -1190,6 +1192,7 @@ struct husk_dockerfile_options {
 	uint64_t memory_bytes, disk_bytes; /* of the sandboxes; 0: 2 GiB, and the base's */
 	uint32_t cpu_milli;
 	int64_t timeout_ms; /* of each RUN; 0: one hour */
+	const char *warm;   /* as in struct husk_build_options, for the template of the image */
 	bool no_cache;      /* run every step */
 	/* Called for each event, and at least every 200 ms while a program runs (then `event` is NULL). Non-zero: the build
 	 * ends with GONE. May be NULL. */

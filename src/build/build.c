@@ -368,6 +368,7 @@ static int carry_out_plan(struct build *build, struct husk_image **out, bool *fr
 	int found = build->options->no_cache ? 0 : image_find_key(build->husk, build->options->name, key, out, err);
 	if (found < 0 || (!found && finish(build, key, config, out, err) < 0))
 		return -1;
+	options.warm = build->options->warm;
 	if (husk_image_build(build->husk, (*out)->name, &options, NULL, &made, err) < 0)
 		return -1;
 	(*out)->built = true;

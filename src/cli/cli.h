@@ -123,7 +123,7 @@ json_t *egress_denied(struct cli *cli, const char *sandbox, int64_t since_ms, co
 /* ---- builds (cmd_build.c) ---- */
 
 /* Builds an image and its template from a Dockerfile, with its directory as the context, as `husk build -t NAME` does. */
-int build_dockerfile(struct cli *cli, const char *name, const char *file, const char *isolation,
+int build_dockerfile(struct cli *cli, const char *name, const char *file, const char *isolation, const char *warm,
 		     struct husk_error *err);
 
 /* ---- templates (cmd_template.c) ---- */
@@ -133,7 +133,8 @@ int build_dockerfile(struct cli *cli, const char *name, const char *file, const 
  * message. */
 int template_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err);
 /* Builds the template of a pulled image if it does not exist: 1 if it was built now, 0 if it existed. */
-int template_of_image(struct cli *cli, const char *image, const char *isolation, struct husk_error *err);
+int template_of_image(struct cli *cli, const char *image, const char *isolation, const char *warm,
+		      struct husk_error *err);
 /* `template rm` and `image rm`: removes each in turn and prints its name; stops at the first failure. */
 typedef int (*remove_fn)(struct husk *husk, const char *name, struct husk_error *err);
 int remove_each(struct cli *cli, char *const *names, remove_fn remove, struct husk_error *err);

@@ -11,7 +11,7 @@
 #define SECRET_MAX (1u << 20)
 
 struct build_arguments {
-	const char *dockerfile, *name, *target, *isolation, *progress;
+	const char *dockerfile, *name, *target, *isolation, *warm, *progress;
 	struct pair_list arguments;
 	struct string_list secrets, allow;
 	const char *egress;
@@ -49,6 +49,8 @@ static const struct option_spec build_options[] = {
 	       .min = 50, .max = 1024000),
 	OPTION(0, "timeout", OPTION_MILLISECONDS, struct build_arguments, timeout_ms, "TIME", "limit for each RUN (1h)",
 	       .min = 1, .max = INT64_C(7) * 86400 * 1000),
+	OPTION(0, "warm", OPTION_STRING, struct build_arguments, warm, "COMMAND",
+	       "a shell command that runs to its end before the snapshot, so that every sandbox starts warm"),
 	OPTION(0, "no-cache", OPTION_FLAG, struct build_arguments, no_cache, NULL, "run every step"),
 	OPTION(0, "debug", OPTION_FLAG, struct build_arguments, debug, NULL,
 	       "open a shell in the sandbox of a RUN that fails, as that RUN left it"),
@@ -273,6 +275,7 @@ static int build_with(struct cli *cli, const struct build_arguments *arguments, 
 							 .disk_bytes = arguments->disk_bytes,
 							 .cpu_milli = arguments->cpu_milli,
 							 .timeout_ms = arguments->timeout_ms,
+							 .warm = arguments->warm,
 							 .no_cache = arguments->no_cache,
 							 .progress = on_progress,
 							 .failed = arguments->debug ? on_failed : NULL,
@@ -308,9 +311,12 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 	return result;
 }
 
-int build_dockerfile(struct cli *cli, const char *name, const char *file, const char *isolation, struct husk_error *err)
+int build_dockerfile(struct cli *cli, const char *name, const char *file, const char *isolation, const char *warm,
+		     struct husk_error *err)
 {
-	const struct build_arguments arguments = { .name = name, .dockerfile = file, .isolation = isolation };
+	const struct build_arguments arguments = {
+		.name = name, .dockerfile = file, .isolation = isolation, .warm = warm
+	};
 	const char *slash = strrchr(file, '/');
 	cleanup_free char *context = slash ? strndup(file, (size_t)MAX(slash - file, 1)) : strdup(".");
 

@@ -50,7 +50,7 @@ int image_pull(struct cli *cli, const char *name, struct husk_image **out, struc
 
 struct pull_arguments {
 	bool no_build;
-	const char *isolation;
+	const char *isolation, *warm;
 };
 
 static const struct option_spec pull_options[] = {
@@ -58,6 +58,8 @@ static const struct option_spec pull_options[] = {
 	       "only download it; its first use builds its template"),
 	OPTION(0, "isolation", OPTION_STRING, struct pull_arguments, isolation, "ENGINE",
 	       "bake it for this boundary (auto)"),
+	OPTION(0, "warm", OPTION_STRING, struct pull_arguments, warm, "COMMAND",
+	       "a shell command that runs to its end before the snapshot, so that every sandbox starts warm"),
 	{ 0 },
 };
 
@@ -67,10 +69,13 @@ static int pull_run(struct cli *cli, void *data, int argc, char **argv, struct h
 	cleanup_image struct husk_image *image = NULL;
 
 	(void)argc;
+	if (arguments->warm && arguments->no_build)
+		return husk_fail_field(err, "warm",
+				       "--warm goes without --no-build: it runs when the template is built");
 	if (image_pull(cli, argv[0], &image, err) < 0)
 		return -1;
 	if (!arguments->no_build) {
-		if (template_of_image(cli, image->name, arguments->isolation, err) < 0)
+		if (template_of_image(cli, image->name, arguments->isolation, arguments->warm, err) < 0)
 			return -1;
 		image->built = true;
 	}

@@ -147,10 +147,11 @@ static int fail_unknown(struct husk_template *const *list, const char *name, str
 			 name, name);
 }
 
-int template_of_image(struct cli *cli, const char *image, const char *isolation, struct husk_error *err)
+int template_of_image(struct cli *cli, const char *image, const char *isolation, const char *warm,
+		      struct husk_error *err)
 {
 	cleanup_husk_template struct husk_template *template = NULL;
-	struct husk_build_options options = { .isolation = isolation };
+	struct husk_build_options options = { .isolation = isolation, .warm = warm };
 	bool fresh = false;
 
 	return build(cli, image, &options, &template, &fresh, err) < 0 ? -1 : fresh;
@@ -171,7 +172,7 @@ static int image_ensure(struct cli *cli, const char *name, const char *isolation
 	} else if (image->built) {
 		return 0; /* the failure had another reason */
 	}
-	return template_of_image(cli, image->name, isolation, err) < 0 ? -1 : 1;
+	return template_of_image(cli, image->name, isolation, NULL, err) < 0 ? -1 : 1;
 }
 
 int template_ensure(struct cli *cli, const char *name, const char *isolation, struct husk_error *err)
@@ -203,7 +204,7 @@ int template_ensure(struct cli *cli, const char *name, const char *isolation, st
 }
 
 struct build_arguments {
-	const char *dockerfile, *name, *tar, *rootfs, *image, *reference, *isolation;
+	const char *dockerfile, *name, *tar, *rootfs, *image, *reference, *isolation, *warm;
 	bool force;
 };
 
@@ -219,6 +220,8 @@ static const struct option_spec build_options[] = {
 	OPTION(0, "name", OPTION_STRING, struct build_arguments, name, "NAME", "its name (the name of the definition)"),
 	OPTION(0, "isolation", OPTION_STRING, struct build_arguments, isolation, "ENGINE",
 	       "bake it for this boundary (auto)"),
+	OPTION(0, "warm", OPTION_STRING, struct build_arguments, warm, "COMMAND",
+	       "a shell command that runs to its end before the snapshot, so that every sandbox starts warm"),
 	OPTION('f', "force", OPTION_FLAG, struct build_arguments, force, NULL, "build even if nothing changed"),
 	{ 0 },
 };
@@ -275,7 +278,8 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 				 "--name is needed: a root filesystem does not say what it is called");
 	if (arguments->dockerfile)
 		return given ? husk_fail(err, HUSK_INVALID, "--dockerfile goes without --tar, --rootfs and --image")
-			     : build_dockerfile(cli, called, arguments->dockerfile, arguments->isolation, err);
+			     : build_dockerfile(cli, called, arguments->dockerfile, arguments->isolation,
+						arguments->warm, err);
 	/* A server finds its own definitions; a local directory does not exist there. */
 	bool theirs = husk_url(cli->husk) && !given && !is_definition(argv[0]);
 	if (!given && !theirs && resolve_definition(argv[0], &directory, &name, err) < 0)
@@ -288,6 +292,7 @@ static int build_run(struct cli *cli, void *data, int argc, char **argv, struct 
 		.image = arguments->image,
 		.reference = arguments->reference,
 		.isolation = arguments->isolation,
+		.warm = arguments->warm,
 		.force = arguments->force,
 	};
 	if (build(cli, NULL, &options, &template, &fresh, err) < 0)

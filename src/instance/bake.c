@@ -157,13 +157,13 @@ static int task_parse(const char *text, struct task *out, struct husk_error *err
 }
 
 /* The output goes to a file in the guest, so any amount of output is possible; if the command fails, the end of the output
- * is returned. */
+ * is returned. An image may have a shell and no other program. */
 static int put_task(const struct task *task, bool detached, int timeout_ms, struct buf *out)
 {
 	cleanup_free char *shell =
 		detached ? str_format("exec %s", task->text)
-			 : str_format("(%s\n) >/tmp/.husk-bake 2>&1; c=$?; [ $c = 0 ] || tail -c 2000 /tmp/.husk-bake; "
-				      "rm -f /tmp/.husk-bake; exit $c",
+			 : str_format("f=/tmp/.husk-bake; (%s\n) >$f 2>&1; c=$?; [ $c = 0 ] || tail -c 2000 $f 2>&- || "
+				      "while IFS= read -r l; do echo \"$l\"; done <$f; rm -f $f 2>&-; exit $c",
 				      task->text);
 	int bad = shell ? wire_put_int(out, TAG_METHOD, METHOD_EXEC) : -1;
 

@@ -340,6 +340,20 @@ int husk_image_pull(struct husk *husk, const struct husk_pull_options *options, 
 	return *out ? 0 : -1;
 }
 
+/* With the image: its template is made anew after an upgrade, and by a build that begins with it. */
+static int keep_warm(const struct image_store *store, struct image_entry *entry, const char *warm,
+		     struct husk_error *err)
+{
+	if (!warm || str_equal(entry->warm, warm))
+		return 0;
+	char *copy = strdup(warm);
+	if (!copy)
+		return husk_fail_memory(err);
+	free(entry->warm);
+	entry->warm = copy;
+	return image_store_put(store, entry, err);
+}
+
 int husk_image_build(struct husk *husk, const char *name, const struct husk_build_options *options,
 		     struct husk_template **out, bool *fresh, struct husk_error *err)
 {
@@ -353,10 +367,13 @@ int husk_image_build(struct husk *husk, const char *name, const struct husk_buil
 	if (open_locked(husk, &store, &lock, &list, err) < 0 || find(&list, name, &entry, err) < 0)
 		return -1;
 	struct husk_build_options all = options ? *options : (struct husk_build_options){ 0 };
+	all.warm = all.warm ? all.warm : entry->warm;
 	all.name = entry->template;
 	all.image = store.path;
 	all.reference = entry->name;
-	return husk_template_build(husk, &all, out, fresh, err);
+	if (husk_template_build(husk, &all, out, fresh, err) < 0)
+		return -1;
+	return keep_warm(&store, entry, all.warm, err);
 }
 
 /* ---- images that are made here ---- */

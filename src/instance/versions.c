@@ -133,18 +133,24 @@ int version_sweep(struct husk *husk, uint64_t *bytes, struct husk_error *err)
 
 /* ---- building a version ---- */
 
+/* Of a root filesystem or an image. */
+static int load_source(const struct husk_build_options *o, struct template_definition **out, struct husk_error *err)
+{
+	if (o->image ? template_from_image(o->image, o->reference, o->name, out, err) < 0
+	    : o->tar ? template_from_tar(o->tar, o->name, out, err) < 0
+		     : template_from_directory(o->directory, o->name, out, err) < 0)
+		return -1;
+	return o->warm && strv_add(&(*out)->warm, o->warm) < 0 ? husk_fail_memory(err) : 0;
+}
+
 static int load_definition(const struct husk_build_options *o, struct template_definition **out, struct husk_error *err)
 {
 	int given = (o->definition != NULL) + (o->tar != NULL) + (o->directory != NULL) + (o->image != NULL);
 
 	if (given != 1)
 		return husk_fail(err, HUSK_INVALID, "give one of a definition, a tar, a directory or an image");
-	if (o->image)
-		return template_from_image(o->image, o->reference, o->name, out, err);
-	if (o->tar)
-		return template_from_tar(o->tar, o->name, out, err);
-	if (o->directory)
-		return template_from_directory(o->directory, o->name, out, err);
+	if (!o->definition)
+		return load_source(o, out, err);
 	if (template_load(o->definition, out, err) < 0)
 		return -1;
 	if (o->name && !template_name_valid(o->name))
@@ -461,6 +467,9 @@ static int hold_images(const struct husk_build_options *o, int *held, struct hus
 int husk_template_build(struct husk *husk, const struct husk_build_options *options, struct husk_template **out,
 			bool *fresh, struct husk_error *err)
 {
+	if (options->warm && !options->tar && !options->directory && !options->image)
+		return husk_fail_field(err, "warm",
+				       "a definition names its own command: write the line `warm: COMMAND` into it");
 	if (husk->remote)
 		return remote_template_build(husk->remote, options, out, fresh, err);
 	cleanup_template struct template_definition *definition = NULL;

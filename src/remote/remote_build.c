@@ -76,6 +76,7 @@ static json_t *write_options(const struct husk_dockerfile_options *options, cons
 		write_json(&w, "cpus", json_real(options->cpu_milli / 1000.0));
 	if (options->timeout_ms)
 		write_json(&w, "timeout_seconds", json_real((double)options->timeout_ms / 1000.0));
+	write_text(&w, "warm", options->warm);
 	write_bool(&w, "no_cache", options->no_cache);
 	return write_done(&w, err);
 }

@@ -164,6 +164,7 @@ static int build_tar(struct remote *remote, const struct husk_build_options *opt
 		return husk_fail_field(err, "tar", "'%s' is a directory; give a tar of it", options->tar);
 	char *target = target_add(target_make("/v1/templates"), "name", options->name);
 	target = target_add(target, "isolation", options->isolation);
+	target = target_add(target, "warm", options->warm);
 	target = target_add(target, "force", options->force ? "true" : NULL);
 	struct exchange x = {
 		.method = "POST", .target = target, .source = read_tar, .source_data = &fd, .type = "application/x-tar"

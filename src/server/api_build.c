@@ -35,7 +35,7 @@ static struct turn *turns; /* under the lock */
 
 struct building {
 	struct request *request;
-	const char *name;
+	const char *name, *warm;
 	struct husk_image *image;
 	bool fresh;
 	int64_t sent_ms; /* when the client last got something */
@@ -157,6 +157,7 @@ static int read_wanted(json_t *document, struct wanted *out, struct husk_error *
 	options->disk_bytes = fields_size(&fields, "disk");
 	options->cpu_milli = (uint32_t)(fields_number(&fields, "cpus", 0, 0.05, 1024) * 1000 + 0.5);
 	options->timeout_ms = fields_timeout_ms(&fields);
+	options->warm = fields_string(&fields, "warm");
 	options->no_cache = fields_bool(&fields, "no_cache", false);
 	json_t *egress = fields_any(&fields, "egress");
 	if (fields_done(&fields, err) < 0 || (egress && egress_parse(egress, &out->egress, err) < 0))
@@ -203,7 +204,9 @@ static int finish(void *data, const struct build_result *result, struct husk_err
 	struct building *building = data;
 	struct husk *husk = request_husk(building->request);
 	char place[] = CONTEXT_PLACE "/husk-upload.XXXXXX";
-	struct husk_build_options options = { .name = building->name, .progress = say_progress, .data = building };
+	struct husk_build_options options = {
+		.name = building->name, .warm = building->warm, .progress = say_progress, .data = building
+	};
 	const struct husk_commit_options commit = { .name = building->name,
 						    .config = result->config,
 						    .directory = place };
@@ -244,7 +247,7 @@ static int build(struct building *building, struct husk_dockerfile_options *opti
 /* From here on the answer is a stream: a failure is its last event. */
 static int build_and_tell(struct request *request, struct husk_dockerfile_options *options, struct husk_error *err)
 {
-	struct building building = { .request = request, .name = options->name };
+	struct building building = { .request = request, .name = options->name, .warm = options->warm };
 	struct husk_error failure = { 0 };
 
 	if (sse_begin(request, err) < 0)

@@ -174,9 +174,10 @@ static int receive_tar(struct request *request, int fd, struct husk_error *err)
 
 static int build_tar(struct request *request, struct husk_error *err)
 {
-	static const char *const known[] = { "name", "isolation", "force", NULL };
+	static const char *const known[] = { "name", "isolation", "warm", "force", NULL };
 	struct husk_build_options options = { .name = request_query(request, "name"),
-					      .isolation = request_query(request, "isolation") };
+					      .isolation = request_query(request, "isolation"),
+					      .warm = request_query(request, "warm") };
 
 	if (request_query_known(request, known, err) < 0 ||
 	    request_query_bool(request, "force", false, &options.force, err) < 0)

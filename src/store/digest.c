@@ -409,5 +409,8 @@ int template_digest(const struct template_definition *definition, const char *is
 		return fail_hash(err);
 	if (digest_source(definition, digest, err) < 0 || digest_guest(digest, err) < 0)
 		return -1;
+	/* The file of a definition, which has these too, was hashed above. */
+	if (definition->kind != TEMPLATE_DEFINITION && digest_list(digest, "warm", definition->warm, err) < 0)
+		return -1;
 	return digest_finish(digest, out) < 0 ? fail_hash(err) : 0;
 }

@@ -16,6 +16,7 @@
 #define TEMPLATE "io.husk.template"
 #define PULLED "io.husk.pulled"
 #define KEY "io.husk.build"
+#define WARM "io.husk.warm"
 #define BLOB_LOCK ".husk-lock"
 #define INDEX_LOCK ".husk-index"
 
@@ -24,6 +25,7 @@ void image_entry_free(struct image_entry *entry)
 	free(entry->name);
 	free(entry->template);
 	free(entry->key);
+	free(entry->warm);
 	*entry = (struct image_entry){ 0 };
 }
 
@@ -168,9 +170,10 @@ static int read_entry(json_t *from, struct image_entry *out, struct husk_error *
 	out->size = (uint64_t)json_integer_value(json_object_get(from, "size"));
 	if (!when || str_to_int64(when, 0, INT64_MAX, &out->pulled_ms) < 0)
 		out->pulled_ms = 0;
-	const char *key = annotation(from, KEY);
+	const char *key = annotation(from, KEY), *warm = annotation(from, WARM);
 	out->key = key ? strdup(key) : NULL;
-	if (out->name && out->template && (!key || out->key))
+	out->warm = warm ? strdup(warm) : NULL;
+	if (out->name && out->template && (!key || out->key) && (!warm || out->warm))
 		return 1;
 	image_entry_free(out);
 	return husk_fail_memory(err);
@@ -223,10 +226,10 @@ int image_store_put(const struct image_store *store, const struct image_entry *e
 	snprintf(digest, sizeof(digest), "sha256:%s", entry->manifest);
 	snprintf(when, sizeof(when), "%lld", (long long)entry->pulled_ms);
 	take_out(index, entry->name);
-	json_t *made = json_pack("{s:s, s:s, s:I, s:{s:s, s:s, s:s, s:s*}}", "mediaType",
+	json_t *made = json_pack("{s:s, s:s, s:I, s:{s:s, s:s, s:s, s:s*, s:s*}}", "mediaType",
 				 "application/vnd.oci.image.manifest.v1+json", "digest", digest, "size",
 				 (json_int_t)entry->size, "annotations", NAME, entry->name, TEMPLATE, entry->template,
-				 PULLED, when, KEY, entry->key);
+				 PULLED, when, KEY, entry->key, WARM, entry->warm);
 	if (json_array_append_new(json_object_get(index, "manifests"), made) < 0)
 		return husk_fail_memory(err);
 	return index_save(store, index, err);

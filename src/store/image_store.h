@@ -24,7 +24,8 @@ struct image_entry {
 	char manifest[OCI_HEX_LENGTH + 1];
 	uint64_t size; /* of the manifest */
 	int64_t pulled_ms;
-	char *key; /* of the build that made it; NULL: it was pulled or committed */
+	char *key;  /* of the build that made it; NULL: it was pulled or committed */
+	char *warm; /* a command that runs before the snapshot of its template; NULL: none */
 };
 void image_entry_free(struct image_entry *entry);
 

@@ -151,6 +151,8 @@ def test_a_tenant():
         assert_equal([each["text"] for each in seen if each["event"] == "cached"], ["COPY --from=made /word /word"])
         assert_equal((seen[-1]["event"], seen[-1]["image"]["template"], seen[-1]["image"]["user"]), ("built", "tool", "web"))
         assert_equal(one("run", "-t", "tool").text, "mine\nlisted\nchanged\n")
+        one("build", "-t", "tool", "--warm", "cat /word >/tmp/mark", *options)
+        assert_equal(one("run", "-t", "tool", "--", "cat", "/tmp/mark").text, one("run", "-t", "tool", "--", "cat", "/word").text)
         one("template", "rm", "tool")
         assert_equal((listed(), left()), ([], []))
 

@@ -117,6 +117,35 @@ def test_pull_and_run():
 
 
 @test
+def test_warm():
+    with scratch() as place, registry() as hub:
+        image = Image([PATH])
+        image.add_tree(small_root(place))
+        image.oci(place / "layout", "one")
+        hub.push(place / "layout", "one", "warm:1")
+        name = f"{hub.host}/warm:1"
+        seen = lambda word=name: husk("run", "-t", word, "--", "sh", "-c", "cat /run/mark; kill -0 $(cat /run/pid) && echo runs", code=None, timeout=120).text
+        husk("pull", name, "--warm", "sleep 1000 & echo $! >/run/pid; echo warm >/run/mark", timeout=120)
+        assert_equal(seen(), "warm\nruns\n")
+        # One that fails changes nothing.
+        assert_fails("pull", name, "--warm", "echo why >&2; exit 3", code=1, says=["exit code 3", "why"], timeout=120)
+        # It belongs to the image: what begins with it, and a build that is forced to be made anew, have it too.
+        husk("pull", name, "--warm", "sleep 1000 & echo $! >/run/pid; echo again >/run/mark", timeout=120)
+        (place / "Dockerfile").write_text(f"FROM {name}\nCOPY Dockerfile /said\n")
+        husk("build", "-t", "upon", str(place), timeout=300)
+        assert_equal((seen(), seen("upon")), ("again\nruns\n", "again\n"))  # of the base: its files
+        husk("build", "-t", "upon", "--warm", "cat /said >/run/mark", str(place), timeout=300)
+        assert_in("COPY Dockerfile", seen("upon"))
+        husk("pull", name, timeout=120)
+        assert_equal(seen(), "")
+        assert_fails("pull", "--no-build", "--warm", "true", name, code=2, says=["--no-build"])
+        assert_fails("template", "build", "base", "--warm", "true", code=2, says=["definition", "warm:"])
+        husk("image", "rm", "upon")
+        forget()
+    assert_no_leaks()
+
+
+@test
 def test_layers_are_kept_once():
     with scratch() as place, registry() as hub:
         files(noise(50000), "one").oci(place / "first", "x")
