@@ -279,6 +279,10 @@ def a_display_that_died_is_started_again(box):
     assert_equal(desktop(box, "size").text, "1280x800\n")
     sh(box, "pkill -x husk-desktop")
     until(lambda: desktop(box, "size", code=None).code == 0, "the helper")
+    # As --warm of an image does it: started in the background, and there when the command ends.
+    ends = "pkill -KILL -x desktop-session; pkill -x xfce4-session; pkill -x Xtigervnc; while pgrep -x Xtigervnc; do sleep 0.1; done"
+    sh(box, f"{ends} >/dev/null; /.husk/guest/desktop-session --ready && exit 3; /.husk/guest/desktop-session --detach && /.husk/guest/desktop-session --ready")
+    assert any(each["program"] == "Xfdesktop" for each in windows(box))
 
 
 @test
