@@ -16,7 +16,7 @@ for d in range(100):
             file.write(os.urandom(20000))
 """
 CHANGE = "for i in $(seq 20); do echo $RANDOM$(date +%N) >>{root}/$i/7; done"
-WORK = "python3 -c 'sum(range(6000000))'"
+WORK = "python3 -c 'sum(range(30000000))'"  # more than a second, as little as a plan of an agent's takes
 BRANCHES = 16
 ROUNDS = 10
 
@@ -121,7 +121,7 @@ def explores(row, ours, count, progress):
         if turn:
             peer.append(pair[0])
             found.append(pair[1])
-    yield row(f"explore, {BRANCHES} branches / their work in one machine", "ms", found, peer, 1.3)
+    yield row(f"explore, {BRANCHES} branches of a second / their work in one machine", "ms", found, peer, 1.3)
 
 
 def rows(row, ours, count, progress):
