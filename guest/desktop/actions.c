@@ -460,7 +460,7 @@ static int run_get_clipboard(struct run *run, const json_t *action, json_t *resu
 		return -1;
 	json_t *string = json_stringn(text, size);
 	return string ? put(result, "text", string, err)
-		      : husk_fail(err, HUSK_UNAVAILABLE, "the clipboard holds something that is not UTF-8 text");
+		      : husk_fail(err, HUSK_CONFLICT, "the clipboard holds something that is not UTF-8 text");
 }
 
 static int run_set_clipboard(struct run *run, const json_t *action, json_t *result, struct husk_error *err)

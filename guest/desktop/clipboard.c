@@ -25,7 +25,7 @@ int clipboard_set(struct display *d, const char *text, size_t size, struct husk_
 	cleanup_free xcb_get_selection_owner_reply_t *owner =
 		xcb_get_selection_owner_reply(d->x, xcb_get_selection_owner(d->x, d->atoms[ATOM_CLIPBOARD]), NULL);
 	d->clipboard_owned = owner && owner->owner == d->window;
-	return d->clipboard_owned ? 0 : husk_fail(err, HUSK_UNAVAILABLE, "display :0 does not give the clipboard");
+	return d->clipboard_owned ? 0 : husk_fail(err, HUSK_CONFLICT, "display :0 does not give the clipboard");
 }
 
 static bool answer(struct display *d, const xcb_selection_request_event_t *request, xcb_atom_t property)

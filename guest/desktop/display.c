@@ -290,7 +290,7 @@ static int make_mode(struct display *d, const xcb_randr_get_screen_resources_rep
 	cleanup_free xcb_randr_create_mode_reply_t *made = xcb_randr_create_mode_reply(
 		d->x, xcb_randr_create_mode(d->x, d->root, info, (uint32_t)strlen(name), name), NULL);
 	if (!made)
-		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 refuses the size %dx%d", width, height);
+		return husk_fail(err, HUSK_CONFLICT, "display :0 refuses the size %dx%d", width, height);
 	*out = made->mode;
 	xcb_randr_add_output_mode(d->x, output, *out);
 	return 0;
@@ -306,7 +306,7 @@ static int set_mode(struct display *d, xcb_randr_crtc_t crtc, xcb_randr_output_t
 		NULL);
 
 	if (!reply || reply->status != XCB_RANDR_SET_CONFIG_SUCCESS)
-		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 does not change its size");
+		return husk_fail(err, HUSK_CONFLICT, "display :0 does not change its size");
 	return 0;
 }
 
@@ -314,11 +314,11 @@ static int set_mode(struct display *d, xcb_randr_crtc_t crtc, xcb_randr_output_t
 int display_resize(struct display *d, int width, int height, struct husk_error *err)
 {
 	if (!d->has_randr)
-		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 cannot change its size");
+		return husk_fail(err, HUSK_CONFLICT, "display :0 cannot change its size");
 	cleanup_free xcb_randr_get_screen_resources_reply_t *resources =
 		xcb_randr_get_screen_resources_reply(d->x, xcb_randr_get_screen_resources(d->x, d->root), NULL);
 	if (!resources || !resources->num_outputs || !resources->num_crtcs)
-		return husk_fail(err, HUSK_UNAVAILABLE, "display :0 cannot change its size");
+		return husk_fail(err, HUSK_CONFLICT, "display :0 cannot change its size");
 	xcb_randr_output_t output = xcb_randr_get_screen_resources_outputs(resources)[0];
 	xcb_randr_crtc_t crtc = xcb_randr_get_screen_resources_crtcs(resources)[0];
 	xcb_randr_mode_t mode = XCB_NONE;
