@@ -282,6 +282,7 @@ def a_display_that_died_is_started_again(box):
     # As --warm of an image does it: started in the background, and there when the command ends.
     ends = "pkill -KILL -x desktop-session; pkill -x xfce4-session; pkill -x Xtigervnc; while pgrep -x Xtigervnc; do sleep 0.1; done"
     sh(box, f"{ends} >/dev/null; /.husk/guest/desktop-session --ready && exit 3; /.husk/guest/desktop-session --detach && /.husk/guest/desktop-session --ready")
+    assert_in("started again", desktop(box, "size", code=None).error)  # said once
     assert any(each["program"] == "Xfdesktop" for each in windows(box))
 
 

@@ -17,7 +17,7 @@ from lib.http import server
 from lib.runsc import current_runsc
 
 
-F_OFD_SETLK = 37  # not in Python 3.11's fcntl
+F_OFD_SETLKW = 38  # not in Python 3.11's fcntl
 
 
 def without_runsc(place):
@@ -52,7 +52,7 @@ def test_pool_drain():
 def every_place_taken():
     """As if other machines were starting: no supervisor of this instance gets a place (src/supervisor/gate.c)."""
     with open(f"{HOME}/run/runtime/starting", "ab") as file:
-        fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(file, F_OFD_SETLKW, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
         yield
 
 
@@ -63,8 +63,8 @@ def is_creating(name):
 @test
 def test_starts_wait_for_a_place():
     create()  # the file is there
-    husk("pool", "drain")
     with every_place_taken():
+        husk("pool", "drain")
         waits = start("create", "--name", "waits", stdout=subprocess.PIPE)
         with ending(waits):
             until(lambda: is_creating("waits"), "it is being created")
