@@ -22,7 +22,6 @@
 #define ENTRIES_TRIED 64
 #define POOL_IDLE_SECONDS 300
 #define CLOSE_SECONDS 2
-#define REFILL_PAUSE_US 10000 /* the first call of the new sandbox is done then, and has a CPU for itself */
 #define MEMINFO_MAX (64u << 10)
 #define LEASH_SECONDS 600 /* how long the pool keeps leashes ready after a sandbox with a policy */
 
@@ -248,7 +247,6 @@ static void *refill(void *argument)
 {
 	struct refill *job = argument;
 
-	usleep(REFILL_PAUSE_US);
 	/* The first failure ends the loop: a drain may be running, and must be able to finish. */
 	bool failed = is_memory_short();
 	for (int warm = 1; warm >= 0; warm--) {
