@@ -1048,9 +1048,9 @@ struct husk_build_options {
 	const char *image;      /* a container image: an OCI layout, a tar of one, or the output of docker save */
 	const char *reference;  /* the name of one image in a layout of several; NULL: the only one */
 	const char *isolation;
-	const char *
-		warm; /* a shell command that runs to its end before the snapshot; a definition has its own; NULL: none */
-	bool force;   /* also if nothing changed */
+	/* A shell command that runs to its end before the snapshot; NULL: none. A definition has its own: INVALID with one. */
+	const char *warm;
+	bool force; /* also if nothing changed */
 	/* One line of progress at a time; may be NULL. */
 	void (*progress)(void *data, const char *line);
 	void *data;

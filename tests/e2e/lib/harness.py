@@ -8,6 +8,7 @@ The instance is $HUSK_HOME; without it the script creates an instance and remove
 $HUSK_CACHE keeps built root filesystems between runs.
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -46,7 +47,16 @@ def _instance():
         os.makedirs(home, mode=0o700, exist_ok=True)
         return os.path.realpath(home), False
     # Short: the path of a unix socket must fit 107 bytes.
-    return tempfile.mkdtemp(prefix="husk-e2e.", dir="/var/tmp"), True
+    home = tempfile.mkdtemp(prefix="husk-e2e.", dir="/var/tmp")
+    atexit.register(_remove_unused, home, os.getpid())
+    return home, True
+
+
+def _remove_unused(home, maker):
+    """A program that only borrows from this file, such as bench/run, has no main() to remove the instance."""
+    if os.getpid() == maker:
+        with contextlib.suppress(OSError):
+            os.rmdir(home)
 
 
 HOME, _OWN_HOME = _instance()
