@@ -111,12 +111,14 @@ static int write_bundle(const char *bundle, const char *certificates, struct hus
 static int trust(const char *certificates, const char *hash, char *const *more, struct husk_error *err)
 {
 	cleanup_free char *old = read_text(OWN_FILE, err);
-	cleanup_free char *bundle = old ? read_text(BUNDLE, err) : NULL;
 
-	if (!bundle)
+	if (!old)
 		return -1;
 	if (!*old && !*certificates)
 		return 0;
+	cleanup_free char *bundle = read_text(BUNDLE, err);
+	if (!bundle)
+		return -1;
 	if (*old && !str_equal(old, certificates)) {
 		remove_links();
 		cut(bundle, old);

@@ -665,6 +665,7 @@ int husk_fork(struct husk *husk, const char *sandbox, size_t count, const struct
 	if (!children)
 		return husk_fail_memory(err);
 	int64_t effect = 0;
+	cleanup_close int noted = pool_note_fork(husk, count);
 	int lock = save_parent(husk, children, count, sandbox, snapshot, &parent, &effect, err);
 	cleanup_wipe char *secrets = NULL;
 	int result = lock < 0 ? -1 : load_secrets(husk, parent, &secrets, err);

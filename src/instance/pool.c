@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -22,6 +23,10 @@
 #define ENTRIES_TRIED 64
 #define POOL_IDLE_SECONDS 300
 #define CLOSE_SECONDS 2
+#define SHELLS_PER_WARM 2
+#define REFILL_PAUSE_US 10000 /* the first call of the new sandbox is done then, and has a CPU for itself */
+#define REFILL_TURN_MS 2000
+#define REFILL_LOOK_US 5000
 #define MEMINFO_MAX (64u << 10)
 #define LEASH_SECONDS 600 /* how long the pool keeps leashes ready after a sandbox with a policy */
 
@@ -243,14 +248,60 @@ static bool is_memory_short(void)
 		       strtoull(total + strlen("MemTotal:"), NULL, 10) / 8;
 }
 
+/* The file that forks and refills share. Its lock says who is at work: forks, or one refill. Its size is the number of
+ * children of the last fork, and its time is the time of that fork. */
+static int open_forks(struct husk *husk)
+{
+	cleanup_free char *path = str_format("%s/forks", husk->paths.runtime);
+
+	return path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+}
+
+int pool_note_fork(struct husk *husk, size_t count)
+{
+	int fd = open_forks(husk);
+
+	if (fd >= 0) {
+		(void)!ftruncate(fd, (off_t)count);
+		futimens(fd, NULL);
+		flock(fd, LOCK_SH | LOCK_NB);
+	}
+	return fd;
+}
+
+/* A machine that forked into several is likely to do so again soon. */
+static int shells_wanted(int forks)
+{
+	struct stat st;
+	int most = pool_size() * SHELLS_PER_WARM;
+
+	if (fstat(forks, &st) < 0 || time_wall_ms() - (int64_t)st.st_mtime * 1000 > pool_idle_ms())
+		return MIN(most, 1);
+	return MIN(most, (int)MAX(st.st_size, 1));
+}
+
+/* A refill takes CPU time from forks and from new sandboxes. So it waits for forks, and only one refill runs at a time. A
+ * process that is stopped delays the others for a limited time. */
+static void wait_for_turn(int forks, const struct refill *job)
+{
+	usleep(REFILL_PAUSE_US);
+	for (int64_t end = time_monotonic_ms() + REFILL_TURN_MS; flock(forks, LOCK_EX | LOCK_NB) < 0;) {
+		if (job->over(job->data) || time_monotonic_ms() > end)
+			break;
+		usleep(REFILL_LOOK_US);
+	}
+}
+
 static void *refill(void *argument)
 {
 	struct refill *job = argument;
+	cleanup_close int forks = open_forks(job->husk);
 
+	wait_for_turn(forks, job);
 	/* The first failure ends the loop: a drain may be running, and must be able to finish. */
 	bool failed = is_memory_short();
 	for (int warm = 1; warm >= 0; warm--) {
-		int target = warm ? pool_size() : MIN(pool_size(), 1);
+		int target = warm ? pool_size() : shells_wanted(forks);
 		for (int added = 0; added < target && !failed && !job->over(job->data); added++) {
 			int count = catalog_pool_count(job->husk->catalog, job->like.template_digest,
 						       job->like.disk_bytes, warm, NULL);

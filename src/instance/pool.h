@@ -25,6 +25,9 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm);
  * egress policy. */
 void pool_refill(struct husk *husk, const struct catalog_sandbox *like, bool leashed, bool (*over)(void *data),
 		 void *data);
+/* Notes a fork into `count` children. Until the returned descriptor is closed, refills wait. For as long as an entry waits to
+ * be claimed, the pool keeps that many machines ready for the next fork, at most twice pool_size(). -1: not noted. */
+int pool_note_fork(struct husk *husk, size_t count);
 /* Called before the process ends: no entry is left half made, and no new one is started. */
 void pool_close(void);
 

@@ -417,6 +417,9 @@ def fake_supervisor(box, serve):
     try:
         yield
     finally:
+        # A thread that still waits in accept() would go on with the next listener that gets the same descriptor.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         with contextlib.suppress(OSError):
             os.unlink(path)
