@@ -1,6 +1,7 @@
 /*
  * The pool of prepared machines; see pool.h. No process manages the pool. Each machine that becomes a sandbox starts its
- * replacement, and an entry that is not claimed in time ends by itself.
+ * replacement. Since that sandbox may end at once, each new entry also adds what the pool still lacks. An entry that is not
+ * claimed in time ends by itself.
  */
 #include "instance/pool.h"
 
@@ -28,6 +29,9 @@
 #define REFILL_TURN_MS 2000
 #define REFILL_LOOK_US 5000
 #define MEMINFO_MAX (64u << 10)
+#define DRAINED "drained"
+#define FORKS "forks"
+#define LEASH "leash"
 #define LEASH_SECONDS 600 /* how long the pool keeps leashes ready after a sandbox with a policy */
 
 static int64_t number_from_environment(const char *name, int64_t max, int64_t fallback)
@@ -46,6 +50,32 @@ int pool_size(void)
 int64_t pool_idle_ms(void)
 {
 	return 1000 * number_from_environment("HUSK_POOL_IDLE", 86400, POOL_IDLE_SECONDS);
+}
+
+/* ---- notes: empty files of the instance whose time counts ---- */
+
+static int note(struct husk *husk, const char *name)
+{
+	cleanup_free char *path = str_format("%s/%s", husk->paths.runtime, name);
+	int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+
+	if (fd >= 0)
+		futimens(fd, NULL);
+	return fd;
+}
+
+static int64_t modified_ms(const struct stat *st)
+{
+	return (int64_t)st->st_mtim.tv_sec * 1000 + st->st_mtim.tv_nsec / 1000000;
+}
+
+/* When the note was made; 0: never. */
+static int64_t noted_ms(struct husk *husk, const char *name)
+{
+	cleanup_free char *path = str_format("%s/%s", husk->paths.runtime, name);
+	struct stat st;
+
+	return path && stat(path, &st) == 0 ? modified_ms(&st) : 0;
 }
 
 /* ---- taking from the pool ---- */
@@ -166,6 +196,7 @@ size_t husk_pool_drain(struct husk *husk)
 		return remote_pool_drain(husk->remote, &ended, NULL) < 0 ? 0 : ended;
 	if (husk_owner_only(husk, "the pool", NULL) < 0)
 		return 0;
+	cleanup_close int noted = note(husk, DRAINED);
 	for (int64_t end = time_monotonic_ms() + PREPARING_MS; sweep_pool(husk, &ended); usleep(20000)) {
 		if (time_monotonic_ms() > end)
 			break;
@@ -225,6 +256,7 @@ struct refill {
 	struct husk *husk;
 	bool (*over)(void *data);
 	void *data;
+	int64_t begun_ms;            /* nothing is added if the pool was drained since */
 	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it has a leash */
 };
 
@@ -248,25 +280,23 @@ static bool is_memory_short(void)
 		       strtoull(total + strlen("MemTotal:"), NULL, 10) / 8;
 }
 
-/* The file that forks and refills share. Its lock says who is at work: forks, or one refill. Its size is the number of
- * children of the last fork, and its time is the time of that fork. */
-static int open_forks(struct husk *husk)
-{
-	cleanup_free char *path = str_format("%s/forks", husk->paths.runtime);
-
-	return path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
-}
-
+/* The note of a fork has the number of its children as its size. Its lock is held by forks, or by one refill. */
 int pool_note_fork(struct husk *husk, size_t count)
 {
-	int fd = open_forks(husk);
+	int fd = note(husk, FORKS);
 
 	if (fd >= 0) {
 		(void)!ftruncate(fd, (off_t)count);
-		futimens(fd, NULL);
 		flock(fd, LOCK_SH | LOCK_NB);
 	}
 	return fd;
+}
+
+static int open_forks(struct husk *husk)
+{
+	cleanup_free char *path = str_format("%s/" FORKS, husk->paths.runtime);
+
+	return path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
 }
 
 /* A machine that forked into several is likely to do so again soon. */
@@ -275,9 +305,14 @@ static int shells_wanted(int forks)
 	struct stat st;
 	int most = pool_size() * SHELLS_PER_WARM;
 
-	if (fstat(forks, &st) < 0 || time_wall_ms() - (int64_t)st.st_mtime * 1000 > pool_idle_ms())
+	if (fstat(forks, &st) < 0 || time_wall_ms() - modified_ms(&st) > pool_idle_ms())
 		return MIN(most, 1);
 	return MIN(most, (int)MAX(st.st_size, 1));
+}
+
+static bool is_useless(const struct refill *job)
+{
+	return job->over(job->data) || noted_ms(job->husk, DRAINED) >= job->begun_ms;
 }
 
 /* A refill takes CPU time from forks and from new sandboxes. So it waits for forks, and only one refill runs at a time. A
@@ -286,7 +321,7 @@ static void wait_for_turn(int forks, const struct refill *job)
 {
 	usleep(REFILL_PAUSE_US);
 	for (int64_t end = time_monotonic_ms() + REFILL_TURN_MS; flock(forks, LOCK_EX | LOCK_NB) < 0;) {
-		if (job->over(job->data) || time_monotonic_ms() > end)
+		if (is_useless(job) || time_monotonic_ms() > end)
 			break;
 		usleep(REFILL_LOOK_US);
 	}
@@ -302,7 +337,7 @@ static void *refill(void *argument)
 	bool failed = is_memory_short();
 	for (int warm = 1; warm >= 0; warm--) {
 		int target = warm ? pool_size() : shells_wanted(forks);
-		for (int added = 0; added < target && !failed && !job->over(job->data); added++) {
+		for (int added = 0; added < target && !failed && !is_useless(job); added++) {
 			int count = catalog_pool_count(job->husk->catalog, job->like.template_digest,
 						       job->like.disk_bytes, warm, NULL);
 			if (count < 0 || count >= target)
@@ -314,22 +349,12 @@ static void *refill(void *argument)
 	return NULL;
 }
 
-/* Did this instance recently create sandboxes with a policy? Decided by the age of a file that each such create
- * touches. */
+/* Did this instance recently create sandboxes with a policy? */
 static bool leash_in_use(struct husk *husk, bool leashed)
 {
-	cleanup_free char *path = str_format("%s/leash", husk->paths.runtime);
-	struct stat st;
+	cleanup_close int noted = leashed ? note(husk, LEASH) : -1;
 
-	if (!path)
-		return false;
-	if (leashed) {
-		cleanup_close int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-		if (fd >= 0)
-			futimens(fd, NULL);
-		return true;
-	}
-	return stat(path, &st) == 0 && time_wall_ms() / 1000 - st.st_mtime < LEASH_SECONDS;
+	return leashed || time_wall_ms() - noted_ms(husk, LEASH) < 1000 * LEASH_SECONDS;
 }
 
 void pool_refill(struct husk *husk, const struct catalog_sandbox *like, bool leashed, bool (*over)(void *data),
@@ -345,6 +370,8 @@ void pool_refill(struct husk *husk, const struct catalog_sandbox *like, bool lea
 	job->husk = husk;
 	job->over = over;
 	job->data = data;
+	bool entry = like->state == CATALOG_PREPARING;
+	job->begun_ms = entry ? like->created_ms : time_wall_ms();
 	job->like = (struct catalog_sandbox){
 		.template_name = strdup(like->template_name),
 		.template_digest = strdup(like->template_digest),
@@ -353,7 +380,7 @@ void pool_refill(struct husk *husk, const struct catalog_sandbox *like, bool lea
 		.disk_bytes = like->disk_bytes,
 		.cpu_milli = like->cpu_milli,
 		.pids = like->pids,
-		.egress = leash_in_use(husk, leashed) ? "{\"mode\":\"allow\"}" : NULL,
+		.egress = leash_in_use(husk, leashed && !entry) ? "{\"mode\":\"allow\"}" : NULL,
 	};
 	if (!job->like.template_name || !job->like.template_digest || !job->like.isolation ||
 	    pthread_create(&thread, NULL, refill, job) != 0) {

@@ -21,8 +21,8 @@ int pool_take(struct husk *husk, const struct catalog_sandbox *wanted, int lock_
 /* Adds one prepared machine (warm: also restored) for the template and disk of `like`; waits until it is ready, and
  * returns whether it is. A failure is only logged: the next claim finds the pool empty. */
 bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm);
-/* Fills the pool of the template of `like`, on its own thread, until `over` returns true. `leashed`: `like` has an
- * egress policy. */
+/* Fills the pool of the template of `like`, a sandbox or a new entry, on its own thread, until `over` returns true or the
+ * pool is drained. `leashed`: `like` has a leash. */
 void pool_refill(struct husk *husk, const struct catalog_sandbox *like, bool leashed, bool (*over)(void *data),
 		 void *data);
 /* Notes a fork into `count` children. Until the returned descriptor is closed, refills wait. For as long as an entry waits to

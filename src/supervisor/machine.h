@@ -17,7 +17,7 @@ int machine_boot(struct supervisor *s, const char *image, struct husk_error *err
 /* Gives the machine its identity, limits and environment from its row, starts its processes, and sets the row to
  * running. With the turn. */
 int machine_become(struct supervisor *s, const struct catalog_sandbox *row, struct husk_error *err);
-/* The machine has become a sandbox: starts its replacement in the pool, if the pool is to have one. */
+/* The machine has become a sandbox or an entry of the pool: adds what the pool lacks. */
 void machine_replace(struct supervisor *s, const struct catalog_sandbox *row);
 /* A pooled machine becomes the sandbox `id`: its own id, or that of a hibernated sandbox, whose lock is `lock_fd`. */
 int machine_claim(struct supervisor *s, const char *id, int lock_fd, const char *image, struct husk_error *err);

@@ -164,7 +164,7 @@ static int bring_up(struct supervisor *s, const struct arguments *arguments, str
 					   : machine_restore(s, row, arguments->image, err);
 	if (result == 0)
 		result = arguments->pool ? wait_in_pool(s, err) : machine_become(s, row, err);
-	if (result == 0 && !arguments->pool)
+	if (result == 0)
 		machine_replace(s, row);
 	catalog_sandbox_free(row);
 	return result;
