@@ -8,9 +8,11 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import struct
 import subprocess
 import tempfile
+import time
 
 from lib.harness import *
 from lib.http import server
@@ -46,6 +48,26 @@ def test_pool_drain():
     until(lambda: husk("pool", "drain", "--json").json()["pool"] == 0, "nothing is left to end")
     assert_equal(sh(box, "echo lives"), "lives")
     assert_equal(sh(create(), "echo another"), "another")
+
+
+def prepared():
+    """How many machines wait in the pool for a fork or a wake."""
+    with contextlib.closing(sqlite3.connect(f"file:{HOME}/catalog.db?mode=ro", uri=True)) as catalog:
+        return catalog.execute("SELECT count(*) FROM sandboxes WHERE state IN ('pool', 'preparing') AND NOT warm").fetchone()[0]
+
+
+@test
+def test_pool_is_ready_for_the_next_fork():
+    box = create()
+    children = fork(box, "-n", "3")
+    until(lambda: prepared() == 3, "one for each child")
+    remove(*fork(box, "-n", "3"))  # their supervisors end before they have replaced what they used
+    until(lambda: prepared() == 3, "one for each child, although the children have ended")
+    husk("pool", "drain")
+    for _ in range(10):
+        assert_equal(prepared(), 0, "no refill from before the drain adds one")
+        time.sleep(0.1)
+    assert_equal(sh(children[0], "echo lives"), "lives")
 
 
 @contextlib.contextmanager
