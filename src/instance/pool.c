@@ -26,8 +26,8 @@
 #define CLOSE_SECONDS 2
 #define SHELLS_PER_WARM 2
 #define REFILL_PAUSE_US 10000 /* the first call of the new sandbox is done then, and has a CPU for itself */
-#define REFILL_TURN_MS 2000
-#define REFILL_LOOK_US 5000
+#define LOCK_MS 2000
+#define LOCK_LOOK_US 5000
 #define MEMINFO_MAX (64u << 10)
 #define DRAINED "drained"
 #define FORKS "forks"
@@ -76,6 +76,37 @@ static int64_t noted_ms(struct husk *husk, const char *name)
 	struct stat st;
 
 	return path && stat(path, &st) == 0 ? modified_ms(&st) : 0;
+}
+
+struct refill {
+	struct husk *husk;
+	bool (*over)(void *data);
+	void *data;
+	int64_t begun_ms;            /* nothing is added if the pool was drained since */
+	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it has a leash */
+};
+
+static bool is_useless(const struct refill *job)
+{
+	return job->over(job->data) || noted_ms(job->husk, DRAINED) >= job->begun_ms;
+}
+
+/* The note of a fork has the number of its children as its size. Its lock is held by forks and drains, or by one refill. */
+static int open_forks(struct husk *husk)
+{
+	cleanup_free char *path = str_format("%s/" FORKS, husk->paths.runtime);
+
+	return path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+}
+
+/* For a limited time: a process that is stopped must not keep others waiting. `stop` (may be NULL) ends the wait. */
+static void wait_for_lock(int fd, int how, const struct refill *stop)
+{
+	for (int64_t end = time_monotonic_ms() + LOCK_MS; flock(fd, how | LOCK_NB) < 0 && errno == EWOULDBLOCK;) {
+		if ((stop && is_useless(stop)) || time_monotonic_ms() > end)
+			break;
+		usleep(LOCK_LOOK_US);
+	}
 }
 
 /* ---- taking from the pool ---- */
@@ -187,6 +218,14 @@ static bool sweep_pool(struct husk *husk, size_t *ended)
 	return left;
 }
 
+/* No refill from before this moment adds an entry. */
+static bool drain_once(struct husk *husk, size_t *ended)
+{
+	cleanup_close int noted = note(husk, DRAINED);
+
+	return sweep_pool(husk, ended);
+}
+
 /* An entry that is being prepared cannot be ended yet, and would appear after the pool was reported as empty. */
 size_t husk_pool_drain(struct husk *husk)
 {
@@ -197,7 +236,9 @@ size_t husk_pool_drain(struct husk *husk)
 	if (husk_owner_only(husk, "the pool", NULL) < 0)
 		return 0;
 	cleanup_close int noted = note(husk, DRAINED);
-	for (int64_t end = time_monotonic_ms() + PREPARING_MS; sweep_pool(husk, &ended); usleep(20000)) {
+	cleanup_close int forks = open_forks(husk);
+	wait_for_lock(forks, LOCK_SH, NULL); /* a refill that is adding an entry */
+	for (int64_t end = time_monotonic_ms() + PREPARING_MS; drain_once(husk, &ended); usleep(20000)) {
 		if (time_monotonic_ms() > end)
 			break;
 		husk_recover(husk, NULL); /* the supervisor of an entry may have been killed */
@@ -252,14 +293,6 @@ bool pool_add(struct husk *husk, const struct catalog_sandbox *like, bool warm)
 	return false;
 }
 
-struct refill {
-	struct husk *husk;
-	bool (*over)(void *data);
-	void *data;
-	int64_t begun_ms;            /* nothing is added if the pool was drained since */
-	struct catalog_sandbox like; /* only template, isolation, sizes, and whether it has a leash */
-};
-
 static void refill_free(struct refill *job)
 {
 	free(job->like.template_name);
@@ -280,7 +313,6 @@ static bool is_memory_short(void)
 		       strtoull(total + strlen("MemTotal:"), NULL, 10) / 8;
 }
 
-/* The note of a fork has the number of its children as its size. Its lock is held by forks, or by one refill. */
 int pool_note_fork(struct husk *husk, size_t count)
 {
 	int fd = note(husk, FORKS);
@@ -290,13 +322,6 @@ int pool_note_fork(struct husk *husk, size_t count)
 		flock(fd, LOCK_SH | LOCK_NB);
 	}
 	return fd;
-}
-
-static int open_forks(struct husk *husk)
-{
-	cleanup_free char *path = str_format("%s/" FORKS, husk->paths.runtime);
-
-	return path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
 }
 
 /* A machine that forked into several is likely to do so again soon. */
@@ -310,29 +335,14 @@ static int shells_wanted(int forks)
 	return MIN(most, (int)MAX(st.st_size, 1));
 }
 
-static bool is_useless(const struct refill *job)
-{
-	return job->over(job->data) || noted_ms(job->husk, DRAINED) >= job->begun_ms;
-}
-
-/* A refill takes CPU time from forks and from new sandboxes. So it waits for forks, and only one refill runs at a time. A
- * process that is stopped delays the others for a limited time. */
-static void wait_for_turn(int forks, const struct refill *job)
-{
-	usleep(REFILL_PAUSE_US);
-	for (int64_t end = time_monotonic_ms() + REFILL_TURN_MS; flock(forks, LOCK_EX | LOCK_NB) < 0;) {
-		if (is_useless(job) || time_monotonic_ms() > end)
-			break;
-		usleep(REFILL_LOOK_US);
-	}
-}
-
 static void *refill(void *argument)
 {
 	struct refill *job = argument;
 	cleanup_close int forks = open_forks(job->husk);
 
-	wait_for_turn(forks, job);
+	/* A refill takes CPU time from new sandboxes and from forks. */
+	usleep(REFILL_PAUSE_US);
+	wait_for_lock(forks, LOCK_EX, job);
 	/* The first failure ends the loop: a drain may be running, and must be able to finish. */
 	bool failed = is_memory_short();
 	for (int warm = 1; warm >= 0; warm--) {

@@ -359,8 +359,8 @@ static int gvisor_boot(struct engine_machine *machine, const char *disk, struct 
 	return 0;
 }
 
-/* With Background, the guest continues while runsc still reads pages; a page that the guest needs is read first. The files
- * of the image may be removed meanwhile: runsc has them open. */
+/* runsc could continue the guest before all pages are read ("Background"). Not used: the image of a sandbox that wakes is
+ * removed when the sandbox runs, and if the rest of it cannot be read (an I/O error, a smaller memory limit), both are lost. */
 static int gvisor_restore(struct engine_machine *machine, const char *image, struct husk_error *err)
 {
 	struct share_names *names = NULL;
@@ -378,9 +378,8 @@ static int gvisor_restore(struct engine_machine *machine, const char *image, str
 		result = shares_recall(machine->shares, image, &names, err);
 	if (result == 0)
 		result = machine_call(machine, "containerManager.Restore",
-				      json_pack("{s:b, s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0,
-						"Background", machine->date >= GVISOR_VERSION_NEW),
-				      fds, IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
+				      json_pack("{s:b, s:b}", "HavePagesFile", 1, "HaveDeviceFile", 0), fds,
+				      IMAGE_FILES, IMAGE_TIMEOUT_MS, NULL, err);
 	shares_forget(names);
 	image_close(fds);
 	/* After a failed restore the guest's kernel cannot try again. */
