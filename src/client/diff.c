@@ -17,6 +17,7 @@
 #include "client/diff.h"
 
 #include "client/call.h"
+#include "client/files.h"
 #include "client/listing.h"
 #include "instance/contact.h"
 #include "instance/instance.h"
@@ -30,15 +31,6 @@ struct stream {
 	size_t size;
 	bool ended;
 };
-
-static int stream_open(const struct listing *side, const char *path, struct stream *stream, struct husk_error *err)
-{
-	cleanup_buf struct buf arguments = { 0 };
-
-	if (check_arguments(wire_put_string(&arguments, TAG_PATH, path), err) < 0)
-		return -1;
-	return call_start(side->husk, side->sandbox, METHOD_FILE_READ, &arguments, &stream->call, err);
-}
 
 /* Until there are bytes, or it has ended. */
 static int stream_fill(struct stream *stream, struct husk_error *err)
@@ -216,9 +208,9 @@ static int compare_some(const struct listing *base, const struct listing *side, 
 
 	for (size_t i = 0; i < count && status == 0; i++) {
 		const char *path = result->list[result->open[from + i]]->file.path;
-		status = stream_open(base, path, &left[i], err);
+		status = file_read_begin(base->husk, base->sandbox, path, &left[i].call, err);
 		if (status == 0)
-			status = stream_open(side, path, &right[i], err);
+			status = file_read_begin(side->husk, side->sandbox, path, &right[i].call, err);
 	}
 	for (size_t i = 0; i < count && status == 0; i++) {
 		struct husk_change *change = result->list[result->open[from + i]];

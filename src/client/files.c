@@ -73,11 +73,10 @@ static int feed(struct call *call, husk_source source, void *data, struct husk_e
 	return call_finish(call, -1, NULL, err);
 }
 
-static int read_file(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length,
-		     int64_t flags, husk_sink sink, void *data, struct husk_error *err)
+static int begin_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length,
+		      int64_t flags, struct call **out, struct husk_error *err)
 {
 	cleanup_buf struct buf message = { 0 };
-	cleanup_call struct call *call = NULL;
 	int bad = 0;
 
 	if (check_path("path", path, err) < 0)
@@ -93,21 +92,40 @@ static int read_file(struct husk *husk, const char *sandbox, const char *path, u
 		bad |= wire_put_int(&message, TAG_LENGTH, (int64_t)length);
 	if (check_arguments(bad, err) < 0)
 		return -1;
-	if (call_start(husk, sandbox, METHOD_FILE_READ, &message, &call, err) < 0)
-		return -1;
-	return drain(call, sink, data, err);
+	return call_start(husk, sandbox, METHOD_FILE_READ, &message, out, err);
+}
+
+int file_read_begin(struct husk *husk, const char *sandbox, const char *path, struct call **out, struct husk_error *err)
+{
+	return begin_read(husk, sandbox, path, 0, 0, 0, out, err);
+}
+
+int file_read_end(struct call *call, husk_sink sink, void *data, struct husk_error *err)
+{
+	int result = drain(call, sink, data, err);
+
+	call_free(call);
+	return result;
 }
 
 int husk_file_read(struct husk *husk, const char *sandbox, const char *path, uint64_t offset, uint64_t length,
 		   husk_sink sink, void *data, struct husk_error *err)
 {
-	return read_file(husk, sandbox, path, offset, length, 0, sink, data, err);
+	struct call *call = NULL;
+
+	return begin_read(husk, sandbox, path, offset, length, 0, &call, err) < 0
+		       ? -1
+		       : file_read_end(call, sink, data, err);
 }
 
 int husk_template_file_read(struct husk *husk, const char *sandbox, const char *path, husk_sink sink, void *data,
 			    struct husk_error *err)
 {
-	return read_file(husk, sandbox, path, 0, 0, FILE_OF_TEMPLATE, sink, data, err);
+	struct call *call = NULL;
+
+	return begin_read(husk, sandbox, path, 0, 0, FILE_OF_TEMPLATE, &call, err) < 0
+		       ? -1
+		       : file_read_end(call, sink, data, err);
 }
 
 int husk_file_write(struct husk *husk, const char *sandbox, const char *path, uint32_t mode, const char *user,

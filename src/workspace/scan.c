@@ -11,9 +11,12 @@
 #include <fcntl.h>
 #include <openssl/evp.h>
 
+#include "client/call.h"
+#include "client/files.h"
 #include "client/listing.h"
 
 #define LEFT_OUT_MAX 1000 /* that are listed */
+#define AHEAD 16u         /* files that are asked for at a time */
 
 static void item_free(struct work_item *item)
 {
@@ -458,15 +461,16 @@ static int fetch_bytes(void *data, const void *bytes, size_t size)
 	return -1;
 }
 
-static int fetch_file(struct husk *husk, const struct record *record, struct work_item *item, struct fetch *fetch,
-		      struct husk_error *err)
+/* Ends the call. */
+static int fetch_file(struct call *call, struct work_item *item, struct fetch *fetch, struct husk_error *err)
 {
-	cleanup_free char *path = str_format("%s/%s", record->path, item->path);
 	unsigned char digest[EVP_MAX_MD_SIZE];
 
-	if (!path || EVP_DigestInit_ex(fetch->hash, EVP_sha256(), NULL) != 1)
+	if (EVP_DigestInit_ex(fetch->hash, EVP_sha256(), NULL) != 1) {
+		call_free(call);
 		return husk_fail_memory(err);
-	if (husk_file_read(husk, record->sandbox, path, 0, 0, fetch_bytes, fetch, err) < 0) {
+	}
+	if (file_read_end(call, fetch_bytes, fetch, err) < 0) {
 		errno = fetch->number;
 		if (fetch->number)
 			return husk_fail_errno(err, "cannot store '%s'", item->path);
@@ -485,9 +489,9 @@ static int fetch_file(struct husk *husk, const struct record *record, struct wor
 	return 0;
 }
 
-/* 1: it has gone meanwhile. */
-static int fetch_item(struct husk *husk, const struct record *record, struct work *work, struct work_item *item,
-		      int stage, uint64_t limit, struct husk_error *err)
+/* Ends the call. 1: the file has gone meanwhile. */
+static int fetch_item(struct call *call, struct work *work, struct work_item *item, int stage, uint64_t limit,
+		      struct husk_error *err)
 {
 	char name[24];
 	struct husk_error why = { 0 };
@@ -496,10 +500,11 @@ static int fetch_item(struct husk *husk, const struct record *record, struct wor
 	cleanup_close int fd = openat(stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	struct fetch fetch = { .work = work, .limit = limit, .fd = fd, .hash = EVP_MD_CTX_new() };
 	if (fd < 0 || !fetch.hash) {
+		call_free(call);
 		EVP_MD_CTX_free(fetch.hash);
 		return fd < 0 ? husk_fail_errno(err, "cannot store '%s'", item->path) : husk_fail_memory(err);
 	}
-	int result = fetch_file(husk, record, item, &fetch, &why);
+	int result = fetch_file(call, item, &fetch, &why);
 	EVP_MD_CTX_free(fetch.hash);
 	if (result < 0 && why.code == HUSK_NOT_FOUND)
 		return 1;
@@ -511,21 +516,53 @@ static int fetch_item(struct husk *husk, const struct record *record, struct wor
 	return 0;
 }
 
+/* Reads that are under way. One after the other, each would wait for the guest. */
+struct ahead {
+	struct call *calls[AHEAD]; /* of item i: at i % AHEAD */
+	size_t next;               /* the first item that is not asked for yet */
+};
+
+static void ahead_close(struct ahead *ahead)
+{
+	for (size_t i = 0; i < AHEAD; i++)
+		call_free(ahead->calls[i]);
+}
+
+/* Asks for the file of item `at` and for the files after it. */
+static int ask_ahead(struct husk *husk, const struct record *record, const struct work *work, size_t at,
+		     struct ahead *ahead, struct husk_error *err)
+{
+	for (; ahead->next < MIN(work->count, at + AHEAD); ahead->next++) {
+		const struct work_item *item = &work->items[ahead->next];
+		cleanup_free char *path = str_format("%s/%s", record->path, item->path);
+
+		if (!path)
+			return husk_fail_memory(err);
+		if (item->theirs.type == HUSK_FILE &&
+		    file_read_begin(husk, record->sandbox, path, &ahead->calls[ahead->next % AHEAD], err) < 0)
+			return -1;
+	}
+	return 0;
+}
+
 /* Fetches files, and drops what turns out to be as it was. */
 static int fetch_all(struct husk *husk, struct record *record, struct work *work, int stage, uint64_t limit,
 		     struct husk_error *err)
 {
+	cleanup(ahead_close) struct ahead ahead = { 0 };
 	size_t kept = 0;
 	int result = 0;
 
 	for (size_t i = 0; i < work->count; i++) {
+		int gone = result;
+		if (result == 0 && ask_ahead(husk, record, work, i, &ahead, err) < 0)
+			gone = -1;
 		struct work_item item = work->items[i];
-		int gone = 0;
-		if (result == 0 && item.theirs.type == HUSK_FILE)
-			gone = fetch_item(husk, record, work, &item, stage, limit, err);
+		if (gone == 0 && item.theirs.type == HUSK_FILE)
+			gone = fetch_item(steal_pointer(ahead.calls[i % AHEAD]), work, &item, stage, limit, err);
 		if (gone < 0)
 			result = -1;
-		bool same = result == 0 && gone == 0 && version_same(&item.base, &item.theirs);
+		bool same = gone == 0 && version_same(&item.base, &item.theirs);
 		struct record_entry *entry = same ? record_find(record, item.path) : NULL;
 		if (entry) {
 			entry->inode = item.inode;
