@@ -83,7 +83,7 @@ static int bring_run(struct cli *cli, void *data, int argc, char **argv, struct 
 
 	(void)argc;
 	arguments->workspace = argv[1];
-	if (workspace_bring(cli, arguments, argv[0], &path, err) < 0)
+	if (workspace_bring(cli, arguments, argv[0], &path, err) < 0 || !path)
 		return -1;
 	if (cli->json)
 		return output_json(json_pack("{s:o}", "path", json_text0(path)), err);

@@ -175,9 +175,11 @@ static int merge(struct listing *base, struct listing *side, struct result *resu
 	size_t i = 0, j = 0;
 	int status = 0;
 
-	while (status == 0 && (i < base->count || j < side->count)) {
+	while (status == 0) {
 		struct listed *old = i < base->count ? &base->entries[i] : NULL;
 		struct listed *new = j < side->count ? &side->entries[j] : NULL;
+		if (!old && !new)
+			break;
 		int order = !old ? 1 : !new ? -1 : listing_compare(old->change.file.path, new->change.file.path);
 		if (order <= 0)
 			note_removed(old, &gone_base), i++;

@@ -201,6 +201,8 @@ static int add_difference(struct husk_difference *out, const struct item *old, c
 {
 	const struct item *any = new ? new : old;
 
+	if (!any)
+		return -1;
 	*out = (struct husk_difference){ .kind = any->kind,
 					 .change = !old   ? HUSK_ADDED
 						   : !new ? HUSK_REMOVED

@@ -168,7 +168,7 @@ static int choose(struct husk *husk, const struct catalog_sandbox *row, const in
 				       "effects is empty; name some, or leave it out for all that are held");
 	if (catalog_effect_list(husk->catalog, row->id, &rows, err) < 0)
 		return -1;
-	for (size_t i = 0; i < count; i++)
+	for (size_t i = 0; numbers && i < count; i++)
 		if (check_held(row, rows, numbers[i], err) < 0)
 			return -1;
 	while (rows[size])
