@@ -73,7 +73,7 @@ static int add_folder(struct husk *husk, struct keys *keys, struct husk_error *e
 			path && names[i]->d_name[0] != '.' ? file_read(path, PORTABLE_KEY_SIZE * 2, NULL, NULL) : NULL;
 		if (text)
 			text[strcspn(text, "\n")] = '\0';
-		if (result == 0 && portable_is_key(text))
+		if (text && result == 0 && portable_is_key(text))
 			result = add_key(keys, names[i]->d_name, text, err);
 		free(names[i]);
 	}
@@ -108,7 +108,7 @@ int portable_trusted(struct husk *husk, const char *key, struct husk_error *err)
 		return husk_fail(err, HUSK_INVALID, "the portable machine is damaged: its key makes no sense");
 	if (husk_key_list(husk, &list, err) < 0)
 		return -1;
-	for (size_t i = 0; list[i]; i++)
+	for (size_t i = 0; list && list[i]; i++)
 		found |= str_equal(list[i]->key, key);
 	husk_key_list_free(list);
 	return found ? 0
