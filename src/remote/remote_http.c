@@ -152,7 +152,8 @@ static int send_source(struct remote *remote, int fd, const struct exchange *x, 
 		int length = snprintf(head, sizeof(head), "%zx\r\n", (size_t)size);
 		char *start = piece + 16 - length;
 		memcpy(start, head, (size_t)length);
-		memcpy(piece + 16 + size, "\r\n", 2);
+		piece[16 + size] = '\r';
+		piece[17 + size] = '\n';
 		if (http_send(remote, fd, start, (size_t)(length + size + 2), NULL) < 0)
 			return 1;
 	} while (size > 0);
