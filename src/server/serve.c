@@ -213,8 +213,9 @@ static uint16_t port_of(int fd)
 
 	if (getsockname(fd, (struct sockaddr *)&address, &size) < 0)
 		return 0;
-	return ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
-						   : ((struct sockaddr_in *)&address)->sin_port);
+	uint16_t port; /* at the same place for both families */
+	memcpy(&port, (char *)&address + offsetof(struct sockaddr_in, sin_port), sizeof(port));
+	return ntohs(port);
 }
 
 static int start_tcp(struct server *server, struct husk_error *err)

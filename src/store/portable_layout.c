@@ -39,13 +39,16 @@ static int put_header(const struct writer *writer, const char *name, uint64_t si
 	unsigned sum = 0;
 
 	snprintf(header, 100, "%s", name);
-	memcpy(header + 100, "0000644\0000000000\0000000000\0", 24);
+	snprintf(header + 100, 8, "0000644");
+	snprintf(header + 108, 8, "0000000");
+	snprintf(header + 116, 8, "0000000");
 	for (size_t i = 0; i < 11; i++) /* octal: documents and chunks are small */
 		header[124 + i] = (char)('0' + (size >> (3 * (10 - i)) & 7));
 	memcpy(header + 136, "00000000000", 12);
 	memset(header + 148, ' ', 8);
 	header[156] = '0';
-	memcpy(header + 257, "ustar\00000", 8);
+	snprintf(header + 257, 6, "ustar");
+	memset(header + 263, '0', 2);
 	for (size_t i = 0; i < BLOCK; i++)
 		sum += (unsigned char)header[i];
 	snprintf(header + 148, 8, "%06o", sum);

@@ -194,7 +194,7 @@ static ssize_t give_bytes(void *data, void *bytes, size_t size)
 static int send_file(struct push *push, struct item *item, struct husk_error *err)
 {
 	struct sending sending = { .push = push, .item = item, .fd = host_open(push->sync->directory, item->path) };
-	unsigned char digest[EVP_MAX_MD_SIZE];
+	unsigned char digest[EVP_MAX_MD_SIZE] = { 0 };
 	char text[VERSION_HASH] = "";
 
 	if (sending.fd < 0)
@@ -290,7 +290,7 @@ static int hash_bytes(void *data, const void *bytes, size_t size)
 /* 1: the file of the guest has this content. */
 static int has_content(const struct push *push, const char *path, const struct version *wanted, struct husk_error *err)
 {
-	unsigned char digest[EVP_MAX_MD_SIZE];
+	unsigned char digest[EVP_MAX_MD_SIZE] = { 0 };
 	char text[VERSION_HASH] = "";
 	struct hashing hashing = { .hash = EVP_MD_CTX_new(), .rest = wanted->size };
 	int result =

@@ -231,7 +231,7 @@ static int read_entry(struct record *record, const char *numbers, const char *pa
 
 static int read_record(struct record *record, const char *at, const char *end, struct husk_error *err)
 {
-	const char *head[5], *numbers;
+	const char *head[5] = { 0 }, *numbers;
 
 	for (size_t i = 0; i < ARRAY_SIZE(head); i++)
 		if (!(head[i] = next_field(&at, end)))

@@ -167,10 +167,12 @@ static int compare_lists(const struct look *look, struct work *work, struct husk
 	size_t i = 0, j = 0;
 	int result = 0;
 
-	while (result == 0 && (i < record->count || j < listing->count)) {
+	while (result == 0) {
 		const struct record_entry *base = i < record->count ? &record->entries[i] : NULL;
 		const struct listed *listed = j < listing->count ? &listing->entries[j] : NULL;
 		const char *path = listed ? listed->change.file.path : NULL;
+		if (!base && !listed)
+			break;
 		/* Twice in the list: touched, and in a directory that was listed as a whole. */
 		if (listed && (listed->change.kind == HUSK_REMOVED || strlen(path) <= look->skip ||
 			       (j > 0 && str_equal(path, listing->entries[j - 1].change.file.path)))) {

@@ -394,7 +394,7 @@ static int read_region(struct request *request, struct shot *shot, struct husk_e
 		return husk_fail_field(err, "width",
 				       "invalid screenshot region: width and height must be greater than zero");
 	json_t *region = json_pack("[I, I, I, I]", (json_int_t)shot->x, (json_int_t)shot->y,
-				   (json_int_t)(shot->x + shot->width), (json_int_t)(shot->y + shot->height));
+				   (json_int_t)shot->x + shot->width, (json_int_t)shot->y + shot->height);
 	return json_object_set_new(shot->action, "region", region) < 0 ? husk_fail_memory(err) : 0;
 }
 

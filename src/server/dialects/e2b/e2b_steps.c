@@ -383,9 +383,9 @@ static struct husk_pair *split(char *const *environment, char ***storage)
 			free(pairs);
 			return NULL;
 		}
-		char *equals = strchr((*storage)[i], '=');
-		*equals = '\0';
-		pairs[i] = (struct husk_pair){ (*storage)[i], equals + 1 };
+		char *value = (*storage)[i];
+		char *key = strsep(&value, "=");
+		pairs[i] = (struct husk_pair){ key, value ? value : "" };
 	}
 	return pairs;
 }
