@@ -19,6 +19,7 @@ _keys = {}
 
 def key(name, *options):
     if name not in _keys:
+        husk("token", "rm", name, code=None)  # of a run that failed
         _keys[name] = husk("token", "create", name, "--tenant", name, *options, "--json").json()["token"]
     return _keys[name]
 
