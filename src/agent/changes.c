@@ -401,14 +401,15 @@ static int walk_directory(struct walk *walk, struct place *place, struct husk_er
 		place->note = &note;
 		place->follows = note.number >= 0;
 	}
-	if (walk_layers(walk, place, err) < 0)
-		return -1;
-	if (place->note) {
+	int result = walk_layers(walk, place, err);
+	bool noted = result == 0 && place->note;
+	place->note = NULL;
+	if (noted) {
 		note.leaf &= place->lower < 0;
 		note.young = place->young;
 		note_end(walk->job, &note, place->path, whole, walk->since_ns);
 	}
-	return 0;
+	return result;
 }
 
 /* ---- the call ---- */

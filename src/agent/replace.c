@@ -61,7 +61,7 @@ static int plan_read(struct plan *plan, const char *stage, struct husk_error *er
 		return path ? -1 : husk_fail_memory(err);
 	for (const char *at = plan->text, *end = at + size, *kind; (kind = next_field(&at, end));) {
 		const char *to = next_field(&at, end), *detail = next_field(&at, end);
-		if (!detail || strlen(kind) != 1 || !strchr("PLRM", *kind) || to[0] != '/')
+		if (!to || !detail || strlen(kind) != 1 || !strchr("PLRM", *kind) || to[0] != '/')
 			return husk_fail(err, HUSK_INVALID, "the plan of the stage is malformed");
 		if (plan->count == room) {
 			room = room ? room * 2 : 64;
