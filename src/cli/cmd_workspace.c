@@ -83,8 +83,10 @@ static int bring_run(struct cli *cli, void *data, int argc, char **argv, struct 
 
 	(void)argc;
 	arguments->workspace = argv[1];
-	if (workspace_bring(cli, arguments, argv[0], &path, err) < 0 || !path)
+	if (workspace_bring(cli, arguments, argv[0], &path, err) < 0)
 		return -1;
+	if (!path)
+		return husk_fail(err, HUSK_INVALID, "name a directory: DIR or DIR:/PATH");
 	if (cli->json)
 		return output_json(json_pack("{s:o}", "path", json_text0(path)), err);
 	printf("%s\n", path);

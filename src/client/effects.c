@@ -166,6 +166,9 @@ static int choose(struct husk *husk, const struct catalog_sandbox *row, const in
 	if (numbers && count == 0) /* a list that a program has filtered to nothing must not mean all */
 		return husk_fail_field(err, "effects",
 				       "effects is empty; name some, or leave it out for all that are held");
+	if (!numbers && count) /* nor one that it lost */
+		return husk_fail_field(err, "effects",
+				       "effects has a count of %zu, but no numbers; count must be 0 for all", count);
 	if (catalog_effect_list(husk->catalog, row->id, &rows, err) < 0)
 		return -1;
 	for (size_t i = 0; numbers && i < count; i++)
